@@ -171,9 +171,9 @@ def test_a_given_service_time_goes_before_the_measured_one() -> None:
 
 
 def test_items_that_become_due_count_with_what_the_rate_does_not_explain() -> None:
-    retries = Signals(arrival_rate=10, service_time=1, due_soon=900, ready=11, requested=11)
+    retries = Signals(arrival_rate=10, service_time=1, due_soon=400, ready=11, requested=11)
     assert wanted_workers(retries, POLICY, spin_up=30).for_forecast == 0
-    batch = replace(retries, due_soon=10_900)
+    batch = replace(retries, due_soon=10_400)
     assert wanted_workers(batch, POLICY, spin_up=30).for_forecast == pytest.approx(10_000 / 60, rel=0.1)
 
 

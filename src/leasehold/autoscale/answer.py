@@ -28,8 +28,10 @@ _RARE = 0.1
 #: The workers that keep up with a load: by so much more than it, less what it may be measured too high, a
 #: share of it and at most so many workers. If they are too few after all, the backlog tells in time.
 _RESERVE, _LOAD_ERROR, _MOST_LOAD_ERROR = 1.02, 0.07, 0.5
+#: By what share of it a high and steady rate is measured wrong: no reason for one worker more.
+_RATE_ERROR = 0.01
 #: How long it is, about, until the next pass (s).
-_PASS = 10.0
+PASS = 10.0
 #: Rounding errors below this are no further worker.
 _ROUNDING = 1e-9
 
@@ -132,7 +134,7 @@ class _Job:
     @property
     def reaction(self) -> float:
         """How long it takes (s) until the workers work that the next pass asks for."""
-        return self.spin_up + _PASS
+        return self.spin_up + PASS
 
     def left(self, *, later: float = 0.0) -> float:
         """Return within which time (s) all that waits some time later is to be begun.
@@ -209,7 +211,8 @@ def _for_rate(job: _Job, service_time: float) -> int:
     meanwhile = [_to_keep(job, service_time, 0.0, job.age_target, at) for at in moments]
     enough = min(always, max(stable, *meanwhile))
     if until > job.age_target:  # the backlog will tell too late: more may come than was measured
-        enough = max(enough, _to_keep(job, service_time, 0.0, 0.0, until))
+        less = -_RATE_ERROR * job.coming_rate * until
+        enough = max(enough, _to_keep(job, service_time, less, 0.0, until))
     return max(1, enough)
 
 
@@ -271,7 +274,7 @@ def _for_forecast(job: _Job, service_time: float) -> int:
     """
     waiting = _forecast(job, service_time)
     return _to_begin(
-        waiting, max(job.left(later=job.spin_up), _PASS), service_time, busy=max(job.busy, job.requested)
+        waiting, max(job.left(later=job.spin_up), PASS), service_time, busy=max(job.busy, job.requested)
     )
 
 
@@ -282,7 +285,7 @@ def _forecast(job: _Job, service_time: float) -> float:
     does not explain: retries are part of the rate already.
     """
     arriving = (job.rate + job.coming_rate) / 2 * job.spin_up if job.arrives else 0.0
-    due = max(0.0, job.due_soon - job.rate * job.horizon)
+    due = max(0.0, job.due_soon - job.rate * job.reaction)
     begun = _begun(job.coming, job.spin_up, service_time, busy=job.busy)
     return max(0.0, job.waiting + arriving + due - begun)
 

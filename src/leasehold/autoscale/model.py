@@ -22,7 +22,7 @@ class Signals:
     leased: int = 0
     #: How many of the waiting ones have been left: their lease expired, or their worker is dead.
     abandoned: int = 0
-    #: Items that become due within the look-ahead: spin-up time plus age target.
+    #: Items that become due before the units can work that the next pass asks for.
     due_soon: int = 0
     #: For how long the oldest waiting item has waited (s).
     oldest_age: float = 0.0

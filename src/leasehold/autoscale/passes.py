@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from leasehold.autoscale.answer import PASS
 from leasehold.autoscale.flow_children import FlowChildren
 from leasehold.autoscale.measuring import measure, sample_of
 from leasehold.autoscale.model import TierUnits
@@ -226,14 +227,17 @@ class Passes:
         return max(CALL_SECONDS, own + 1.0) if isinstance(own, (int, float)) else CALL_SECONDS
 
     def _horizon_of(self, job: str) -> float:
-        """Return for how long (s) scheduled items of a job count as due soon."""
+        """Return for how long (s) scheduled items of a job count as due soon.
+
+        The units that are asked for in the next pass will be ready for those that become due later.
+        """
         spin_ups = [
             tier.spin_up
             for deployment in self._config.policy.deployments.values()
             if job in deployment.jobs
             for tier in deployment.tiers
         ]
-        return max(spin_ups, default=0.0) + self._config.jobs[job].policy.age_target
+        return max(spin_ups, default=0.0) + max(self._config.every, PASS)
 
 
 def reports_of(planned: Plan) -> list[TierReport]:

@@ -53,7 +53,7 @@ class Ours:
         for name, pool in world.pools.items():
             ready = pool.workers_ready()
             for line in pool.lines:
-                look_ahead = world.load.spin_up(line.name) + world.load.policy.jobs[line.name].age_target
+                look_ahead = world.load.spin_up(line.name) + self.every
                 before = BEFORE if world.load.known_before else 0
                 its = sample(line, pool, now, look_ahead, before)
                 signals, memory = measure(its, self._measured.get(line.name, {}), now)
