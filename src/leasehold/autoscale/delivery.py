@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 GROUP = 0.25
 #: A group that is missing for longer than so many spin-up times is overdue, its last unit for `GROUP` less.
 PATIENCE = 2 + GROUP
+#: The share of what was asked for that may be overdue before other tiers cover it.
+TOLERATED = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +38,22 @@ class Delivery:
 
     @property
     def overdue(self) -> int:
-        """How many units are missing for longer than twice the spin-up time."""
-        return sum(n for since, n in self.missing if self.at - since > PATIENCE * self.policy.spin_up)
+        """How many units are missing for longer than twice the spin-up time.
+
+        A few of many do not count: units of some platforms come and go all the time.
+        """
+        late = sum(n for since, n in self.missing if self.at - since > PATIENCE * self.policy.spin_up)
+        return late if late > TOLERATED * (self.asked or 0) else 0
+
+    def usable(self, wanted: int) -> int:
+        """Return how many units to count with if so many are asked for.
+
+        Those that are overdue do not count. If they are more than those that are ready, nothing else that is
+        asked for counts, either.
+        """
+        if self.overdue > (self.ready or 0):
+            return min(wanted, self.ready or 0)
+        return min(wanted, max(wanted, self.asked or 0) - self.overdue)
 
     @property
     def workers(self) -> int:

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
     from leasehold.autoscale.model import Signals
 
+#: What arrives within so many seconds may wait, and no more than usual waits.
+_MOMENT = 10.0
+#: By this part, rates that are measured may differ by chance.
+_CHANCE = 0.2
+
 
 @dataclass(frozen=True, kw_only=True)
 class Feeder:
@@ -29,12 +34,14 @@ class Feeder:
     def present(self) -> float:
         """Return the items per second that it completes at present.
 
-        While items wait, all its workers are busy. Otherwise it completes what arrives.
+        Where next to nothing waits, it completes what arrives, which varies less from pass to pass than what
+        it begins or has begun. Otherwise all its workers are busy.
         """
-        busy = self.signals.leased / self.service_time
-        if self.signals.lease_rate > 0:
-            return self.signals.lease_rate
-        return busy if self.signals.waiting else max(busy, self.signals.arrival_rate)
+        signals = self.signals
+        busy = signals.leased / self.service_time
+        if signals.waiting <= signals.arrival_rate * max(self.service_time, _MOMENT):
+            return signals.arrival_rate or busy
+        return signals.lease_rate or busy
 
     def coming(self, spin_up: float, target: float) -> float:
         """Return the items per second that it will complete when workers that are asked for now are ready.
@@ -102,8 +109,8 @@ def fed(signals: Signals, feeders: Sequence[tuple[Feeder, float]], spin_up: floa
         return signals
     present = sum(average * feeder.present() for feeder, average in feeders)
     coming = sum(average * feeder.coming(spin_up, target) for feeder, average in feeders)
-    rise = max(0.0, max(0.0, signals.arrival_rate - present) + coming - signals.arrival_rate)
-    if rise <= 0:
+    rise = max(0.0, signals.arrival_rate - present) + coming - signals.arrival_rate
+    if rise <= _CHANCE * signals.arrival_rate:
         return signals
     trend = signals.arrival_trend
     if trend > 0 and spin_up > 0:  # the same rise, seen in what arrived

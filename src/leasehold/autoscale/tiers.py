@@ -214,7 +214,7 @@ def _room(tier: Delivery) -> Room:
 
 def _usable(tier: Delivery, room: Room, units: int) -> Room:
     """Return how many units a tier counts with that is asked for so many, and some of whose are overdue."""
-    usable = min(units, max(0, max(units, tier.asked or 0) - tier.overdue))
+    usable = tier.usable(units)
     return replace(room, minimum=min(room.minimum, usable), maximum=usable)
 
 
