@@ -166,8 +166,37 @@ def test_units_that_the_platform_took_away_have_the_same_time_to_come_back() -> 
 
 def test_a_slow_growth_is_never_overdue_when_each_unit_is_in_time() -> None:
     passes = Passes(policy_of(steady("spot", preemptible=True, spin_up=60.0), steady()))
-    for n in range(200):
-        assert passes.step(busy(n), max(0, n - 10), 0) == {"spot": n, "steady": 0}  # each 100 s late
+    for n in range(0, 400, 2):
+        assert passes.step(busy(n), max(0, n - 20), 0)["steady"] == 0  # each is there after 100 s
+    assert passes.asked["spot"] > 380
+
+
+@pytest.mark.parametrize(("needed", "asked"), [(195, 200), (205, 200), (194, 194), (206, 206)])
+def test_a_small_change_is_not_worth_a_request(needed: int, asked: int) -> None:
+    passes = Passes(policy_of(steady(slow_down=0.0)))
+    passes.step(busy(200), 0)
+    assert passes.step(busy(needed), 200) == {"steady": asked}
+
+
+def test_a_small_change_does_not_pass_a_limit() -> None:
+    passes = Passes(policy_of(steady(slow_down=0.0)))
+    passes.step(busy(200), 0)
+    passes.policy = policy_of(steady(slow_down=0.0, max_units=199))
+    assert passes.step(busy(200), 200) == {"steady": 199}
+
+
+@pytest.mark.seed("RWQ-T8")
+def test_one_late_unit_of_many_is_covered_by_no_other_tier() -> None:
+    passes = Passes(policy_of(steady("spot", preemptible=True), steady()))
+    assert passes.steps(900, busy(40), 39, 0) == {"spot": 40, "steady": 0}
+    assert passes.steps(900, busy(40), 36, 0) == {"spot": 40, "steady": 4}
+
+
+@pytest.mark.seed("RWQ-T8")
+def test_what_is_asked_of_a_tier_that_delivers_nothing_is_covered_at_once() -> None:
+    passes = Passes(policy_of(steady("spot", preemptible=True), steady()))
+    assert passes.steps(300, busy(10), 0, 0) == {"spot": 10, "steady": 10}
+    assert passes.step(busy(30), 0, 10) == {"spot": 30, "steady": 30}
 
 
 @pytest.mark.seed("RWQ-B15")

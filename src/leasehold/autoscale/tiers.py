@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from leasehold.autoscale.delivery import Delivery
     from leasehold.autoscale.model import DeploymentPolicy, TierPolicy, TierUnits
 
+#: A change by this share of what was asked for is not worth a request.
+SMALL = 0.025
+
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
@@ -158,7 +161,10 @@ class Tiers:
         if tier.failed and tier.asked is not None:
             return _within(policy, tier.asked), "the back end did not answer: what was asked for before"
         low, high = self._units(least)[i], self._units(most)[i]
-        wanted = _within(policy, min(max(tier.asked or 0, low), high))
+        wanted = min(max(tier.asked or 0, low), high)
+        if tier.asked and abs(wanted - tier.asked) <= SMALL * tier.asked:
+            wanted = tier.asked
+        wanted = _within(policy, wanted)
         now = self._units(workers)[i]
         why = f"for {workers} workers"
         if wanted > now:
