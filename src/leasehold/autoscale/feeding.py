@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _MOMENT = 10.0
 #: By this part, rates that are measured may differ by chance.
 _CHANCE = 0.2
+#: A job that begins so many times what arrives works off what has waited.
+_CATCHING_UP = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +36,14 @@ class Feeder:
     def present(self) -> float:
         """Return the items per second that it completes at present.
 
-        Where next to nothing waits, it completes what arrives, which varies less from pass to pass than what
-        it begins or has begun. Otherwise all its workers are busy.
+        While more waits than usual, all its workers are busy. Otherwise it completes what arrives, which
+        varies less from pass to pass than the number of those that are busy.
         """
-        signals = self.signals
-        busy = signals.leased / self.service_time
-        if signals.waiting <= signals.arrival_rate * max(self.service_time, _MOMENT):
-            return signals.arrival_rate or busy
-        return signals.lease_rate or busy
+        rate, waiting = self.signals.arrival_rate, self.signals.waiting
+        busy = self.signals.leased / self.service_time
+        if waiting and (busy > _CATCHING_UP * rate or waiting > rate * max(self.service_time, _MOMENT)):
+            return busy
+        return rate or busy
 
     def coming(self, spin_up: float, target: float) -> float:
         """Return the items per second that it will complete when workers that are asked for now are ready.
@@ -97,7 +99,7 @@ def fed(signals: Signals, feeders: Sequence[tuple[Feeder, float]], spin_up: floa
     """Return the signals of a job with what will arrive from the jobs that feed it.
 
     What is measured to arrive contains what they complete at present. Only what they will complete besides
-    is added, and no less is expected than is measured.
+    is added, and what they will complete no longer is left out.
 
     Args:
         signals: What is measured.
@@ -110,9 +112,9 @@ def fed(signals: Signals, feeders: Sequence[tuple[Feeder, float]], spin_up: floa
     present = sum(average * feeder.present() for feeder, average in feeders)
     coming = sum(average * feeder.coming(spin_up, target) for feeder, average in feeders)
     rise = max(0.0, signals.arrival_rate - present) + coming - signals.arrival_rate
-    if rise <= _CHANCE * signals.arrival_rate:
+    if abs(rise) <= _CHANCE * signals.arrival_rate:
         return signals
     trend = signals.arrival_trend
-    if trend > 0 and spin_up > 0:  # the same rise, seen in what arrived
-        trend = max(0.0, trend - rise / spin_up)
+    if trend * rise > 0 and spin_up > 0:  # the same change, seen in what arrived
+        trend = trend - rise / spin_up if abs(trend) * spin_up > abs(rise) else 0.0
     return replace(signals, arrival_rate=signals.arrival_rate + rise, arrival_trend=trend)
