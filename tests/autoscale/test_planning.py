@@ -319,6 +319,14 @@ class TestFeeding:
         policy = replace(policy, deployments={**policy.deployments, "resize": small})
         assert self.upload(policy, resize, Signals(service_time=1.0), ready=4) <= 12
 
+    def test_what_a_job_adds_while_it_catches_up_is_not_expected_to_go_on(self) -> None:
+        resize = Signals(arrival_rate=4.0, waiting=20, leased=17, service_time=2.0)
+        upload = Signals(arrival_rate=17.0, service_time=4.0)
+        alone = self.upload(self.policy(0.0), resize, upload, ready=17)
+        after = self.upload(self.policy(), resize, upload, ready=17)
+        assert alone >= 68
+        assert 32 <= after <= 45  # twice 4 a second, of 4 s
+
     def test_items_that_take_an_hour_add_nothing_within_a_minute(self) -> None:
         resize = Signals(waiting=3600, leased=360, service_time=3600.0)
         assert self.upload(self.policy(), resize, Signals(service_time=10.0), ready=360) <= 6
