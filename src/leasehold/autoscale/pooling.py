@@ -114,5 +114,6 @@ def side_by_side(members: Sequence[Member], spin_up: float) -> int:
         signals, time, target = member.signals, member.service_time, member.age_target
         still = math.exp(-spin_up / time)
         workers += signals.leased * still + signals.arrival_rate * time * (1 - still)
-        workers += time * member.waiting / max(target - signals.oldest_age, target / 2)
+        age = max(0.0, signals.oldest_age - spin_up)  # nothing could be done in that time
+        workers += time * member.waiting / max(target - age, target / 2)
     return math.ceil(workers - 1e-9)
