@@ -1,4 +1,4 @@
-"""Manifests for Kubernetes: valid, as the API server reads them, and fitting the code."""
+"""Manifests for Kubernetes: valid, as the API server reads them, and fitting the code. One concept."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ from leasehold.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend,
 from leasehold.autoscale.config import load_config
 from leasehold.autoscale.manifests import manifests
 from leasehold.errors import BackendError
+from tests.autoscale.kubernetes_fixtures import CONFIGURATION
 from tests.autoscale.kubernetes_server import KubernetesServer, Workload
 from tests.autoscale.real_kubernetes import ADMINISTRATOR, ApiServer, api_server
 from tests.autoscale.scaling import add_items
-from tests.autoscale.test_backend_kubernetes import CONFIGURATION
 from tests.autoscale.test_manifests import TWO
 
 if TYPE_CHECKING:
