@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale import Autoscaler
+from leasehold.autoscale import Autoscaler, passes
 from tests.autoscale.scaling import Platform, add_items, make_config
 from tests.queue.fixtures import tidy
 from tests.queue.keyspace import snapshot
@@ -39,17 +39,18 @@ async def test_a_pass_asks_for_what_the_backlog_needs(redis_url: str, name: str,
 
 
 async def test_a_dry_run_changes_no_key_and_asks_for_nothing(
-    redis_url: str, redis: Redis, name: str, platform: Platform
+    redis_url: str, redis: Redis, name: str, platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(passes, "DRY_PAUSE", 0.05)
     await add_items(redis_url, f"{name}-work", 20)
-    for passes in range(2):
+    for made in range(2):
         before = await snapshot(redis)
         async with Autoscaler(make_config(name, redis_url), open_backend=platform) as autoscaler:
             report = await autoscaler.once(dry_run=True)
         assert await snapshot(redis) == before
-        assert (report.number, report.dry_run, report.errors) == (passes + 1, True, ())
+        assert (report.number, report.dry_run, report.errors) == (made + 1, True, ())
         assert report.tiers[0].wanted >= 10
         assert not report.tiers[0].asked
-        assert len(platform["work", "main"].requests) == passes
+        assert len(platform["work", "main"].requests) == made
         async with Autoscaler(make_config(name, redis_url), open_backend=platform) as autoscaler:
             await autoscaler.once()

@@ -102,7 +102,7 @@ async def test_a_request_that_fails_is_reported_and_repeated(
         units.fault = lambda _: None
         again = await autoscaler.once()
         assert again.tiers[0].asked
-        assert units.requests == [report.tiers[0].wanted]
+        assert units.requests == [again.tiers[0].wanted]
 
 
 async def endless(_: object = None) -> None:

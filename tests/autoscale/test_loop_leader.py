@@ -90,25 +90,25 @@ async def state_of(redis: Redis, name: str) -> dict[str, Any]:
 
 async def test_of_two_copies_one_makes_all_passes(copies: Callable[..., Copy]) -> None:
     both = [copies().start(), copies().start()]
-    await eventually("there were passes", lambda: max(len(one.reports) for one in both) >= 12)
+    await eventually("there were passes", lambda: max(len(one.reports) for one in both) >= 8)
     leader, standby = sorted(both, key=lambda one: -len(one.reports))
     assert standby.reports == []
     assert [one.number for one in leader.reports] == [*range(1, len(leader.reports) + 1)]
     assert not any(one.errors for one in leader.reports)
     seen = await standby.autoscaler.last_report()
     assert seen is not None
-    assert seen.number >= 12
+    assert seen.number >= 8
     assert seen.copy
 
 
 async def test_a_leader_that_stops_hands_over_at_once(copies: Callable[..., Copy]) -> None:
     first = copies(every=3600.0).start()
     await eventually("the first one leads", lambda: len(first.reports) == 1)
-    second = copies(every=0.1).start()  # it would stand by for the hour that the first one waits
     first.autoscaler.stop()
     assert first.task is not None
     await first.task
-    await eventually("the second one leads", lambda: len(second.reports) >= 2)
+    second = copies(every=3600.0).start()  # it would stand by for 2.5 hours
+    await eventually("the second one leads", lambda: len(second.reports) == 1)
     assert second.reports[0].number == 2
     assert len(first.reports) == 1
 
@@ -230,7 +230,7 @@ async def pass_of(config: Config, platform: Platform, now: float) -> PassReport:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.long)])
 def test_a_pass_that_is_killed_at_any_step_neither_loses_nor_doubles_the_state(
     redis_url: str, name: str, platform: Platform, stride: int
 ) -> None:
@@ -280,7 +280,7 @@ async def test_a_restart_before_each_pass_changes_nothing(
         autoscaler = Autoscaler(config, clock=clock, open_backend=platform)
         queue = AsyncWorkQueue.from_url(redis_url, f"{name}-work", clock=clock)
         async with queue:
-            for number in range(12):
+            for number in range(20):
                 if number in {1, 5}:
                     await queue.add_items(Item(b"x", id=f"{number}-{n}") for n in range(30))
                 if number in {3, 8}:
@@ -294,7 +294,10 @@ async def test_a_restart_before_each_pass_changes_nothing(
         state = await state_of(redis, name)
         found.append((platform["work", "main"].requests, (state["plan"], state["jobs"])))
     assert found[0] == found[1]
-    assert len({*found[0][0]}) > 1
+    requests = found[0][0]
+    # Without a memory, a pass would not know for how long fewer have been enough.
+    assert max(requests) > 10
+    assert requests[-1] == 0
 
 
 async def test_a_server_that_is_killed_and_loses_all_ends_neither_the_loop_nor_the_count(
@@ -312,6 +315,18 @@ async def test_a_server_that_is_killed_and_loses_all_ends_neither_the_loop_nor_t
     assert one.reports[-1].errors == ()
     numbers = [report.number for report in one.reports if report.number]
     assert numbers == [*range(1, len(numbers) + 1)]
+
+
+async def test_a_server_that_loses_its_last_writes_gets_the_state_of_the_leader(
+    redis_url: str, redis: Redis, name: str, platform: Platform
+) -> None:
+    async with Autoscaler(make_config(name, redis_url), open_backend=platform) as autoscaler:
+        await autoscaler.once()
+        old = await redis.dump(f"{name}-autoscaler:item:pass")
+        assert old is not None
+        await autoscaler.once()
+        await redis.restore(f"{name}-autoscaler:item:pass", 0, old, replace=True)
+        assert (await autoscaler.once()).number == 3
 
 
 @pytest.mark.parametrize(
