@@ -19,7 +19,7 @@ SHARE, RATIO, REQUESTS = 0.99, 1.2, 60
 MISSED: dict[str, tuple[float, float, float]] = {
     "a new queue": (0.98, RATIO, REQUESTS),  # its first run has to end until its run time is known
     "jobs of 1 ms": (0.97, 1.4, REQUESTS),  # the target is one pass: what came before the second is late
-    "pre-emption": (0.97, 1.25, REQUESTS),  # a tier that vanishes is waited for, for two spin-ups
+    "pre-emption": (0.97, 1.25, REQUESTS),  # a tier that vanishes is waited for, and then covered for a while
     "slow spin-up": (SHARE, 1.25, REQUESTS),  # a trend over so long a time is a guess
 }
 
