@@ -16,6 +16,7 @@ from leasehold import Fleet, Item, Worker
 from leasehold.autoscale.backends import failures, open_backend, units
 from leasehold.errors import BackendError
 from tests.autoscale.backend_bench import ProcessBench, config_of, refusal
+from tests.cli.program import leasehold
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.queue.fixtures import make_queue, queue
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
     from leasehold import AsyncWorkQueue
     from leasehold.autoscale.backends import Backend
+    from tests.cli.program import Leasehold
 
-__all__ = ["make_queue", "queue"]
+__all__ = ["leasehold", "make_queue", "queue"]
 
 pytestmark = pytest.mark.slow
 
@@ -284,11 +286,14 @@ def test_a_process_with_the_id_of_a_former_unit_is_not_touched() -> None:
         other.kill()
 
 
-@pytest.mark.parametrize("on_exit", ["stop", "leave", None])
+@pytest.mark.parametrize(
+    ("on_exit", "terminal", "left"),
+    [("stop", False, 0), ("leave", True, 1), (None, False, 1), (None, True, 0)],
+)
 async def test_closing_stops_the_units_only_where_that_is_wished(
-    bench: ProcessBench, on_exit: str | None
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch, on_exit: str | None, *, terminal: bool, left: int
 ) -> None:
-    """Here, standard error is no terminal."""
+    monkeypatch.setattr(os, "isatty", lambda _: terminal)
     idle = bench.open(SLEEP, on_exit="stop")
     backend = bench.open(SLEEP, on_exit=on_exit)
     await backend.request(1)
@@ -296,7 +301,30 @@ async def test_closing_stops_the_units_only_where_that_is_wished(
     await idle.close()
     await eventually("it is left: the other one has requested", lambda: len(bench.pids()) == 1)
     await backend.close()
-    assert len(bench.pids()) == (0 if on_exit == "stop" else 1)
+    assert len(bench.pids()) == left
+
+
+async def test_what_a_single_pass_in_a_terminal_has_started_is_left(
+    bench: ProcessBench, queue: AsyncWorkQueue, leasehold: Leasehold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    await queue.add_item(Item(b"0"))
+    config = bench.folder / "autoscale.toml"
+    await asyncio.to_thread(
+        config.write_text,
+        f"""
+        name = "scale-{queue.name}"
+        [jobs.{queue.name}]
+        [deployments.work]
+        jobs = ["{queue.name}"]
+        backend = "processes"
+        processes = {{ command = {SLEEP} }}
+        tiers = [{{ name = "t1", min_units = 1 }}]
+        """,
+    )
+    outcome = await leasehold("autoscale", str(config), "--once")
+    assert outcome.code == 0, outcome.err
+    await eventually("it is left", lambda: len(bench.pids()) == 1)
 
 
 async def test_settings_that_cannot_be_used_are_refused(bench: ProcessBench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from leasehold.autoscale.backends.settings import KubernetesSettings, settings_of
@@ -52,3 +53,20 @@ def open_backend(config: Config, deployment: str, tier: str) -> Backend:
             kubeconfig=settings.kubeconfig,
         )
     raise BackendError(found.backend, f"{deployment}/{tier}", "there is no back end of this kind")
+
+
+def leaving_units(config: Config) -> Config:
+    """Return the configuration with which closing leaves all units, unless it says that it stops them.
+
+    For a program that makes one pass: what it has asked for is to last, also if it runs in a terminal.
+    """
+    found = {}
+    for name, deployment in config.deployments.items():
+        tiers = {
+            tier: replace(one, settings={**one.settings, "on_exit": one.settings.get("on_exit") or "leave"})
+            if one.backend == "processes"
+            else one
+            for tier, one in deployment.tiers.items()
+        }
+        found[name] = replace(deployment, tiers=tiers)
+    return replace(config, deployments=found)

@@ -100,8 +100,9 @@ def _refuse(error: InvalidConfig) -> Code:
 
 async def _once(config: Config, *, dry_run: bool, as_json: bool) -> Code:
     from leasehold.autoscale import Autoscaler
+    from leasehold.autoscale.backends.opening import leaving_units
 
-    autoscaler = Autoscaler(config)
+    autoscaler = Autoscaler(leaving_units(config))
     with _errors_only():
         try:
             report = await autoscaler.once(dry_run=dry_run)
