@@ -162,7 +162,7 @@ async def test_a_part_that_fails_is_exit_code_1_and_the_server_5(
     change(file, f'url = "{redis_url}"', "")
     outcome = await leasehold("autoscale", str(file), "--once", LEASEHOLD_URL="redis://127.0.0.1:1")
     assert outcome.code == 5
-    assert "127.0.0.1:1" in outcome.err
+    assert "127.0.0.1:1" in outcome.error
 
 
 @pytest.mark.slow
@@ -264,6 +264,13 @@ def cluster_file(tmp_path: Path) -> Path:
         '[http]\naddress = "0.0.0.0:8080"\n'
     )
     return path
+
+
+async def test_manifests_without_a_tier_for_a_cluster_say_so(leasehold: Leasehold, file: Path) -> None:
+    outcome = await leasehold("autoscale", "manifests", str(file))
+    assert outcome.code == 0
+    assert outcome.error == 'no tier has the back end "kubernetes" or "http": these are the autoscaler alone'
+    assert "kind: Deployment" in outcome.out
 
 
 async def test_manifests_are_printed_for_a_cluster(leasehold: Leasehold, cluster_file: Path) -> None:

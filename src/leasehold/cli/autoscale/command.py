@@ -109,7 +109,7 @@ async def _once(config: Config, *, dry_run: bool, as_json: bool) -> Code:
         finally:
             await autoscaler.close()
     print_report(report, as_json=as_json)
-    if not report.leads:
+    if not report.leads and not report.errors:
         note("another copy makes a pass at this moment: nothing was asked for")
     code = Code.MISSED if report.errors else Code.DONE
     for error in dict.fromkeys(report.errors):
@@ -305,6 +305,9 @@ async def manifests(
         config, image=image, autoscaler_image=autoscaler_image, namespace=namespace, grace=grace, **given
     )
     typer.echo(text, nl=not text.endswith("\n"))
+    backends = {tier.backend for one in config.deployments.values() for tier in one.tiers.values()}
+    if not backends & {"kubernetes", "http"}:
+        note('no tier has the back end "kubernetes" or "http": these are the autoscaler alone')
     return Code.DONE
 
 
