@@ -29,7 +29,7 @@ _RARE = 0.1
 #: share of it and at most so many workers. If they are too few after all, the backlog tells in time.
 _RESERVE, _LOAD_ERROR, _MOST_LOAD_ERROR = 1.02, 0.07, 0.5
 #: By what share of it a high and steady rate is measured wrong: no reason for one worker more.
-_RATE_ERROR = 0.01
+_RATE_ERROR = 0.03
 #: How long it is, about, until the next pass (s).
 PASS = 10.0
 #: Rounding errors below this are no further worker.
@@ -285,6 +285,8 @@ def _forecast(job: _Job, service_time: float) -> float:
     does not explain: retries are part of the rate already.
     """
     arriving = (job.rate + job.coming_rate) / 2 * job.spin_up if job.arrives else 0.0
+    if job.arrives and job.reaction > job.age_target:
+        arriving += job.deviations * math.sqrt(job.diffusion * job.spin_up)
     due = max(0.0, job.due_soon - job.rate * job.reaction)
     begun = _begun(job.coming, job.spin_up, service_time, busy=job.busy)
     return max(0.0, job.waiting + arriving + due - begun)
