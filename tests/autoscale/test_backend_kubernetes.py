@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from asyncio.subprocess import PIPE, STDOUT
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +18,7 @@ from leasehold.errors import BackendError
 from tests.autoscale.kubernetes_fixtures import CONFIGURATION, backend, cluster, kubeconfig, media
 from tests.autoscale.kubernetes_server import Fault, KubernetesServer, Workload
 from tests.autoscale.scaling import add_items
+from tests.eventually import eventually
 from tests.queue.fixtures import tidy
 
 if TYPE_CHECKING:
@@ -90,6 +93,30 @@ async def test_a_pass_scales_two_tiers_and_goes_on_when_one_is_missing(
         # 20 items of 30 s within a minute need 10 workers, and a pod has two.
         assert spot.wanted >= 1
         assert cluster.workloads[1].replicas == spot.wanted
+
+
+@pytest.mark.slow
+async def test_the_command_scales_and_logs_no_request(
+    cluster: KubernetesServer, kubeconfig: str, tmp_path: Path, redis_url: str, name: str
+) -> None:
+    cluster.workloads.append(Workload("media-spot", replicas=0))
+    file = tmp_path / "autoscale.toml"
+    file.write_text(CONFIGURATION.format(name=name, url=redis_url, kubeconfig=kubeconfig))
+    await add_items(redis_url, f"{name}-work", 20)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "leasehold.cli", "autoscale", str(file), stdout=PIPE, stderr=STDOUT
+    )
+    try:
+        await eventually("both tiers are scaled", lambda: all(one.replicas for one in cluster.workloads[1:]))
+        process.terminate()
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, output
+    assert b"media/spot" in output
+    assert b"HTTP" not in output
 
 
 def test_without_a_tier_in_kubernetes_its_client_is_not_loaded() -> None:

@@ -134,6 +134,8 @@ async def _run(config: Config, *, as_json: bool) -> Code:
     from leasehold.cli.autoscale.http import ReportServer
 
     set_up_logs("json" if as_json else "text", "info")
+    # The client of Kubernetes logs each request.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     autoscaler = Autoscaler(config)
     server = None if config.http is None else ReportServer(config, autoscaler.last_report)
 
