@@ -209,6 +209,15 @@ def test_a_tier_whose_back_end_failed_keeps_its_request_and_the_next_takes_what_
 
 
 @pytest.mark.seed("RWQ-B15")
+def test_the_plan_says_that_a_back_end_did_not_answer() -> None:
+    passes = Passes(policy_of(steady()))
+    passes.steps(100, busy(10), 10)
+    units = {("media", "steady"): TierUnits(ready=None, requested=None)}
+    (request,) = plan(passes.policy, busy(30), units, passes.memory, passes.now).tiers
+    assert (request.wanted, request.why) == (10, "the back end did not answer: what was asked for before")
+
+
+@pytest.mark.seed("RWQ-B15")
 def test_a_queue_that_could_not_be_read_takes_no_worker_away() -> None:
     jobs = {"resize": JobPolicy(), "mail": JobPolicy()}
     passes = Passes(policy_of(steady(), jobs=jobs))
@@ -216,6 +225,7 @@ def test_a_queue_that_could_not_be_read_takes_no_worker_away() -> None:
     assert passes.steps(60, busy(10) | mail, 20) == {"steady": 20}
     assert passes.steps(3600, mail, 20) == {"steady": 20}
     assert passes.steps(3600, {}, 20) == {"steady": 20}
+    assert passes.steps(3600, {"mail": Signals()}, 20) == {"steady": 20}
     more = {"mail": Signals(waiting=600, service_time=10.0)}
     assert passes.steps(60, more, 20) == {"steady": 110}
 

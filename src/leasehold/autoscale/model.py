@@ -93,7 +93,7 @@ class DeploymentPolicy:
     jobs: tuple[str, ...]
     #: Filled in this order.
     tiers: tuple[TierPolicy, ...]
-    #: The share of the wanted workers (0 to 1) that must not be on pre-emptible tiers.
+    #: The share of the wanted workers (0 to 1) that is on tiers that are not pre-emptible, if they have room.
     steady_share: float = 0.0
 
 
