@@ -18,6 +18,8 @@ import pytest
 
 from leasehold import AsyncWorkQueue, Fleet, Item
 from leasehold.autoscale import Autoscaler, load_config
+from leasehold.autoscale.leader import Leadership
+from leasehold.autoscale.state import State
 from leasehold.errors import ConnectionLost, ServerBusy
 from tests.autoscale.backend_bench import ProcessBench
 from tests.eventually import eventually
@@ -30,12 +32,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from leasehold import EmbeddedServer
+    from leasehold.testing import Proxy
     from tests.conftest import MakeServer
+    from tests.queue.fixtures import MakeQueue
 
 #: How long an item takes, and how long it may wait (s).
-SERVICE_TIME, AGE_TARGET = 0.3, 2.0
+SERVICE_TIME, AGE_TARGET = 0.18, 2.0
 #: How many items are added per second: work for 1.8 workers.
-RATE = 6.0
+RATE = 10.0
 #: So many items in a row, all added after a fault, show that the target holds again.
 ROW = 12
 #: Far longer than any step takes, also on a slow machine (s).
@@ -214,6 +218,7 @@ async def stage(tmp_path: Path, make_server: MakeServer, name: str) -> AsyncIter
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 @pytest.mark.seed("RWQ-O22", "RWQ-O24", "RWQ-K6")
 async def test_the_age_target_holds_again_after_kills_and_nothing_is_lost_or_run_twice_by_scaling_in(
     stage: Stage, make_server: MakeServer, tmp_path: Path
@@ -282,6 +287,7 @@ async def scaled_in(stage: Stage) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 async def test_a_standby_leads_on_whenever_the_leader_is_killed(
     stage: Stage, make_server: MakeServer, tmp_path: Path
 ) -> None:
@@ -322,3 +328,21 @@ async def another_leads(stage: Stage, before: int) -> None:
         return False
 
     await until("another copy leads", another, within=WITHIN)
+
+
+async def test_a_copy_leads_on_after_the_server_was_away_at_the_end_of_its_pass(
+    make_queue: MakeQueue, proxy: Proxy
+) -> None:
+    """It still has the lease, which would last for half a minute."""
+    queue = make_queue(url=proxy.url, reply_timeout=2)
+    leadership = Leadership(queue, copy="one", every=0.1)
+    async with leadership.turn() as turn:
+        assert turn is not None
+        assert await turn.keep(State(number=1, leader="one"))
+        leadership.lead(turn.state)
+        await proxy.fail()
+    await proxy.heal()
+    async with leadership.turn() as turn:
+        assert turn is not None
+        assert turn.state.number == 1
+    assert leadership.leads

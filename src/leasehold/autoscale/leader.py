@@ -94,12 +94,14 @@ class Turn:
             except LeaseholdError as error:
                 log.warning("the lease of the pass could not be renewed: %s", error)
 
-    async def end(self) -> None:
-        """Release the item for the next turn. If that fails, it is free when the lease expires."""
+    async def end(self) -> Lease | None:
+        """Release the item for the next turn; return the lease if that fails: it is to be released later."""
         try:
             await self._queue.release(self._lease)
         except LeaseholdError as error:
             log.warning("the pass could not be released: %s", error)
+            return self._lease
+        return None
 
 
 class Leadership:
@@ -120,6 +122,8 @@ class Leadership:
         #: What was last seen of the item, and since when it has been so, by `time.monotonic()`.
         self._seen: object = None
         self._seen_since = time.monotonic()
+        #: The lease of a turn that could not be released, as the server was away.
+        self._left: Lease | None = None
         #: The last state that this copy has kept while it led.
         self._kept: State | None = None
 
@@ -138,6 +142,9 @@ class Leadership:
         Raises:
             LeaseholdError: If the server cannot be asked.
         """
+        if self._left is not None:
+            await self._queue.release(self._left)
+            self._left = None
         lease = await self._lease() if at_once or self._leads or await self._is_free() else None
         if lease is None:
             self._follow()
@@ -146,7 +153,7 @@ class Leadership:
         turn = Turn(self._queue, lease, self._state_in(lease), lease_time=self._lease_time)
         if self._leads and not at_once and turn.state.leader not in {"", self._copy}:
             # It has taken the lead since this copy made its last pass, which was perhaps stopped for a while.
-            await turn.end()
+            self._left = await turn.end()
             self._follow()
             yield None
             return
@@ -156,7 +163,7 @@ class Leadership:
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
-            await turn.end()
+            self._left = await turn.end()
 
     def lead(self, state: State) -> None:
         """Note that this copy has kept a state, so that it leads."""
