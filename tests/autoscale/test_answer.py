@@ -129,6 +129,7 @@ def test_more_that_waits_arrives_or_takes_longer_never_needs_fewer(
         assert workers(more, policy, spin_up=spin_up) >= before, more
 
 
+@pytest.mark.seed("RWQ-K5")
 @given(seen=signals, ignored=st.booleans())
 def test_abandoned_items_count_unless_they_are_ignored(seen: Signals, *, ignored: bool) -> None:
     seen = replace(seen, abandoned=seen.waiting // 2)
@@ -191,3 +192,41 @@ def test_a_queue_takes_no_more_workers_than_may_lease_from_it() -> None:
     assert "5 items may be leased at once" in answer.why
     assert workers(replace(seen, limit=0)) == 0
     assert workers(replace(seen, limit=5_000)) == 1_000
+
+
+def test_a_rare_item_has_no_worker_beforehand_if_one_can_come_in_time() -> None:
+    rare = Signals(arrival_rate=1 / 1800, service_time=30)
+    assert workers(rare, spin_up=30) == 0
+    assert workers(rare, spin_up=60) == 1  # too late for an age target of 60 s, with a pass before it
+    assert workers(replace(rare, waiting=1), spin_up=30) == 1
+
+
+def test_a_long_job_that_begins_has_no_more_workers_than_items() -> None:
+    """At the end there are 50 at once; now 15 run, and less than one arrives while a worker starts."""
+    start = Signals(leased=15, ready=15, requested=15, arrival_rate=1 / 72, service_time=3600)
+    assert workers(start, JobPolicy(age_target=300)) in range(15, 19)
+    assert workers(replace(start, leased=48, ready=48, requested=48), JobPolicy(age_target=300)) >= 50
+
+
+def test_units_that_are_coming_are_not_asked_for_again() -> None:
+    """With a spin-up of five minutes, more would come too late for what waits now."""
+    seen = Signals(
+        waiting=1_000, oldest_age=200, arrival_rate=2, service_time=5, ready=10, requested=40, coming=35
+    )
+    answer = wanted_workers(seen, POLICY, spin_up=300)
+    assert answer.for_forecast == 0
+    assert answer.workers == answer.for_backlog == 40
+    assert workers(seen, spin_up=30) == 112
+
+
+def test_a_spin_up_longer_than_the_target_needs_a_reserve() -> None:
+    seen = Signals(arrival_rate=2.4, service_time=5, ready=12, requested=12)
+    assert wanted_workers(seen, POLICY, spin_up=30).for_rate == 12
+    assert wanted_workers(seen, POLICY, spin_up=300).for_rate == 14
+
+
+def test_old_items_are_begun_sooner_but_each_pass_asks_for_no_more_than_a_third_more() -> None:
+    answers = [workers(Signals(waiting=600, oldest_age=age, service_time=5)) for age in range(0, 600, 5)]
+    assert answers[0] == 50
+    assert max(answers) == answers[-1] == 67
+    assert answers == sorted(answers)
