@@ -230,3 +230,14 @@ def test_old_items_are_begun_sooner_but_each_pass_asks_for_no_more_than_a_third_
     assert answers[0] == 50
     assert max(answers) == answers[-1] == 67
     assert answers == sorted(answers)
+
+
+def test_busy_workers_that_free_themselves_in_time_need_no_others() -> None:
+    """A hundred hours of work: within five minutes, 8 of 100 workers end theirs."""
+    busy = Signals(waiting=2, leased=100, ready=100, requested=100, service_time=3600)
+    assert workers(busy, JobPolicy(age_target=300)) == 24
+
+
+def test_workers_that_are_coming_count_for_the_time_that_they_work() -> None:
+    seen = Signals(waiting=1_000, service_time=5, requested=40, coming=10)
+    assert wanted_workers(seen, POLICY, spin_up=30).for_forecast == 79

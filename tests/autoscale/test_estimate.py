@@ -104,3 +104,8 @@ def test_more_workers_never_wait_longer(
 def test_a_figure_out_of_its_range_is_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         estimate(**{"rate": 1, "service_time": 1, "age_target": 1, **wrong})
+
+
+def test_what_arrives_while_workers_start_is_part_of_the_backlog() -> None:
+    rows = estimate(rate=10, service_time=1, age_target=10, backlog=100, spin_up=20)
+    assert [row.workers for row in rows if row.fewest] == [30]
