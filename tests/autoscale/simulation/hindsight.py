@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: The time between two changes (s), and the share of items that must begin within the target.
 STEP, SHARE = 10.0, 0.99
 #: How often units are added, or a factor is halved, until the target is kept.
-TRIES, HALVINGS = 40, 9
+TRIES, HALVINGS = 40, 7
 #: So many steps ahead are looked at when units are asked for as late as possible.
 AHEAD = (10, 30, 90)
 

@@ -44,7 +44,7 @@ def _steady(rate: float, seconds: float, hours: float, target: float = 60.0, wei
 
 def steady_small(*, short: bool) -> Load:
     """Jobs of 1 s, 2/s."""
-    return _steady(2, 1, 0.5 if short else 4)
+    return _steady(2, 1, 0.5 if short else 2)
 
 
 def new_queue(*, short: bool) -> Load:
@@ -59,17 +59,17 @@ def steady_large(*, short: bool) -> Load:
 
 def milliseconds(*, short: bool) -> Load:
     """Jobs of 1 ms, 10,000/s, to begin within 10 s."""
-    return _steady(10_000, 0.001, 0.5 if short else 4, 10, weight=1_000)
+    return _steady(10_000, 0.001, 0.5 if short else 2, 10, weight=1_000)
 
 
 def ten_minutes(*, short: bool) -> Load:
     """Jobs of 10 min, 6/min, to begin within 5 min."""
-    return _steady(0.1, 600, 1.5 if short else 24, 300)
+    return _steady(0.1, 600, 1.5 if short else 8, 300)
 
 
 def an_hour(*, short: bool) -> Load:
     """Jobs of 1 h, 50/h, to begin within 5 min."""
-    return _steady(50 / HOUR, 3600, 2 if short else 48, 300)
+    return _steady(50 / HOUR, 3600, 2 if short else 16, 300)
 
 
 def unannounced_jump(*, short: bool) -> Load:
@@ -95,7 +95,7 @@ def bursts(*, short: bool) -> Load:
 def scheduled_bursts(*, short: bool) -> Load:
     """Jobs of 5 s: 1,500 every half hour, which the queue's schedule names beforehand."""
     rng = np.random.default_rng(4)
-    end = 1 * HOUR if short else 6 * HOUR
+    end = 1 * HOUR if short else 4 * HOUR
     arrivals = np.repeat(np.arange(900.0, end, 1800.0), 1_500)
     items = Items(arrivals=arrivals, seconds=run_times(rng, 5, len(arrivals), 0.5), scheduled=True)
     return Load(name="", jobs={"job": items}, policy=one_job(), end=end, jumps=())
@@ -118,7 +118,7 @@ def daily(*, short: bool) -> Load:
 def slow_spin_up(*, short: bool) -> Load:
     """Jobs of 5 s along a curve of 2 h: 2/s to 12/s, on units that take 5 min to start."""
     rng = np.random.default_rng(6)
-    end = (2 if short else 8) * HOUR
+    end = (2 if short else 6) * HOUR
     arrivals = along(rng, _curve(end, 2 * HOUR, 2, 12), 60.0)
     items = Items(arrivals=arrivals, seconds=run_times(rng, 5, len(arrivals)))
     tier = TierPolicy(name="units", max_units=1_000, spin_up=300.0, slow_down=600.0)
@@ -151,7 +151,7 @@ def preemption(*, short: bool) -> Load:
 def feeding(*, short: bool) -> Load:
     """Jobs of 2 s, 1/s, then 4/s; each adds 3 jobs of 4 s on average, which other units run."""
     rng = np.random.default_rng(8)
-    end = (1 if short else 4) * HOUR
+    end = (1 if short else 2) * HOUR
     jump = end / 2
     arrivals = np.sort(np.concatenate([at_random(rng, 1, 0, end), at_random(rng, 3, jump, end)]))
     first = Items(
@@ -172,7 +172,7 @@ def feeding(*, short: bool) -> Load:
 def several(*, short: bool) -> Load:
     """Three jobs in one deployment of 4 workers a unit: 200 ms, 10/s; 5 s, 2/s; 60 s, 0.2/s."""
     rng = np.random.default_rng(9)
-    end = (0.5 if short else 4) * HOUR
+    end = (0.5 if short else 2) * HOUR
     rates = {"small": (10.0, 0.2), "middle": (2.0, 5.0), "large": (0.2, 60.0)}
     jobs = {}
     for name, (rate, seconds) in rates.items():
@@ -196,7 +196,7 @@ def a_hundred_thousand(*, short: bool) -> Load:
 
 def one_item(*, short: bool) -> Load:
     """Nothing for hours, then one job of 30 s."""
-    end = (1 if short else 12) * HOUR
+    end = (1 if short else 6) * HOUR
     items = Items(arrivals=np.array([end - 1800.0]), seconds=np.array([30.0]))
     return Load(name="", jobs={"job": items}, policy=one_job(), end=end, jumps=(end - 1800.0,))
 
