@@ -85,7 +85,7 @@ def test_one_scenario_runs_and_only_its_results_are_written(tmp_path: Path) -> N
     assert "\nlatency (" in output
 
 
-@pytest.mark.parametrize("name", ["queue", "worker", "kills", "flows", "spark"])
+@pytest.mark.parametrize("name", ["queue", "worker", "kills", "flows", "spark", "autoscale"])
 def test_every_goal_finds_its_rows_in_the_committed_results(name: str) -> None:
     content = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
     rows = [Row(**row) for row in content["rows"]]
