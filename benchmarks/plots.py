@@ -275,7 +275,7 @@ _child = lines(
 )
 _longest = lines("children", _who, ylabel="ms", ylim=(0, None))
 _kept = dots("", 99, xlabel="% of the items", xlim=(0, 102))
-_spent = dots("x_fewest", 1.2, xlabel="worker-seconds, as a multiple of the fewest", xscale="log")
+_spent = dots("x_fewest", 1.2, xlabel="worker-seconds, as a multiple of the fewest", xlim=(0.7, 5))
 _flight = {"what": "complete", "who": "leasehold"}
 PANELS = {
     "queue": [
