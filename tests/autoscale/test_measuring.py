@@ -143,6 +143,21 @@ def test_without_registrations_items_are_held_as_long_as_littles_law_says() -> N
     assert signals.service_time == pytest.approx(20 / 5)
 
 
+def test_a_worker_that_has_just_registered_is_measured_by_its_leases() -> None:
+    """It registers with its first runs, of 1 ms yet, and says no more for 10 s."""
+    job = Job()
+    job.workers["one"] = WorkerSample(id="one", running=(0.001, 0.001))
+    job.leased = 2
+    assert job.measure(1).service_time == 0.001
+    found: list[Signals] = []
+    for _ in range(4):
+        job.leases += 10
+        found.append(job.measure(1))
+    assert found[-1].service_time == pytest.approx(2 / 10)
+    job.work("one", *[0.25] * 20)
+    assert job.measure(1).service_time == pytest.approx(0.25)
+
+
 def test_what_dead_workers_have_left_waits() -> None:
     sample = Sample(
         waiting=5,

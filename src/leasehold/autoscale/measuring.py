@@ -247,7 +247,9 @@ def _service(sample: Sample, known: _Memory) -> tuple[float | None, float]:
     chosen = {one.id for one in _remembered(sample.workers)}
     ages = [_number(age) for one in sample.workers if one.id in chosen for age in one.running]
     longer = [age for age in ages if age > mean]
-    if items == 0:  # the oldest run is the best that is known
+    held, leases = known.held
+    if items == 0:  # the best that is known: the oldest run at the last heartbeat, or how long items are held
+        longer += [held / leases] if leases >= FEWEST_LEASES and held > 0 else []
         longer = [max(longer)] if longer else []
     counted = items + (min(float(len(longer)), items) if items > 0 else len(longer))
     if counted > 0:
@@ -257,8 +259,7 @@ def _service(sample: Sample, known: _Memory) -> tuple[float | None, float]:
             return mean, 1.0
         found = max(0.0, squares / counted / (mean * mean) - 1)
         return mean, min((found * counted + PRIOR_ITEMS) / (counted + PRIOR_ITEMS), MOST_VARIED)
-    held, leases = known.held
-    return (held / leases if leases >= FEWEST_LEASES else None), 1.0
+    return (0.0 if leases >= FEWEST_LEASES else None), 1.0
 
 
 def _work_done(sample: Sample, last: _Memory) -> tuple[_Work, dict[str, _Work]]:
