@@ -9,7 +9,7 @@ FEWEST = {
     "jobs of 1 h": 157_254,
     "unannounced jump": 56_290,
     "bursts": 39_210,
-    "scheduled bursts": 89_490,
+    "scheduled bursts": 90_280,
     "a day": 154_937,
     "slow spin-up": 277_141,
     "pre-emption": 214_200,
