@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import BackendError, ExtraMissing
+from leasehold import AsyncWorkQueue, BackendError, ExtraMissing
 from leasehold.autoscale import Autoscaler, loop, passes, planning
 from leasehold.queue import cleaning
 from leasehold.worker.maintenance import Maintenance
@@ -292,3 +292,19 @@ async def test_an_error_is_logged_once_and_its_end_too(
     assert lines.count("tier work/main: memory, work/main: is away") == 1
     assert lines.count("tier work/main: works again") == 1
     assert len([line for line in lines if line.startswith("pass ")]) == 4
+
+
+async def test_a_pause_of_the_autoscalers_own_queue_is_reported(
+    redis_url: str, name: str, platform: Platform
+) -> None:
+    config = make_config(name, redis_url)
+    queue = AsyncWorkQueue.from_url(redis_url, config.name)
+    async with queue, Autoscaler(config, open_backend=platform) as autoscaler:
+        assert (await autoscaler.once()).errors == ()
+        await queue.pause(reason="all queues")
+        report = await autoscaler.once()
+        assert parts(report) == {"server"}
+        assert f"queue {config.name} is paused (all queues)" in report.errors[0].problem
+        await queue.resume()
+        report = await autoscaler.once()
+        assert (report.number, report.errors) == (2, ())

@@ -224,6 +224,8 @@ class Leadership:
         await self._queue.add_item(Item(b"" if self._kept is None else encode_state(self._kept), id=PASS_ID))
         for _ in range(MAX_STRANGERS):
             lease = await self._queue.lease(self._lease_time, block=False)
+            if lease is None:
+                await self._check_pause()
             if lease is None or lease.id == PASS_ID:
                 return lease
             log.warning(
@@ -233,6 +235,21 @@ class Leadership:
             )
             await self._queue.release(lease, front=False)
         return None
+
+    async def _check_pause(self) -> None:
+        """Check that the queue is not paused: then no copy can lease the item.
+
+        Raises:
+            LeaseholdError: If it is.
+        """
+        pause = (await self._queue.limits.get()).paused
+        if pause is None or (pause.until is not None and pause.until <= time.time()):
+            return
+        why = pause.reason and f" ({pause.reason})"
+        raise LeaseholdError(
+            f"the autoscaler's own queue {self._queue.name} is paused{why}, so no pass can be made: "
+            f"`leasehold resume {self._queue.name}`"
+        )
 
     def _state_in(self, lease: Lease) -> State:
         state, problem = decode_state(lease.data)
