@@ -241,3 +241,13 @@ def test_busy_workers_that_free_themselves_in_time_need_no_others() -> None:
 def test_workers_that_are_coming_count_for_the_time_that_they_work() -> None:
     seen = Signals(waiting=1_000, service_time=5, requested=40, coming=10)
     assert wanted_workers(seen, POLICY, spin_up=30).for_forecast == 79
+
+
+def test_passes_that_are_rare_need_a_reserve_for_the_time_between_them() -> None:
+    """What the next pass asks for comes too late where the time between two is longer than the target."""
+    seen = Signals(arrival_rate=10, service_time=1, ready=11, requested=11, coming=11)
+
+    def answer(every: float) -> int:
+        return wanted_workers(seen, POLICY, spin_up=30, every=every).workers
+
+    assert answer(1) == answer(10) < answer(60) <= answer(600)

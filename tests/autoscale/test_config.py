@@ -167,6 +167,7 @@ def test_servers_names_and_platforms_can_differ(load: Load) -> None:
         },
     )
     assert (config.http, config.deep_clean_every) == ("[::1]:8080", None)
+    assert config.policy.every == config.every == 5.0
 
 
 def test_the_environment_names_the_server(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,3 +269,13 @@ def test_nothing_known_is_nothing_asked() -> None:
     result = plan(Policy(jobs={"a": JobPolicy()}, deployments={"media": empty}), {}, {}, {}, 0.0)
     assert result.tiers == ()
     assert [report.answer.workers for report in result.jobs] == [0]
+
+
+def test_rarer_passes_need_a_reserve() -> None:
+    tier = TierPolicy(name="one", max_units=100, spin_up=30.0)
+    deployment = DeploymentPolicy(name="a", jobs=("a",), tiers=(tier,))
+    policy = Policy(jobs={"a": JobPolicy(age_target=60.0)}, deployments={"a": deployment})
+    seen = {"a": Signals(arrival_rate=10.0, service_time=1.0)}
+    units = {("a", "one"): TierUnits(ready=11, requested=11)}
+    often, seldom = (plan(replace(policy, every=every), seen, units, {}, NOW) for every in (10.0, 600.0))
+    assert often.tiers[0].wanted < seldom.tiers[0].wanted

@@ -30,25 +30,26 @@ _RARE = 0.1
 _RESERVE, _LOAD_ERROR, _MOST_LOAD_ERROR = 1.02, 0.07, 0.5
 #: By what share of it a high and steady rate is measured wrong: no reason for one worker more.
 _RATE_ERROR = 0.03
-#: How long it is, about, until the next pass (s).
+#: The shortest time (s) that counts as that between two passes: rates are not known any sooner.
 PASS = 10.0
 #: Rounding errors below this are no further worker.
 _ROUNDING = 1e-9
 
 
-def wanted_workers(signals: Signals, policy: JobPolicy, *, spin_up: float) -> Answer:
+def wanted_workers(signals: Signals, policy: JobPolicy, *, spin_up: float, every: float = PASS) -> Answer:
     """Return how many workers a job needs, and why.
 
     Args:
         signals: What is known of the job now. NaN and negative numbers count as 0.
         policy: What is wished for it.
         spin_up: How long it takes (s) until a worker works that is asked for now.
+        every: The time between two passes (s); less than 10 counts as 10.
 
     Returns:
         0 if nothing waits and nothing arrives or the queue is paused, else at least 1, and never more than
         the items that may be leased at once.
     """
-    job = _Job.of(signals, policy, spin_up)
+    job = _Job.of(signals, policy, spin_up, every)
     if job.waiting + job.due_soon <= 0 and not job.arrives:
         return Answer(workers=0, why="nothing waits and nothing arrives")
     answer = _while_unknown(job) if job.service_time is None else _largest(job, job.service_time)
@@ -99,11 +100,12 @@ class _Job:
     #: The workers that work within the spin-up time, on average.
     coming: float
     spin_up: float
+    every: float
     age_target: float
     confidence: float
 
     @classmethod
-    def of(cls, signals: Signals, policy: JobPolicy, spin_up: float) -> _Job:
+    def of(cls, signals: Signals, policy: JobPolicy, spin_up: float, every: float) -> _Job:
         """Take the numbers that can be calculated with."""
         service_time = policy.service_time
         if service_time is None:
@@ -127,6 +129,7 @@ class _Job:
             requested=requested,
             coming=(ready + requested) / 2 if signals.coming is None else _sound(signals.coming),
             spin_up=_sound(spin_up),
+            every=max(PASS, _sound(every)),
             age_target=_sound(policy.age_target),
             confidence=min(_sound(policy.confidence), 1 - 1e-12),
         )
@@ -134,7 +137,7 @@ class _Job:
     @property
     def reaction(self) -> float:
         """How long it takes (s) until the workers work that the next pass asks for."""
-        return self.spin_up + PASS
+        return self.spin_up + self.every
 
     def left(self, *, later: float = 0.0) -> float:
         """Return within which time (s) all that waits some time later is to be begun.
@@ -274,7 +277,7 @@ def _for_forecast(job: _Job, service_time: float) -> int:
     """
     waiting = _forecast(job, service_time)
     return _to_begin(
-        waiting, max(job.left(later=job.spin_up), PASS), service_time, busy=max(job.busy, job.requested)
+        waiting, max(job.left(later=job.spin_up), job.every), service_time, busy=max(job.busy, job.requested)
     )
 
 

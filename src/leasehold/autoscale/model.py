@@ -103,6 +103,8 @@ class Policy:
 
     jobs: Mapping[str, JobPolicy]
     deployments: Mapping[str, DeploymentPolicy]
+    #: The time between two passes (s).
+    every: float = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -158,7 +158,7 @@ class _Pass:
             return Answer(workers=workers, why="its queue could not be read: as before")
         policy, steps = self._policy.jobs[name], self._steps(name)
         answer, spin_up = _by_tiers(
-            lambda spin_up: wanted_workers(self._fed(name, spin_up), policy, spin_up=spin_up), steps
+            lambda spin_up: self._wanted(self._fed(name, spin_up), policy, spin_up), steps
         )
         signals = self._fed(name, spin_up)
         rise = signals.arrival_rate - self._seen[name].arrival_rate
@@ -175,6 +175,9 @@ class _Pass:
                 spin_up=spin_up,
             )
         return answer
+
+    def _wanted(self, signals: Signals, policy: JobPolicy, spin_up: float) -> Answer:
+        return wanted_workers(signals, policy, spin_up=spin_up, every=self._policy.every)
 
     def _fed(self, name: str, spin_up: float) -> Signals:
         """Return the signals of a job with what other jobs will add."""
@@ -204,7 +207,7 @@ class _Pass:
         def answer(spin_up: float) -> Answer:
             members = [_member(self._fed(job, spin_up), self._policy.jobs[job]) for job in shared]
             signals, policy = pooled(members)
-            return wanted_workers(signals, policy, spin_up=spin_up)
+            return self._wanted(signals, policy, spin_up)
 
         together, spin_up = _by_tiers(answer, self._tiers[name].steps)
         members = [_member(self._fed(job, spin_up), self._policy.jobs[job]) for job in shared]

@@ -75,4 +75,5 @@ class Config:
         return Policy(
             jobs={name: job.policy for name, job in self.jobs.items()},
             deployments={name: one.policy for name, one in self.deployments.items()},
+            every=self.every,
         )
