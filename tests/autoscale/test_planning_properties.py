@@ -276,6 +276,6 @@ def test_rarer_passes_need_a_reserve() -> None:
     deployment = DeploymentPolicy(name="a", jobs=("a",), tiers=(tier,))
     policy = Policy(jobs={"a": JobPolicy(age_target=60.0)}, deployments={"a": deployment})
     seen = {"a": Signals(arrival_rate=10.0, service_time=1.0)}
-    units = {("a", "one"): TierUnits(ready=11, requested=11)}
+    units = {("a", "one"): TierUnits(ready=10, requested=10)}
     often, seldom = (plan(replace(policy, every=every), seen, units, {}, NOW) for every in (10.0, 600.0))
     assert often.tiers[0].wanted < seldom.tiers[0].wanted
