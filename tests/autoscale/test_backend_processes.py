@@ -124,7 +124,8 @@ async def test_units_that_fail_are_started_one_by_one_and_the_error_quotes_them(
     await eventually("they end", lambda: not bench.pids())
     text = await refusal(backend, 3)
     assert text.startswith("the unit scale-")
-    assert "with exit code 3 (failures in a row: 1; the next start is in 1 s)" in text
+    assert "with exit code 3 (failures in a row: 1; the next start is 1 s later)" in text
+    assert await refusal(backend, 3) == text, "it is logged once"
     assert not bench.pids(), "there is a pause"
     assert await backend.requested() == 3, "they are still wanted"
 

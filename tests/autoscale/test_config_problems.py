@@ -207,6 +207,11 @@ def test_a_mistake_has_its_line_and_what_is_accepted(load: Load, old: str, new: 
     assert says in found, found
 
 
+def test_a_required_setting_that_is_wrong_is_not_said_to_be_missing(load: Load) -> None:
+    text = SMALLEST.replace('["leasehold", "worker", "app:worker"]', '"leasehold worker"')
+    assert "missing" not in only_problem(load, text)
+
+
 @pytest.mark.parametrize("key", ["age_target", "service_time"])
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e300", '"31d"', '"soon"', "true", "[]"])
 def test_absurd_times_are_refused(load: Load, key: str, value: str) -> None:

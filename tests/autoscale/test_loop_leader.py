@@ -101,6 +101,19 @@ async def test_of_two_copies_one_makes_all_passes(copies: Callable[..., Copy]) -
     assert seen.copy
 
 
+async def test_a_copy_that_starts_beside_a_leader_says_so_once(
+    copies: Callable[..., Copy], caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = copies().start()
+    await eventually("it leads", lambda: bool(leader.reports))
+    with caplog.at_level(logging.INFO, "leasehold.autoscale"):
+        copies().start()
+        await eventually("the second one stands by", lambda: "this one stands by" in caplog.text)
+        passes = len(leader.reports)
+        await eventually("there were more passes", lambda: len(leader.reports) > passes + 8)
+    assert caplog.text.count("this one stands by") == 1
+
+
 async def test_a_leader_that_stops_hands_over_at_once(copies: Callable[..., Copy]) -> None:
     first = copies(every=3600.0).start()
     await eventually("the first one leads", lambda: len(first.reports) == 1)

@@ -118,7 +118,7 @@ class Leadership:
         self._copy = copy
         self._lease_time = min(max(MIN_LEASE_SECONDS, LEASE_TURNS * every), MAX_LEASE_SECONDS)
         self._standby_time = STANDBY_TURNS * every
-        self._leads = False
+        self._leads = self._follows = False
         #: What was last seen of the item, and since when it has been so, by `time.monotonic()`.
         self._seen: object = None
         self._seen_since = time.monotonic()
@@ -169,13 +169,13 @@ class Leadership:
         """Note that this copy has kept a state, so that it leads."""
         if not self._leads:
             log.info("this copy leads: %s", self._copy)
-        self._leads, self._kept = True, state
+        self._leads, self._follows, self._kept = True, False, state
 
     def _follow(self) -> None:
         """Note that another copy leads."""
-        if self._leads:
+        if not self._follows:
             log.info("another copy leads; this one stands by: %s", self._copy)
-        self._leads, self._kept = False, None
+        self._leads, self._follows, self._kept = False, True, None
 
     def lost(self) -> None:
         """Note that another copy has taken the lead during a pass of this one."""

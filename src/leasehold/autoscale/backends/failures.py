@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 #: The first and the longest pause between a failure and the next start (s).
 FIRST_PAUSE, MAX_PAUSE = 1.0, 60.0
 #: After so many failures before the unit was at work, only one is started, and its output is captured.
@@ -18,14 +16,15 @@ class Failures:
         problem: What was wrong with the last one.
         at_start: Whether that was before it was at work.
         since: When the first one was noticed.
-        next_start: When the next unit may be started.
+        pause: How long after the last one the next unit may be started.
+        next_start: When that is.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.problem = ""
         self.at_start = False
-        self.since = self.next_start = 0.0
+        self.since = self.pause = self.next_start = 0.0
 
     def add(self, problem: str, now: float, *, at_start: bool) -> None:
         """Add a failure; the pause before the next start doubles.
@@ -37,7 +36,8 @@ class Failures:
         self.count += 1
         self.problem, self.at_start = problem, at_start
         pause = min(MAX_PAUSE, FIRST_PAUSE * 2.0 ** min(self.count - 1, 10))
-        self.next_start = now + (pause if at_start or self.count > 1 else 0.0)
+        self.pause = pause if at_start or self.count > 1 else 0.0
+        self.next_start = now + self.pause
 
     def end(self) -> None:
         """End the row: a unit lives."""
@@ -52,7 +52,8 @@ class Failures:
         """Whether to start a single unit, and to capture its output."""
         return self.at_start and self.count >= TRIAL_AFTER
 
-    def text(self, now: float) -> str:
-        """Return what to report."""
-        soon = f"in {math.ceil(self.next_start - now)} s" if self.pauses(now) else "in the next pass"
+    @property
+    def text(self) -> str:
+        """What to report. It stays the same until the next failure, so that it is logged once."""
+        soon = f"{self.pause:g} s later" if self.pause else "in the next pass"
         return f"{self.problem} (failures in a row: {self.count}; the next start is {soon})"

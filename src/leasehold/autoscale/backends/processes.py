@@ -140,7 +140,7 @@ class ProcessBackend:
                 await self._stop(unit)
         problems = self._overdue()
         if self._failures.count and len(self._active()) < units:
-            problems.insert(0, self._failures.text(time.monotonic()))
+            problems.insert(0, self._failures.text)
         if problems:
             raise self._error("; ".join(problems))
 

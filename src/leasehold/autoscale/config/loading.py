@@ -214,7 +214,8 @@ class _Loading:
         for name, key in BACKENDS[backend].items():
             default = place[-1] if (backend, name) == ("kubernetes", "name") else key.default
             settings[name] = given.get(name, default)
-            if settings[name] is REQUIRED:
+            noted = {(*where, backend, name), (*place, backend, name)} & self._file.noted
+            if settings[name] is REQUIRED and not noted:
                 self._file.note((*where, backend, name), "missing", key.expected)
         return TierConfig(policy=policy, backend=backend, settings=settings)
 
