@@ -213,6 +213,25 @@ signal.pause()
 """
 
 
+async def test_a_unit_is_killed_with_what_it_has_started(bench: ProcessBench) -> None:
+    script = "trap '' TERM; sleep 60 & echo $! > child; wait; wait"
+    backend = bench.open(["sh", "-c", script], directory=str(bench.folder), stop_within=0.0, kill_after=0.0)
+    await backend.request(1)
+    child = bench.folder / "child"
+    await eventually("it has started a program", lambda: child.exists() and child.read_text() != "")
+    assert "was told to stop" in await refusal(backend, 0)
+    await eventually("the program has ended, too", lambda: not runs(int(child.read_text())))
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process runs; one that has ended may not be reaped yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 async def test_what_a_unit_has_started_is_no_unit(bench: ProcessBench) -> None:
     """It has the same environment, and leads a session, too."""
     script = "trap 'exit' TERM; setsid sh -c 'echo $$ > child; exec sleep 60' & wait"

@@ -294,6 +294,22 @@ async def test_an_error_is_logged_once_and_its_end_too(
     assert len([line for line in lines if line.startswith("pass ")]) == 4
 
 
+async def test_an_error_of_which_only_a_time_changes_is_logged_once(
+    redis_url: str, name: str, platform: Platform, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "leasehold.autoscale")
+    async with Autoscaler(make_config(name, redis_url), open_backend=platform) as autoscaler:
+        for problem in ("told to stop 1 s ago", "told to stop 12 s ago", "exit code 1", "exit code 2"):
+            platform["work", "main"].fault = raising(BackendError("memory", "work/main", problem))
+            assert parts(await autoscaler.once()) == {"tier work/main"}
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.rpartition(": ")[2] for line in lines] == [
+        "told to stop 1 s ago",
+        "exit code 1",
+        "exit code 2",
+    ]
+
+
 async def test_a_pause_of_the_autoscalers_own_queue_is_reported(
     redis_url: str, name: str, platform: Platform
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING
 
 import httpx
@@ -18,7 +18,7 @@ from tests.eventually import eventually
 from tests.worker.working import Gate, new_worker, working
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from leasehold import AsyncWorkQueue
@@ -54,6 +54,20 @@ def test_a_probe_answers_with_its_problems(host: str) -> None:
         problems += ["one thing", "anöther \udc80"]
         assert get(server, "/live") == (503, "one thing\nanöther ?\n")
         assert get(server, "/live", "HEAD") == (503, "")
+
+
+def test_many_clients_may_connect_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ProbeServer("127.0.0.1", 0, {"/live": note("x", "200 OK")})
+    started: list[Callable[[], None]] = []
+    monkeypatch.setattr(ProbeServer, "_in_thread", staticmethod(started.append))
+    server.start()  # nothing accepts a connection yet
+    with ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=0.5))
+        monkeypatch.undo()
+        server._in_thread(started[0])
+        assert get(server, "/live") == (200, "x\n")
+        server.close()
 
 
 def test_other_paths_and_methods_are_refused() -> None:

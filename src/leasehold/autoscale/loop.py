@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import os
+import re
 import secrets
 import socket
 import time
@@ -41,6 +42,9 @@ MIN_PAUSE = 0.02
 STANDBY_LOOKS, STANDBY_PAUSE = 2, 5.0
 #: How long to wait until the cleaner is started again after an error (s).
 CLEANER_PAUSE = 1.0
+
+#: The times in an error, which are others in each pass.
+_SECONDS = re.compile(r"\b\d+ s\b", re.ASCII)
 
 log = Log("leasehold.autoscale")
 
@@ -279,14 +283,15 @@ class Autoscaler:
 
     def _log(self, report: PassReport) -> None:
         """Log the changes and the figures of a pass, and the errors that the one before did not have."""
-        now = {*report.errors}
-        for error in report.errors:
-            if error not in self._told:
+        # "… was told to stop 61 s ago" is the same error as 10 s before.
+        now = {replace(one, problem=_SECONDS.sub("", one.problem)): one for one in report.errors}
+        for known, error in now.items():
+            if known not in self._told:
                 log.warning("%s: %s", error.part, error.problem)
         failing = {one.part for one in now}
         for part in sorted({one.part for one in self._told} - failing):
             log.info("%s: works again", part)
-        self._told = now
+        self._told = {*now}
         if report.number:
             for line in report.lines():
                 log.info("%s", line)

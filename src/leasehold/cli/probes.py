@@ -190,6 +190,8 @@ class _Handler(WSGIRequestHandler):
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    # With 5, the default, some of the clients that connect at the same moment wait for a second: probes fail.
+    request_queue_size = 128
 
     def __init__(self, family: int, address: tuple[str, int], answer: WSGIApplication) -> None:
         self.address_family = family

@@ -277,7 +277,7 @@ class ProcessBackend:
             found.append(text)
             if late >= kill_after:
                 log.error("%s: %s: killing it", self._target, text)
-                unit.signal(signal.SIGKILL)
+                unit.kill()
         return found
 
     # -------------------------------------------------------------------------- acting

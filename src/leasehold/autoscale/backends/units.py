@@ -79,6 +79,15 @@ class Unit:
             elif self.alive():
                 os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """Kill the process, if it still runs, and what it has started in its process group.
+
+        If it supervises the worker, the worker would run on, and no autoscaler would know it.
+        """
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
+                os.killpg(self.pid, signal.SIGKILL)
+
     def how(self) -> str:
         """Return how it ended."""
         if self.child is None:
