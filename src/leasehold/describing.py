@@ -17,6 +17,11 @@ def class_of(value: object) -> str:
     return _name(value)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things: `1 unit`, `2 units`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def describe(error: BaseException) -> str:
     """Return the name of an exception's class and its text: `ValueError: bad`. It never fails."""
     return _attempt(lambda: f"{_name(error)}: {error}") or f"{_name(error)} (its text cannot be shown)"

@@ -279,3 +279,17 @@ def test_rarer_passes_need_a_reserve() -> None:
     units = {("a", "one"): TierUnits(ready=10, requested=10)}
     often, seldom = (plan(replace(policy, every=every), seen, units, {}, NOW) for every in (10.0, 600.0))
     assert often.tiers[0].wanted < seldom.tiers[0].wanted
+
+
+def test_the_plan_says_what_limits_it() -> None:
+    tier = TierPolicy(name="one", max_units=8, workers_per_unit=4, slow_down=20.0)
+    deployment = DeploymentPolicy(name="a", jobs=("a",), tiers=(tier,))
+    policy = Policy(jobs={"a": JobPolicy(age_target=60.0)}, deployments={"a": deployment})
+
+    def why(waiting: int, requested: int) -> str:
+        seen = {"a": Signals(waiting=waiting, service_time=60.0)}
+        units = {("a", "one"): TierUnits(ready=requested, requested=requested)}
+        return plan(policy, seen, units, {}, NOW).tiers[0].why
+
+    assert why(1_044, 0) == "for 1,044 workers; the tiers may have 32 together"
+    assert why(1, 2) == "for 1 worker; 1 unit more until fewer have been enough for 20 s"

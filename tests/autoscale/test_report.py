@@ -63,7 +63,7 @@ def test_what_is_no_report_is_none(stored: object) -> None:
 def test_each_change_is_a_line_and_the_pass_is_one() -> None:
     assert [*REPORT.lines()] == [
         "asked media/steady for 10 units, before 4: more",
-        "pass 7: 1 jobs, 20 items waiting; 13 units wanted, 5 ready; 1 errors; 0.25 s",
+        "pass 7: 1 job, 20 items waiting; 13 units wanted, 5 ready; 1 error; 0.25 s",
     ]
 
 

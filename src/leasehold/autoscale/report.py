@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leasehold.autoscale.model import JobReport  # noqa: TC001 - msgspec reads the types when it runs
+from leasehold.describing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,13 +99,14 @@ class PassReport:
         for one in self.changes:
             done = verb if one.asked or self.dry_run else "could not ask"
             tier = f"{one.deployment}/{one.tier}"
-            yield f"{done} {tier} for {one.wanted} units, before {one.requested}: {one.why}"
+            yield f"{done} {tier} for {counted(one.wanted, 'unit')}, before {one.requested}: {one.why}"
         waiting = sum(one.signals.waiting for one in self.jobs)
         wanted = sum(one.wanted for one in self.tiers)
         ready = sum(one.ready or 0 for one in self.tiers)
         yield (
-            f"pass {self.number}: {len(self.jobs)} jobs, {waiting} items waiting; "
-            f"{wanted} units wanted, {ready} ready; {len(self.errors)} errors; {self.duration:.2f} s"
+            f"pass {self.number}: {counted(len(self.jobs), 'job')}, {counted(waiting, 'item')} waiting; "
+            f"{counted(wanted, 'unit')} wanted, {ready} ready; "
+            f"{counted(len(self.errors), 'error')}; {self.duration:.2f} s"
         )
 
 

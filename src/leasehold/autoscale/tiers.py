@@ -10,6 +10,7 @@ from leasehold.autoscale.delivery import delivered
 from leasehold.autoscale.model import TierRequest
 from leasehold.autoscale.remembered import mapping_in, pairs_in
 from leasehold.autoscale.windows import Window
+from leasehold.describing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -166,14 +167,18 @@ class Tiers:
             wanted = tier.asked
         wanted = _within(policy, wanted)
         now = self._units(workers)[i]
-        why = f"for {workers} workers"
+        why = f"for {counted(workers, 'worker')}"
         if wanted > now:
-            why += f" and {wanted - now} units more, until fewer were enough for {policy.slow_down:g} s"
+            stay = counted(wanted - now, "unit")
+            why += f"; {stay} more until fewer have been enough for {policy.slow_down:g} s"
         elif wanted < now:
-            why += f" but {now - wanted} units fewer, until more were needed for {policy.slow_up:g} s"
+            wait = counted(now - wanted, "unit")
+            why += f"; {wait} fewer until more have been needed for {policy.slow_up:g} s"
         elif covers := [t.policy.name for t in self._tiers if t.overdue and t is not tier]:
             more = now - fill(workers, [_room(t) for t in self._tiers], self.policy.steady_share)[i]
             why += f": {more} of them in place of {', '.join(covers)}" if more > 0 else ""
+        if workers > (capacity := self.steps[-1][1]):
+            why += f"; the tiers may have {capacity:,} together"
         if tier.overdue:
             why += f"; {tier.overdue} are overdue, and covered by other tiers"
         return wanted, why
