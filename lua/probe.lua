@@ -33,6 +33,7 @@ local reads = {
   { 'XRANGE', '-', '+', 'COUNT', 1 },
   { 'XREVRANGE', '+', '-', 'COUNT', 1 },
   { 'ZCARD' },
+  { 'ZCOUNT', 0, 0 },
   { 'ZLEXCOUNT', '-', '+' },
   { 'ZMSCORE', '' },
   { 'ZRANDMEMBER', 1 },

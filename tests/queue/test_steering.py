@@ -102,7 +102,7 @@ async def test_a_cancelled_run_has_no_items_any_more_and_ends_at_once(
 async def test_many_children_are_cancelled_and_forgotten(queue: AsyncWorkQueue, redis: Redis) -> None:
     """Most of them are not added when the run is cancelled."""
     await queue.runs.start(fan(queue, 1_200), "r")
-    await work(queue, count=100)
+    await work(queue, count=60)  # those that one call adds
     assert await queue.runs.cancel("r") is True
     run = await queue.runs.get("r")
     assert (run.state, run.unfinished) == ("cancelled", 0)

@@ -64,6 +64,7 @@ CONNECTIONS = {
     "select": Sent("use another database than 0", "`AccessDenied`, unless it is 0"),
     "ssubscribe": Sent("read published events", "`AccessDenied` for who reads them"),
     "subscribe": Sent("receive results, delays and cancels at once", "a warning; they arrive late"),
+    "time": Sent("read the server's clock (`leasehold autoscale`)", "this machine's counts", _WORKERS),
     "type": Sent("find the queues of a server (`leasehold ls`)", REFUSED),
     "unsubscribe": Sent("receive a channel no more", "nothing"),
     "zrange": Sent("list ids and workers", REFUSED),
