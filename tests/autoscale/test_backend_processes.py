@@ -213,6 +213,31 @@ signal.pause()
 """
 
 
+async def test_a_worker_whose_launcher_was_killed_is_still_a_unit(
+    bench: ProcessBench, queue: AsyncWorkQueue
+) -> None:
+    program = [sys.executable, "-P", "-m", "leasehold.cli", *bench.command[1:], "--name", "{name}"]
+    backend = bench.open(["sh", "-c", '"$@"; true', "sh", *program])
+    await bench.settled(backend, 1)
+    [worker] = await Fleet(queue).workers()
+    launcher = os.getsid(worker.pid)
+    assert launcher != worker.pid
+    os.kill(launcher, signal.SIGKILL)
+
+    async def is_adopted() -> bool:
+        return await backend.ready() == await backend.requested() == 1 and runs(worker.pid)
+
+    await until("its worker counts", is_adopted)
+    await backend.request(1)
+    assert [one.pid for one in await Fleet(queue).workers()] == [worker.pid], "no other was started"
+
+    async def is_scaled_in() -> bool:
+        await backend.request(0)
+        return not runs(worker.pid)
+
+    await until("it is scaled in", is_scaled_in)
+
+
 async def test_a_unit_is_killed_with_what_it_has_started(bench: ProcessBench) -> None:
     script = "trap '' TERM; sleep 60 & echo $! > child; wait; wait"
     backend = bench.open(["sh", "-c", script], directory=str(bench.folder), stop_within=0.0, kill_after=0.0)

@@ -85,7 +85,8 @@ class Unit:
         If it supervises the worker, the worker would run on, and no autoscaler would know it.
         """
         if self.alive():
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
+            self.signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left of it
                 os.killpg(self.pid, signal.SIGKILL)
 
     def how(self) -> str:
@@ -188,9 +189,17 @@ def unit_name(pid: int, mark: str | None) -> str | None:
         pid: The process id.
         mark: The mark of the unit's tier; None: any.
     """
+    try:
+        return _name_of(pid, mark) if os.getsid(pid) == pid else None
+    except OSError:  # it has ended
+        return None
+
+
+def _name_of(pid: int, mark: str | None) -> str | None:
+    """Return the name of the unit of which a process of this user is a part, if its arguments have it."""
     place = Path(f"/proc/{pid}")
     try:
-        if not _is_leader(pid):
+        if place.stat().st_uid != os.geteuid():
             return None
         variables = (place / "environ").read_bytes().split(b"\0")
         arguments = (place / "cmdline").read_bytes()
@@ -212,6 +221,7 @@ def leader_of(pid: int, name: str) -> int | None:
     """Return the process that leads a unit, by that of its worker; None: it is no unit of ours, or has ended.
 
     The two differ if a supervisor or a launcher runs the worker; then only Linux tells whether it is a unit.
+    If that was killed alone, the worker is what is left of the unit, and leads it.
 
     Args:
         pid: The process id of a worker that is registered under the unit's name, on this machine.
@@ -220,14 +230,11 @@ def leader_of(pid: int, name: str) -> int | None:
     try:
         leader = os.getsid(pid)
         os.kill(leader, 0)
-    except OSError:  # it has ended, or is of another user
+    except ProcessLookupError:
+        return pid if _name_of(pid, None) == name else None
+    except OSError:  # it is of another user
         return None
     return leader if leader == pid or unit_name(leader, None) == name else None
-
-
-def _is_leader(pid: int) -> bool:
-    """Return whether a process is of this user, and leads a session."""
-    return Path(f"/proc/{pid}").stat().st_uid == os.geteuid() and os.getsid(pid) == pid
 
 
 def _start_of(pid: int) -> int | None:
