@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from leasehold.autoscale.backends import open_backend
 from leasehold.autoscale.backends.units import MARK
 from leasehold.autoscale.config import Config, DeploymentConfig, JobConfig, TierConfig
@@ -17,11 +19,13 @@ from leasehold.errors import BackendError
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from leasehold.autoscale.backends import Backend
 
 PROGRAM = Path(__file__).with_name("unit_program.py")
+#: A unit that never registers.
+SLEEP = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 
 
 def config_of(
@@ -32,9 +36,13 @@ def config_of(
     *,
     tiers: int = 1,
     workers_per_unit: int = 1,
+    spin_up: float = 30.0,
 ) -> Config:
     """Return a configuration with the deployment `work`, whose tiers are `t1`, `t2` and so on."""
-    policies = [TierPolicy(name=f"t{one}", workers_per_unit=workers_per_unit) for one in range(1, tiers + 1)]
+    policies = [
+        TierPolicy(name=f"t{one}", workers_per_unit=workers_per_unit, spin_up=spin_up)
+        for one in range(1, tiers + 1)
+    ]
     return Config(
         name=f"scale-{queue}",
         url=url,
@@ -62,11 +70,16 @@ class ProcessBench:
         self.opened: list[Backend] = []
 
     @property
+    def leasehold(self) -> list[str]:
+        """The command of a unit, for a program that starts it."""
+        return [sys.executable, "-P", "-m", "leasehold.cli", *self.command[1:]]
+
+    @property
     def prefix(self) -> str:
         """How the names of units begin."""
         return f"scale-{self.queue}.work.t1-"
 
-    def open(self, command: list[str] | None = None, **settings: object) -> Backend:
+    def open(self, command: list[str] | None = None, *, spin_up: float = 30.0, **settings: object) -> Backend:
         """Open another back end of the tier, as a loop that starts does."""
         environment = {
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -78,7 +91,7 @@ class ProcessBench:
             "env": environment,
             "on_exit": "leave",
         }
-        config = config_of(self.url, self.queue, "processes", {**found, **settings})
+        config = config_of(self.url, self.queue, "processes", {**found, **settings}, spin_up=spin_up)
         self.opened.append(open_backend(config, "work", "t1"))
         return self.opened[-1]
 
@@ -86,9 +99,9 @@ class ProcessBench:
         """Make passes until so many units are at work, and no others are left."""
 
         async def are_ready() -> bool:
-            await backend.request(units)
+            problem = await refusal(backend, units)
             await asyncio.sleep(0.05)  # leave the time to the workers
-            return await backend.ready() == units and len(self.pids()) == units
+            return not problem and await backend.ready() == units and len(self.pids()) == units
 
         await until(f"{units} units are at work", are_ready, within=30)
 
@@ -127,6 +140,16 @@ class ProcessBench:
             await one.close()
         for pid in self.pids():
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path, redis_url: str, name: str) -> AsyncIterator[ProcessBench]:
+    """Give a tier of processes."""
+    bench = ProcessBench(tmp_path, redis_url, name)
+    try:
+        yield bench
+    finally:
+        await bench.end()
 
 
 async def refusal(backend: Backend, units: int) -> str:

@@ -13,34 +13,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Fleet, Item, Worker
-from leasehold.autoscale.backends import failures, open_backend, units
+from leasehold.autoscale.backends import open_backend, units
 from leasehold.errors import BackendError
-from tests.autoscale.backend_bench import ProcessBench, config_of, refusal
+from tests.autoscale.backend_bench import SLEEP, bench, config_of, refusal
 from tests.cli.program import leasehold
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.queue.fixtures import make_queue, queue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from leasehold import AsyncWorkQueue
     from leasehold.autoscale.backends import Backend
+    from tests.autoscale.backend_bench import ProcessBench
     from tests.cli.program import Leasehold
 
-__all__ = ["leasehold", "make_queue", "queue"]
+__all__ = ["bench", "leasehold", "make_queue", "queue"]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-async def bench(tmp_path: Path, redis_url: str, name: str) -> AsyncIterator[ProcessBench]:
-    """Give a tier of processes."""
-    bench = ProcessBench(tmp_path, redis_url, name)
-    try:
-        yield bench
-    finally:
-        await bench.end()
 
 
 async def runs_of(queue: AsyncWorkQueue) -> list[str]:
@@ -116,71 +105,6 @@ async def test_a_supervisor_is_stopped_with_its_workers(bench: ProcessBench) -> 
     assert await backend.requested() == 0
 
 
-async def test_units_that_fail_are_started_one_by_one_and_the_error_quotes_them(
-    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = bench.open(["sh", "-c", "echo no database >&2; exit 3"])
-    assert await refusal(backend, 3) == ""
-    await eventually("they end", lambda: not bench.pids())
-    text = await refusal(backend, 3)
-    assert text.startswith("the unit scale-")
-    assert "with exit code 3 (failures in a row: 1; the next start is 1 s later)" in text
-    assert await refusal(backend, 3) == text, "it is logged once"
-    assert not bench.pids(), "there is a pause"
-    assert await backend.requested() == 3, "they are still wanted"
-
-    monkeypatch.setattr(failures, "FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(failures, "MAX_PAUSE", 0.0)
-    again = bench.open(["sh", "-c", "echo no database >&2; exit 3"])
-    texts = []
-    for _ in range(4):
-        texts.append(await refusal(again, 3))
-        assert len(bench.pids()) <= (3 if len(texts) < 3 else 1), "from the third on, one at a time"
-        await eventually("they end", lambda: not bench.pids())
-    assert "exit code 3 (failures in a row: 2;" in texts[2]
-    assert "exit code 3: no database (failures in a row: 3;" in texts[3]
-
-
-@pytest.mark.long
-async def test_after_a_trial_that_works_all_units_are_started_with_the_usual_output(
-    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(failures, "MAX_PAUSE", 0.0)
-    fails = bench.folder / "database"
-    backend = bench.open(
-        [
-            "sh",
-            "-c",
-            f'test -e {fails} || exit 3; exec "$0" "$@"',
-            sys.executable,
-            "-P",
-            "-m",
-            "leasehold.cli",
-            *bench.command[1:],
-        ]
-    )
-    for _ in range(2):
-        await refusal(backend, 1)
-        await eventually("it ends", lambda: not bench.pids())
-    fails.touch()
-    await bench.settled(backend, 1)
-
-    async def writes_as_usual() -> bool:
-        await backend.request(1)
-        pids = bench.pids()
-        return [error_file(pid) for pid in pids] == [error_file(os.getpid())]
-
-    await until("its output is not captured", writes_as_usual)
-    await bench.settled(backend, 1)
-
-
-async def test_a_program_that_is_missing_is_an_error_with_its_name(bench: ProcessBench) -> None:
-    text = await refusal(bench.open(["./no-such-program"]), 1)
-    assert text.startswith(
-        "a unit cannot be started: [Errno 2] No such file or directory: './no-such-program'"
-    )
-
-
 async def test_a_unit_that_does_not_stop_is_reported_and_only_killed_if_that_is_wished(
     bench: ProcessBench,
 ) -> None:
@@ -199,12 +123,6 @@ async def test_a_unit_that_does_not_stop_is_reported_and_only_killed_if_that_is_
     assert await refusal(killing, 0) == ""
 
 
-def error_file(pid: int) -> Path:
-    """Return where the standard error of a process goes."""
-    return Path(f"/proc/{pid}/fd/2").readlink()
-
-
-SLEEP = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 STUBBORN = """
 import pathlib, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -43,9 +43,10 @@ _KNOWN_BY = {
     b"control": b"hash",
     b"lanes": b"zset",
     b"held": b"list",
+    b"workers": b"hash",
 }
 #: One pattern for all of them, so that the keys are scanned once. Other matches are discarded.
-_PATTERN = b"*:[cdfhlpqs][acenoru]*[degls]"
+_PATTERN = b"*:[cdfhlpqsw][acenoru]*[degls]"
 #: Keys of single items, sessions and so on, whose names may end with one of the suffixes.
 _OF_ONE = re.compile(f":(?:{'|'.join({*FAMILIES, 'inbox'})}):".encode())
 

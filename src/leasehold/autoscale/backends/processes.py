@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import os
 import re
 import signal
 import socket
-import sys
 import time
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from leasehold.autoscale.backends.elsewhere import Elsewhere
 from leasehold.autoscale.backends.failures import Failures
 from leasehold.autoscale.backends.registered import Registered
 from leasehold.autoscale.backends.settings import ProcessSettings, settings_of
-from leasehold.autoscale.backends.units import Unit, adopt, find_units, leader_of, start_unit
+from leasehold.autoscale.backends.units import (
+    Unit,
+    adopt,
+    command_of,
+    find_units,
+    leader_of,
+    mark_of,
+    start_unit,
+)
 from leasehold.errors import BackendError, WorkerUnknown
 from leasehold.log import Log
 
@@ -73,12 +79,13 @@ class ProcessBackend:
         self._prefix = f"{config.name}.{deployment}.{tier}-"
         if len(self._prefix) > MAX_NAME - 6:
             raise self._error(f"the workers' names would be too long: {self._prefix}1")
-        self._mark = _mark(config.url, self._prefix)
+        self._mark = mark_of(config.url, self._prefix)
         urls = {config.jobs[one].url for one in config.deployments[deployment].policy.jobs}
         self._environment = {**os.environ, **self._settings.env}
         if len(urls) == 1 and "LEASEHOLD_URL" not in self._settings.env:
             self._environment["LEASEHOLD_URL"] = urls.pop()
         self._registered = Registered(config, deployment)
+        self._elsewhere = Elsewhere(config, deployment, tier)
         self._units: dict[int, Unit] = {}
         #: The registrations of each unit, by its process.
         self._views: dict[int, list[tuple[Fleet, WorkerView]]] = {}
@@ -87,7 +94,7 @@ class ProcessBackend:
         self._looked = False
         self._wanted = 0
         self._requested_at: float | None = None
-        self._failures = Failures()
+        self._failures = Failures(self._target)
 
     async def ready(self) -> int:
         """Return how many units are at work: registered, and neither quiet nor stopping.
@@ -115,19 +122,22 @@ class ProcessBackend:
 
         One that was killed is replaced at once. If units fail at their start, or again and again within 30 s,
         there is a pause before the next start, which grows to a minute, until a unit has lived for 30 s.
+        Failures at the start are reported until a later unit, or all, are at work.
 
         Args:
             units: How many there shall be, 0 or more.
 
         Raises:
-            BackendError: If units fail, cannot be started, or do not stop in time. All else was done.
+            BackendError: If units fail, cannot be started, serve none of the deployment's queues, or do not
+                stop in time. All else was done.
         """
         await self._look()
         self._wanted, self._requested_at = units, time.monotonic()
         for unit in self._active():
-            if unit.captured is not None and self._works(unit):  # the next one may write where all do
-                self._failures.at_start = False
-                await self._quiet(unit)
+            if self._works(unit):
+                self._failures.began(unit.began)
+                if unit.captured is not None:  # the next one may write where all do
+                    await self._quiet(unit)
         active = self._active()
         if len(active) < units:
             await self._resume(units - len(active))
@@ -138,9 +148,16 @@ class ProcessBackend:
         for unit in [*self._units.values()]:
             if unit.quieted and unit.stopped is None and self._may_stop(unit):
                 await self._stop(unit)
-        problems = self._overdue()
-        if self._failures.count and len(self._active()) < units:
+        active = self._active()
+        at_work = sum(self._works(one) for one in active)
+        problems = [
+            *self._overdue(),
+            *await self._elsewhere.problems(one for one in active if not one.was_ready),
+        ]
+        if self._failures.stands(units, len(active), at_work):
+            self._failures.logged = True  # by the caller
             problems.insert(0, self._failures.text)
+        self._failures.log()
         if problems:
             raise self._error("; ".join(problems))
 
@@ -157,6 +174,7 @@ class ProcessBackend:
                 await self._stop_all()
         finally:
             self._requested_at = None
+            self._failures.log()
             for unit in self._units.values():
                 unit.last_words()
             await self._registered.close()
@@ -218,12 +236,11 @@ class ProcessBackend:
     def _note_ends(self) -> None:
         """Forget the units that have ended. Those that were not told to are failures if they ended soon."""
         now = time.monotonic()
-        failed = ""
-        at_start = False
+        failed: list[tuple[bool, str, bool]] = []
         for pid, unit in [*self._units.items()]:
             if unit.alive():
-                if unit.began > self._failures.since and now - unit.began >= LONG_LIFE:
-                    self._failures.end()
+                if now - unit.began >= LONG_LIFE:
+                    self._failures.lives(unit.began, was_ready=unit.was_ready)
                 continue
             del self._units[pid]
             lived = (unit.ended or now) - unit.began
@@ -233,13 +250,14 @@ class ProcessBackend:
                 continue
             text = f"the unit {unit.name} ended after {lived:.1f} s with {unit.how()}"
             text += written and f": {written}"
-            log.warning("%s: %s", self._target, text)
             # One that another client has stopped is replaced at once.
             stopped = unit.was_ready and unit.child is not None and unit.child.returncode == 0
             if lived < LONG_LIFE and unit.child is not None and not stopped:
-                failed, at_start = text, not unit.was_ready
+                failed.append((bool(written), text, not unit.was_ready))
+            else:
+                log.warning("%s: %s", self._target, text)
         if failed:
-            self._failures.add(failed, now, at_start=at_start)
+            self._failures.add_ends(failed, now)
 
     def _active(self) -> list[Unit]:
         return [one for one in self._units.values() if one.alive() and not one.leaving]
@@ -285,20 +303,19 @@ class ProcessBackend:
     def _start(self, count: int) -> None:
         if count <= 0 or self._failures.pauses(time.monotonic()):
             return
-        trial = self._failures.trial
         numbers = self._taken | {one.number for one in self._units.values()}
         free = (number for number in range(1, len(numbers) + count + 1) if number not in numbers)
-        for number, _ in zip(free, range(1 if trial else count), strict=False):
+        for number, index in zip(free, range(1 if self._failures.single else count), strict=False):
             name = f"{self._prefix}{number}"
             try:
                 unit = start_unit(
                     name,
                     number,
-                    self._command(name),
+                    command_of(self._settings.command, name),
                     mark=self._mark,
                     environment=self._environment,
                     directory=self._settings.directory,
-                    captured=trial,
+                    captured=self._failures.at_start and index == 0,
                 )
             except (OSError, ValueError) as error:
                 problem = f"a unit cannot be started: {error}"
@@ -306,16 +323,6 @@ class ProcessBackend:
                 return
             self._units[unit.pid] = unit
             log.info("%s: started the unit %s, process %d", self._target, name, unit.pid)
-
-    def _command(self, name: str) -> list[str]:
-        command = self._settings.command
-        if any("{name}" in one for one in command):
-            command = [one.replace("{name}", name) for one in command]
-        else:
-            command = [*command, "--name", name]
-        if command[0] == "leasehold":  # the one that runs this, also if it is not on PATH
-            command = [sys.executable, "-P", "-m", "leasehold.cli", *command[1:]]
-        return command
 
     async def _resume(self, count: int) -> None:
         """Let units work on that were only told to fetch nothing more, the oldest first."""
@@ -388,10 +395,3 @@ class ProcessBackend:
 
     def _error(self, problem: str) -> BackendError:
         return BackendError("processes", self._target, problem)
-
-
-def _mark(url: str, prefix: str) -> str:
-    """Return what marks the processes of a tier. Two servers may have autoscalers of the same name."""
-    parts = urlsplit(url)
-    place = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
-    return hashlib.sha256(f"{place}\0{prefix}".encode()).hexdigest()[:16]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -119,6 +122,24 @@ class Unit:
         if self.child is not None:
             self.child.wait()
         self.ended = time.monotonic()
+
+
+def mark_of(url: str, prefix: str) -> str:
+    """Return what marks the processes of a tier. Two servers may have autoscalers of the same name."""
+    parts = urlsplit(url)
+    place = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return hashlib.sha256(f"{place}\0{prefix}".encode()).hexdigest()[:16]
+
+
+def command_of(command: Sequence[str], name: str) -> list[str]:
+    """Return the command of a unit: with its name, and run by the same Python if it is `leasehold`."""
+    if any("{name}" in one for one in command):
+        command = [one.replace("{name}", name) for one in command]
+    else:
+        command = [*command, "--name", name]
+    if command[0] == "leasehold":  # the one that runs this, also if it is not on PATH
+        command = [sys.executable, "-P", "-m", "leasehold.cli", *command[1:]]
+    return [*command]
 
 
 def start_unit(
