@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold.autoscale import DeploymentPolicy, JobPolicy, TierPolicy, load_config
-from tests.autoscale.config_files import SMALLEST, load
+from tests.autoscale.config_files import SMALLEST, load, only_problem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,3 +192,13 @@ def test_a_password_need_not_stand_in_the_file_and_is_not_shown(
     assert "hidden" not in repr(config)
     assert config.path is not None
     assert load_config(config.path, expand=False).url == "redis://me:${SECRET}@host:6379"
+
+
+def test_names_on_a_cluster_have_a_hash_tag(load: Load) -> None:
+    text = SMALLEST.replace('name = "media"', 'name = "{media}"\ncluster = true')
+    found = only_problem(load, text)
+    assert "on a cluster 'resize' has no slot of its own; expected a name with a hash tag" in found
+    tagged = load(text.replace("[jobs.resize]", '[jobs.resize]\nqueue = "{resize}"'))
+    assert (tagged.cluster, tagged.jobs["resize"].cluster) == (True, True)
+    single = load(text.replace("[jobs.resize]", '[jobs.resize]\nurl = "redis://other:6379"'))
+    assert (single.cluster, single.jobs["resize"].cluster) == (True, False)

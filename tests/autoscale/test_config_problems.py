@@ -41,7 +41,7 @@ __all__ = ["load"]
             "[jobs.resize]\nzzz = 3",
             (
                 "line 5, jobs.resize.zzz: unknown key; expected one of "
-                "queue, url, age_target, service_time, confidence, ignore_abandoned, children"
+                "queue, url, cluster, age_target, service_time, confidence, ignore_abandoned, children"
             ),
         ),
         (

@@ -82,7 +82,7 @@ class Autoscaler:
         self._clock = clock
         self._settings = digest_of(config)
         self._passes = Passes(config, open_backend=open_backend, clock=clock)
-        self._queue = self._passes.queue_at(config.url, config.name)
+        self._queue = self._passes.queue_at(config.url, config.name, cluster=config.cluster)
         self._copy = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(3)}"
         self._leadership = Leadership(self._queue, copy=self._copy, every=config.every)
         #: Held during a pass.

@@ -16,7 +16,7 @@ from leasehold.autoscale.report import TierReport
 from leasehold.errors import BackendError
 from leasehold.log import Log
 from leasehold.queue.queue import AsyncWorkQueue
-from leasehold.scripting.endpoints import client_of, close_client
+from leasehold.scripting.endpoints import client_for, close_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,21 +73,21 @@ class Passes:
         self._config = config
         self._open_backend = open_backend
         self._clock = clock
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[tuple[str, bool], Client] = {}
         self._queues: dict[str, AsyncWorkQueue] = {}
         self._backends: dict[tuple[str, str], Backend] = {}
         self._children = FlowChildren()
         self._horizons = {job: self._horizon_of(job) for job in config.jobs}
 
-    def queue_at(self, url: str, name: str) -> AsyncWorkQueue:
+    def queue_at(self, url: str, name: str, *, cluster: bool) -> AsyncWorkQueue:
         """Make a queue object; all of one server share their connections.
 
         Raises:
             InvalidArgument: If the URL or the name cannot be used.
         """
-        if url not in self._clients:
-            self._clients[url] = client_of(url)
-        return AsyncWorkQueue(name, self._clients[url], reply_timeout=CALL_SECONDS, clock=self._clock)
+        if (server := (url, cluster)) not in self._clients:
+            self._clients[server] = client_for(url, name, cluster=cluster)
+        return AsyncWorkQueue(name, self._clients[server], reply_timeout=CALL_SECONDS, clock=self._clock)
 
     def queue_of(self, job: str) -> AsyncWorkQueue:
         """Return the queue of a job.
@@ -97,7 +97,7 @@ class Passes:
         """
         if job not in self._queues:
             found = self._config.jobs[job]
-            self._queues[job] = self.queue_at(found.url, found.queue)
+            self._queues[job] = self.queue_at(found.url, found.queue, cluster=found.cluster)
         return self._queues[job]
 
     async def look(self, state: State, parts: Parts, *, dry_run: bool) -> Sight:

@@ -26,8 +26,8 @@ class Registered:
     def __init__(self, config: Config, deployment: str) -> None:
         jobs = [config.jobs[name] for name in config.deployments[deployment].policy.jobs]
         self._queues = [
-            AsyncWorkQueue.from_url(url, queue)
-            for url, queue in sorted({(one.url, one.queue) for one in jobs})
+            AsyncWorkQueue.from_url(url, queue, cluster=cluster)
+            for url, queue, cluster in sorted({(one.url, one.queue, one.cluster) for one in jobs})
         ]
         # One for each queue: a server that is away must not hide what another one knows.
         self._fleets = [Fleet(queue) for queue in self._queues]

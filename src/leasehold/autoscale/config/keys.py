@@ -235,6 +235,7 @@ URL = Key(read=text().read, expected="a redis://, rediss:// or unix:// URL")
 FILE_KEYS: Mapping[str, Key] = {
     "name": Key(read=queue_name, expected=QUEUE_NAME, default=REQUIRED),
     "url": URL,
+    "cluster": flag(default=False),
     "every": duration(minimum=SHORTEST_PASS, maximum=LONGEST_PASS, default=10.0),
     "clean_every": duration(minimum=SHORTEST_PASS, word=NEVER, default=30.0),
     "deep_clean_every": duration(minimum=SHORTEST_PASS, word=NEVER, default=720.0),
@@ -254,6 +255,7 @@ _JOB = JobPolicy()
 JOB_KEYS: Mapping[str, Key] = {
     "queue": text(QUEUE_NAME),
     "url": URL,
+    "cluster": flag(),
     "age_target": duration(minimum=SHORTEST, default=_JOB.age_target),
     "service_time": duration(minimum=SHORTEST, word=MEASURED, default=None),
     "confidence": number(0.5, 0.9999, default=_JOB.confidence),

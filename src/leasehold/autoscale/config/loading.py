@@ -31,6 +31,7 @@ from leasehold.autoscale.config.keys import (
 from leasehold.autoscale.config.values import DEFAULT_URL, Config, DeploymentConfig, JobConfig, TierConfig
 from leasehold.autoscale.model import DeploymentPolicy, JobPolicy, TierPolicy
 from leasehold.errors import InvalidArgument
+from leasehold.keys import hash_tag
 from leasehold.scripting.urls import check_url
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class _Loading:
     def config(self) -> Config:
         """Return what the file says. It is of use only if there was no problem."""
         said, file = self._said, self._file
-        url = self._url((), said)
+        cluster = said["cluster"]
+        url = self._url((), said, cluster=cluster)
         jobs = {name: self._job(name, value, url) for name, value in self._tables("jobs").items()}
         self._check_children(jobs)
         deployments = {
@@ -87,11 +89,13 @@ class _Loading:
         }
         http = file.read(("http",), said["http"], HTTP_KEYS).get("address") if "http" in said else None
         name = said.get("name", "")
+        self._check_tag(("name",), name, cluster=cluster)
         self._check_queues(name, url, jobs)
         self._check_deployments(jobs, deployments, http)
         return Config(
             name=name,
             url=url,
+            cluster=cluster,
             every=said["every"],
             clean_every=said["clean_every"],
             deep_clean_every=said["deep_clean_every"],
@@ -120,7 +124,17 @@ class _Loading:
             ignore_abandoned=said["ignore_abandoned"],
             children={child: number for child, number in children.items() if number is not ABSENT},
         )
-        return JobConfig(queue=queue, url=self._url(place, said) if "url" in said else url, policy=policy)
+        cluster = said.get("cluster", "url" not in said and self._said["cluster"])
+        if "url" in said:
+            url = self._url(place, said, cluster=cluster)
+        self._check_tag(at, queue, cluster=cluster)
+        return JobConfig(queue=queue, url=url, cluster=cluster, policy=policy)
+
+    def _check_tag(self, place: Place, queue: str, *, cluster: bool) -> None:
+        """Check that all keys of a queue are in one slot of a cluster."""
+        if cluster and queue and hash_tag(queue) is None:
+            expected = f"a name with a hash tag, such as {'{' + queue + '}'!r}"
+            self._file.note(place, f"on a cluster {queue!r} has no slot of its own", expected)
 
     def _check_children(self, jobs: Mapping[str, JobConfig]) -> None:
         for name, job in jobs.items():
@@ -270,7 +284,7 @@ class _Loading:
         read = {one: self._file.fits((name, one), value, key) for one, value in found.items()}
         return {one: value for one, value in read.items() if value is not ABSENT}
 
-    def _url(self, place: Place, said: Mapping[str, Any]) -> str:
+    def _url(self, place: Place, said: Mapping[str, Any], *, cluster: bool) -> str:
         """Return the URL of a table, with the values of environment variables."""
         where = (*place, "url")
         url: str
@@ -283,7 +297,7 @@ class _Loading:
         else:
             url = os.environ.get("LEASEHOLD_URL") or os.environ.get("REDIS_URL") or DEFAULT_URL
         try:
-            return check_url(url, cluster=False)
+            return check_url(url, cluster=cluster)
         except InvalidArgument as error:
             self._file.note(where, "this cannot be used", error.allowed)
             return url

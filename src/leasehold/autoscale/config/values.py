@@ -24,6 +24,8 @@ class JobConfig:
     queue: str
     #: The queue's server. It may contain a password, so that `repr` leaves it out.
     url: str = field(repr=False)
+    #: Whether that is a node of a cluster.
+    cluster: bool = False
     policy: JobPolicy = field(default_factory=JobPolicy)
 
 
@@ -55,6 +57,8 @@ class Config:
     name: str
     #: The server of that queue. It may contain a password, so that `repr` leaves it out.
     url: str = field(default=DEFAULT_URL, repr=False)
+    #: Whether that is a node of a cluster.
+    cluster: bool = False
     #: The time between two passes (s).
     every: float = 10.0
     #: The time between two light cleans, and between two deep cleans, of each job's queue (s); None: never.
