@@ -42,7 +42,8 @@ class Elsewhere:
     def __init__(self, config: Config, deployment: str, tier: str) -> None:
         jobs = [config.jobs[name] for name in config.deployments[deployment].policy.jobs]
         self._wanted = ", ".join(sorted({one.queue for one in jobs}))
-        self._urls = sorted({one.url for one in jobs})
+        #: Nodes of clusters are left out: each knows of its own queues only.
+        self._urls = sorted({one.url for one in jobs if not one.cluster})
         self._late = 2 * config.deployments[deployment].tiers[tier].policy.spin_up
         self._looked_at: float | None = None
         #: The queues of each unit, by its process.
