@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
+from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from leasehold.embedded.guardian import Guarded, private_folder
@@ -92,3 +93,8 @@ async def cluster(nodes: list[Redis]) -> AsyncIterator[RedisCluster]:
     """Return a client of the cluster."""
     async with RedisCluster(host="127.0.0.1", port=port_of(nodes[0])) as client:
         yield client
+
+
+def owner(nodes: list[Redis], name: str) -> Redis:
+    """Return the node that had the slot of a queue at first."""
+    return nodes[key_slot(name.encode()) * NODES // SLOTS]

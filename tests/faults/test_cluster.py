@@ -10,7 +10,7 @@ import pytest
 from redis.crc import key_slot
 
 from leasehold import AsyncWorkQueue, InvalidArgument, Item, ServerBusy, lease_from, list_queues
-from tests.faults.cluster_nodes import NODES, SLOTS, port_of
+from tests.faults.cluster_nodes import NODES, owner, port_of
 from tests.faults.flow_runs import Flows
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from redis.asyncio import Redis, RedisCluster
-
-
-def owner(nodes: list[Redis], name: str) -> Redis:
-    """Return the node that had the slot of a queue at first."""
-    return nodes[key_slot(name.encode()) * NODES // SLOTS]
 
 
 async def start_moving(name: str, source: Redis, target: Redis) -> None:

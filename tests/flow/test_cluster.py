@@ -9,7 +9,7 @@ import pytest
 
 from leasehold import FanOut, InvalidFlow, TaskQueue, fan_out
 from leasehold.flow import Flow
-from tests.faults.test_cluster import cluster, kind, nodes, owner
+from tests.faults.cluster_nodes import cluster, kind, nodes, owner
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from leasehold.spark.bulk_writer import BulkWriter
 from leasehold.spark.columns import Columns
 from leasehold.spark.options import Options, Target
 from leasehold.spark.portal import check_server
-from tests.faults.test_cluster import cluster, kind, nodes, port_of
+from tests.faults.cluster_nodes import cluster, kind, nodes, port_of
 from tests.spark.tables import names, numbered, waiting, writer
 
 if TYPE_CHECKING:

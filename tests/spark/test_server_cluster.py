@@ -9,7 +9,7 @@ import pytest
 
 from leasehold import AsyncWorkQueue
 from leasehold.spark import add, process
-from tests.faults.test_cluster import cluster, kind, nodes, port_of
+from tests.faults.cluster_nodes import cluster, kind, nodes, port_of
 from tests.spark.streaming import drained
 from tests.spark.tables import names, numbered
 
