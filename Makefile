@@ -7,6 +7,9 @@ SHELL       := bash
 
 # Processes of the tests start more quickly with modules that are compiled already.
 export PYTHONDONTWRITEBYTECODE :=
+# Before Python 3.11.8, two threads that parse at once may get a SystemError. Printing a traceback parses its lines to
+# mark a part of each, and pytest parses what it rewrites: without the marks only one of them does.
+export PYTHONNODEBUGRANGES := 1
 export PYTHON  ?= python3#                 the Python that .venv is made with, 3.11 or newer
 T              ?=#                         what `make test-one` runs: a file, file::test, or --seed RWQ-B3
 SERVER         ?= embedded#                where it runs: embedded, redis7, redis6, container, or see tests/servers.py
