@@ -17,7 +17,7 @@ from leasehold.queue.dead_letters import DeadLetters
 from leasehold.queue.events import Events
 from leasehold.queue.limits import Limits
 from leasehold.queue.results import Results
-from leasehold.queue.runs import Runs
+from leasehold.queue.runs.runs import Runs
 from leasehold.queue.schedules import Schedules
 from tests.docs.pages import REFERENCE
 

@@ -16,8 +16,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from leasehold import FanOut, TaskQueue, Worker
-from leasehold.queue import stages
 from leasehold.queue.plan import Plan
+from leasehold.queue.runs import stages
 from leasehold.worker import executor
 from leasehold.worker import stages as worker_stages
 from tests.worker.flows import call, child, stage
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasehold import AsyncWorkQueue
+    from leasehold.queue.runs.stages import StageRow
     from leasehold.queue.slot import QueueObject
-    from leasehold.queue.stages import StageRow
     from leasehold.worker.run import ActiveRun
     from leasehold.worker.stages import StageReader
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.queue.stages import start_run
+from leasehold.queue.runs.stages import start_run
 from tests.faults.stage_program import CHILDREN, STEPS, plan_of, worker_for
 from tests.faults.test_killed_worker import expire
 from tests.worker.flows import ended, field, states

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item
-from leasehold.queue import listener
+from leasehold.queue.pushes import listener
 from tests.faults.worker_program import STEPS
 from tests.queue.asking import blocked, command, keys_like, registered, take, until
 from tests.queue.keyspace import audit, left_over

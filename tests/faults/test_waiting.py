@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item, QueueClosed
-from leasehold.queue import leasing, listener
+from leasehold.queue import leasing
 from leasehold.queue.encoding import TRIP_ROWS
+from leasehold.queue.pushes import listener
 from tests.eventually import eventually
 from tests.queue.asking import blocked, take
 from tests.queue.keyspace import audit, calls, left_over

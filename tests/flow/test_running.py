@@ -19,7 +19,7 @@ from leasehold import (
     fan_out,
 )
 from leasehold.flow import Flow
-from leasehold.queue.stages import settle
+from leasehold.queue.runs.stages import settle
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from leasehold.flow.diagram import draw_run
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
-    from leasehold.queue.run_views import FlowRunView
+    from leasehold.queue.runs.views import FlowRunView
 
 
 class Plan(StrEnum):

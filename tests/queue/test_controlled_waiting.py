@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item
-from leasehold.queue import listener
 from leasehold.queue.leasing import LeaseDispatcher
+from leasehold.queue.pushes import listener
 from tests.eventually import eventually
 
 if TYPE_CHECKING:

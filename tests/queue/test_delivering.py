@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import AsyncWorkQueue, ConnectionLost, Item
-from leasehold.queue.deliveries import Deliveries, Delivery, read_delivery
 from leasehold.queue.internals import release_arrivals
+from leasehold.queue.pushes.deliveries import Deliveries, Delivery, read_delivery
 from tests.queue.asking import blocked, registered, take
 from tests.queue.keyspace import audit, calls, left_over
 

@@ -10,7 +10,7 @@ import pytest
 
 from leasehold import Item
 from leasehold.keys import QueueKeys
-from leasehold.queue.listener import BLOCK_SECONDS
+from leasehold.queue.pushes.listener import BLOCK_SECONDS
 from leasehold.scripting.runner import BoundScript
 from tests.queue.asking import blocked, take, taken
 from tests.queue.keyspace import calls

@@ -22,7 +22,7 @@ from leasehold import (
     QueueClosed,
     ServerRefused,
 )
-from leasehold.queue.live_events import LiveEvents
+from leasehold.queue.pushes.live_events import LiveEvents
 from leasehold.states import EventKind
 from tests.eventually import eventually
 from tests.queue.asking import command, kept, take, until
@@ -124,7 +124,7 @@ async def next_of(
 @pytest.fixture(autouse=True)
 def never_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let readers go by what is published."""
-    monkeypatch.setattr("leasehold.queue.live_events.CHECK_SECONDS", 1000.0)
+    monkeypatch.setattr("leasehold.queue.pushes.live_events.CHECK_SECONDS", 1000.0)
 
 
 @pytest.mark.seed("WRQ-O6", "WRQ-E3", "WRQ-G7")
@@ -309,7 +309,7 @@ async def test_what_is_missed_is_taken_from_the_kept_events_or_raises_events_los
 async def test_a_missed_last_event_is_noticed_although_nothing_follows(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.queue.live_events.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("leasehold.queue.pushes.live_events.CHECK_SECONDS", 0.05)
     begin = await queue.events.publish()
     _, ahead = await next_of(make_queue())
     # As by a client whose access rules forbid the channel.
@@ -409,7 +409,7 @@ async def test_the_connection_ends_with_the_last_reader(queue: AsyncWorkQueue, r
 async def test_a_reader_that_is_too_slow_loses_events_and_no_memory(
     queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.queue.live_events.MAX_WAITING_BYTES", 50_000)
+    monkeypatch.setattr("leasehold.queue.pushes.live_events.MAX_WAITING_BYTES", 50_000)
     begin = await queue.events.publish()
     other = make_queue()
     events, ahead = await next_of(other)
@@ -542,7 +542,7 @@ async def test_a_message_is_json_that_any_client_can_read(
 async def test_who_may_not_publish_can_work_and_its_events_are_missed(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.queue.live_events.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("leasehold.queue.pushes.live_events.CHECK_SECONDS", 0.05)
     await command(admin, "ACL", "SETUSER", "mute", "on", ">pw", f"~{name}:*", "resetchannels", "+@all")
     owner, mute = make_queue(url=own.url), make_queue(url=own.url.replace("redis://", "redis://mute:pw@"))
     await owner.events.publish()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import InvalidArgument, Item, ItemFailed, ItemUnknown, QueueClosed
-from leasehold.queue import result_waits
 from leasehold.queue.internals import engines
+from leasehold.queue.pushes import result_waits
 from tests.eventually import eventually
 from tests.queue.asking import take, until
 from tests.queue.keyspace import calls, left_over

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import InvalidArgument, RunGone, StageView
-from leasehold.queue.lookups import lookup_texts
 from leasehold.queue.plan import Plan, StagePlan
+from leasehold.queue.runs.lookups import lookup_texts
 from tests.queue.run_hashes import chain, children, write_run
 
 if TYPE_CHECKING:

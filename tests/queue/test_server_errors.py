@@ -23,7 +23,7 @@ from leasehold import (
     ServerRefused,
     ServerTooOld,
 )
-from leasehold.queue.stages import StageRow, finish_stages
+from leasehold.queue.runs.stages import StageRow, finish_stages
 from tests.eventually import eventually
 from tests.queue.asking import alone, blocked, command, take
 from tests.queue.keyspace import audit, snapshot

@@ -10,8 +10,8 @@ import pytest
 from leasehold import FlowCancelled, FlowFailed, InvalidFlow, RunGone, RunUnfinished
 from leasehold.queue.findings import Problem
 from leasehold.queue.plan import ChildPlan, Plan, StagePlan
+from leasehold.queue.runs.stages import StageRow, child_text, fan_all, finish_stages, stage_children
 from leasehold.queue.stage_ref import StageRef
-from leasehold.queue.stages import StageRow, child_text, fan_all, finish_stages, stage_children
 from tests.eventually import eventually
 from tests.lua.space import Call, Space
 from tests.queue.keyspace import left_over

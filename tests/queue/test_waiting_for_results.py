@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import ConnectionLost, InvalidArgument, Item, ItemExpired, ItemFailed, ItemUnknown, QueueClosed
-from leasehold.queue import result_waits
 from leasehold.queue.internals import engines
+from leasehold.queue.pushes import result_waits
 from tests.queue.asking import take, until
 from tests.queue.keyspace import left_over
 

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leasehold.queue.stages import StageRow, fan, report, settle
+from leasehold.queue.runs.stages import StageRow, fan, report, settle
 from tests.stateful.flows.cutting import stoppable_scripts
 from tests.stateful.flows.plans import children, plans
 from tests.stateful.flows.world import World

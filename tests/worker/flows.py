@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from leasehold.queue.plan import ChildPlan, Plan, StagePlan
+from leasehold.queue.runs.stages import start_run
 from leasehold.queue.slot import read_key
-from leasehold.queue.stages import start_run
 from leasehold.tasks.wire import data_of
 from tests.queue.asking import until
 

@@ -85,7 +85,9 @@ async def test_items_of_many_queues_that_a_busy_worker_watches_go_to_an_idle_one
 async def test_a_queue_whose_item_was_returned_is_asked_when_a_slot_is_free(
     queues: Queues, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.queue.listener.BLOCK_SECONDS", 1)  # for how long it listens on the first
+    monkeypatch.setattr(
+        "leasehold.queue.pushes.listener.BLOCK_SECONDS", 1
+    )  # for how long it listens on the first
     worker = new_worker(concurrency=1)
     first, second = queues(2)
     gates = Gate(worker, first), Gate(worker, second)

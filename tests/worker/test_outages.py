@@ -15,8 +15,8 @@ import pytest
 from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, Item
-from leasehold.queue import listener
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasehold.queue.pushes import listener
 from leasehold.worker import Retry, Snooze, health
 from tests.eventually import eventually
 from tests.queue.asking import command, until

@@ -22,7 +22,7 @@ from leasehold import (
     current_stage,
     once,
 )
-from leasehold.queue.stages import StageRef, report
+from leasehold.queue.runs.stages import StageRef, report
 from tests.worker.flows import call, ended, field, stage, start, states
 from tests.worker.working import counted, new_worker, working
 

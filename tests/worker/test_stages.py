@@ -20,7 +20,7 @@ from leasehold import (
     correlation_id,
     current_stage,
 )
-from leasehold.queue.stages import StageRef
+from leasehold.queue.runs.stages import StageRef
 from leasehold.tasks.wire import data_of
 from tests.worker.flows import call, child, ended, field, stage, start, states
 from tests.worker.working import counted, new_worker, working

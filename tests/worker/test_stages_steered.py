@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import FanOut, Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.queue import slot, stage_inputs, stages
-from leasehold.queue.stages import StageRow, child_text, finish_stages, stage_children
+from leasehold.queue import slot
+from leasehold.queue.runs import stage_inputs, stages
+from leasehold.queue.runs.stages import StageRow, child_text, finish_stages, stage_children
 from tests.queue.asking import command, take
 from tests.worker.flows import call, child, ended, field, stage, start, states
 from tests.worker.working import counted, new_worker, working

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from leasehold.errors import RunGone
 from leasehold.queue.internals import run_reader
-from leasehold.queue.run_views import child_counts
+from leasehold.queue.runs.views import child_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from leasehold.queue import AsyncWorkQueue
     from leasehold.queue.plan import StagePlan
-    from leasehold.queue.run_reads import RunReader
-    from leasehold.queue.run_views import FlowRunView, RunState
+    from leasehold.queue.runs.reads import RunReader
+    from leasehold.queue.runs.views import FlowRunView, RunState
 
 #: How many completed runs of a queue are counted, how many active ones are looked at; and fewer completed
 #: ones than this are too few, so that active ones count as well.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
     from leasehold import AsyncWorkQueue
-    from leasehold.queue.run_views import FlowRunView
+    from leasehold.queue.runs.views import FlowRunView
 
 #: How long a completion may take (s), and how many keys it scans to find queues.
 TIMEOUT = 1.0

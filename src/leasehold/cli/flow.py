@@ -21,13 +21,13 @@ from leasehold.cli.server import AsJson, Code, fail, note, queue_command, report
 from leasehold.cli.times import format_time
 from leasehold.codec import dump_compact
 from leasehold.errors import RunGone, RunUnfinished, summary_of
-from leasehold.queue.run_views import RUN_STATES, RunState
+from leasehold.queue.runs.views import RUN_STATES, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from leasehold import AsyncWorkQueue
-    from leasehold.queue.run_views import FlowRunView, StageView
+    from leasehold.queue.runs.views import FlowRunView, StageView
 
 app = typer.Typer(
     help="List, show, find, cancel, retry, replay, delete and check flow runs.",

@@ -9,7 +9,7 @@ from leasehold import codec
 from leasehold.describing import text_of
 from leasehold.durations import check_list
 from leasehold.errors import InvalidArgument, InvalidFlow, UnknownAttribute
-from leasehold.queue.lookups import lookup_texts
+from leasehold.queue.runs.lookups import lookup_texts
 from leasehold.tasks.fitting import accepts_none, name_of, plain
 
 if TYPE_CHECKING:

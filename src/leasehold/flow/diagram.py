@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from leasehold.queue.plan import Plan, StagePlan
-    from leasehold.queue.run_views import FlowRunView, StageView
+    from leasehold.queue.runs.views import FlowRunView, StageView
 
 #: What kind of stage a box is: a call, one with children, one that chooses, or one of another program.
 Shape: TypeAlias = Literal["stage", "fans", "chooses", "foreign"]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from leasehold.durations import Duration
     from leasehold.flow.attributes import Attributes
-    from leasehold.queue.run_views import FlowRunView, RunState
-    from leasehold.queue.runs import Runs
+    from leasehold.queue.runs.runs import Runs
+    from leasehold.queue.runs.views import FlowRunView, RunState
 
 
 class FlowRuns:

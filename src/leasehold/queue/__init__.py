@@ -9,7 +9,7 @@ from leasehold.queue.many_queues import lease_from
 from leasehold.queue.operations import list_queues
 from leasehold.queue.plan import AtLeast
 from leasehold.queue.queue import AsyncWorkQueue
-from leasehold.queue.run_views import FlowRunView, StageView
+from leasehold.queue.runs.views import FlowRunView, StageView
 from leasehold.queue.schedules import ScheduleView
 from leasehold.queue.stats import QueueStats, WaitTimes, WorkerStats
 from leasehold.queue.views import CleanReport, Counts, ItemView

@@ -13,12 +13,12 @@ from leasehold.keys import QueueKeys
 from leasehold.log import Log
 from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.queue.leasing import MAX_ITEMS, LeaseDispatcher, LeasedItem
-from leasehold.queue.listener import Listener
-from leasehold.queue.live_events import LiveEvents
 from leasehold.queue.observed import observed, observed_lease
-from leasehold.queue.progress import ProgressReports
-from leasehold.queue.push_router import PushRouter
-from leasehold.queue.result_waits import ResultWaits
+from leasehold.queue.pushes.listener import Listener
+from leasehold.queue.pushes.live_events import LiveEvents
+from leasehold.queue.pushes.progress import ProgressReports
+from leasehold.queue.pushes.result_waits import ResultWaits
+from leasehold.queue.pushes.router import PushRouter
 from leasehold.scripting.batcher import Batcher
 from leasehold.scripting.runner import BoundScript, CommonArguments
 

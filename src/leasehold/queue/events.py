@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from leasehold.queue.engine import Engine
     from leasehold.queue.event import Event
-    from leasehold.queue.live_events import LiveEvents, LiveReader
+    from leasehold.queue.pushes.live_events import LiveEvents, LiveReader
     from leasehold.scripting.pushes import Subscription
 
 #: The highest count of kept events.

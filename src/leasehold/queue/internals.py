@@ -11,7 +11,7 @@ from leasehold.queue.bulk import Bulk
 from leasehold.queue.encoding import encoded
 from leasehold.queue.engine import BATCHED, LEASING
 from leasehold.queue.registry import Registry
-from leasehold.queue.run_reads import RunReader
+from leasehold.queue.runs.reads import RunReader
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

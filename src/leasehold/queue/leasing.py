@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from leasehold.errors import LeaseholdError
-    from leasehold.queue.deliveries import Delivery
-    from leasehold.queue.listener import Listener
+    from leasehold.queue.pushes.deliveries import Delivery
+    from leasehold.queue.pushes.listener import Listener
     from leasehold.scripting.runner import BoundScript, Runner
 
 #: The maximum number of items of one trip, unless one request asks for more.

@@ -42,9 +42,9 @@ from leasehold.queue.lease import Failure, Lease
 from leasehold.queue.lifecycle import Lifecycle
 from leasehold.queue.limits import Limits, Pause, pause, resume
 from leasehold.queue.observed import observed, traced_row
-from leasehold.queue.progress import progress_text
+from leasehold.queue.pushes.progress import progress_text
 from leasehold.queue.results import Results
-from leasehold.queue.runs import Runs
+from leasehold.queue.runs.runs import Runs
 from leasehold.queue.schedules import Schedules
 from leasehold.queue.stats import QueueStats, read_stats
 from leasehold.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection

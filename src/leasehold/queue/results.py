@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.durations import Duration, seconds
 from leasehold.queue.encoding import encoded_id
-from leasehold.queue.progress import read_progress
-from leasehold.queue.result_waits import CANCELLED, KEEP_MS
+from leasehold.queue.pushes.progress import read_progress
+from leasehold.queue.pushes.result_waits import CANCELLED, KEEP_MS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

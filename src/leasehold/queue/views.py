@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.queue.findings import joined
-from leasehold.queue.progress import read_progress
+from leasehold.queue.pushes.progress import read_progress
 
 if TYPE_CHECKING:
     from leasehold.queue.findings import Finding

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, check_list, to_ms
 from leasehold.errors import InvalidArgument
 from leasehold.queue.encoding import MAX_LEVEL
-from leasehold.queue.lookups import lookup_texts
 from leasehold.queue.plan import Join, Plan, check_run_id
+from leasehold.queue.runs.lookups import lookup_texts
 from leasehold.tasks.flow_run import FlowRun
 from leasehold.tasks.plans import Compiled, Leaf, Node, Parallel, Sequence, compile_plan, join_of
 

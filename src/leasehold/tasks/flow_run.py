@@ -15,7 +15,7 @@ from leasehold.errors import (
     ResultError,
     RunGone,
 )
-from leasehold.queue.stage_inputs import read_needs
+from leasehold.queue.runs.stage_inputs import read_needs
 from leasehold.tasks.plans import One
 from leasehold.tasks.wire import raw_result
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from leasehold.durations import Duration
     from leasehold.queue.queue import AsyncWorkQueue
-    from leasehold.queue.run_views import FlowRunView
+    from leasehold.queue.runs.views import FlowRunView
     from leasehold.tasks.plans import Output
 
 R_co = TypeVar("R_co", covariant=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.queue.queue import AsyncWorkQueue
-    from leasehold.queue.stage_inputs import Need
+    from leasehold.queue.runs.stage_inputs import Need
 
 _MAX_NAME_BYTES = 90
 #: What the name of a task may contain and that of a stage not, or what has a meaning in a `Need`.

@@ -20,7 +20,7 @@ from leasehold.item import MAX_DATA_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from leasehold.queue.stage_inputs import Need
+    from leasehold.queue.runs.stage_inputs import Need
 
 
 class _Heading(msgspec.Struct):

@@ -13,7 +13,7 @@ from leasehold.durations import check_bool, check_list
 from leasehold.errors import InvalidArgument, TimeLimitExceeded
 from leasehold.queue.encoding import AddOptions, UniqueOptions
 from leasehold.queue.queue import AsyncWorkQueue
-from leasehold.queue.runs import Runs
+from leasehold.queue.runs.runs import Runs
 from leasehold.retry import RetryPolicy
 from leasehold.tasks.queue import TaskQueue
 from leasehold.worker.outcomes import Reject, outcome_of

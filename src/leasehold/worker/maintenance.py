@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.errors import LeaseholdError
 from leasehold.log import Log
 from leasehold.queue.internals import declare, expire_declared
-from leasehold.queue.stages import settle
+from leasehold.queue.runs.stages import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence

@@ -10,8 +10,8 @@ from leasehold import codec
 from leasehold.describing import text_of
 from leasehold.errors import InvalidArgument, NotAStage, ResultError
 from leasehold.item import MAX_DATA_BYTES
+from leasehold.queue.runs.stages import read_outcome, store_outcome
 from leasehold.queue.stage_ref import StageRef
-from leasehold.queue.stages import read_outcome, store_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from leasehold import codec
 from leasehold.queue.encoding import error_text
-from leasehold.queue.stages import StageRow, fan_all, finish_stages
+from leasehold.queue.runs.stages import StageRow, fan_all, finish_stages
 from leasehold.worker.outcomes import Complete, Fail, Outcome
 
 if TYPE_CHECKING:

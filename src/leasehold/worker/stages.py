@@ -11,8 +11,8 @@ from leasehold.describing import describe, shown, text_of
 from leasehold.errors import InvalidArgument, LeaseholdError, ResultError, ResultMismatch
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.log import Log
-from leasehold.queue.stage_inputs import StageState, read_stages
-from leasehold.queue.stages import child_text
+from leasehold.queue.runs.stage_inputs import StageState, read_stages
+from leasehold.queue.runs.stages import child_text
 from leasehold.scripting.batcher import copied
 from leasehold.worker.outcomes import Fail, Outcome, Release, Signal, by_exception
 from leasehold.worker.returns import FanOut, Next

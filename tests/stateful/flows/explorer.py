@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasehold.queue.plan import ChildPlan
-from leasehold.queue.stages import StageRow, settle
+from leasehold.queue.runs.stages import StageRow, settle
 from tests.stateful.flows.world import ROUND_MS, Known, World
 
 if TYPE_CHECKING:

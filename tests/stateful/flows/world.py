@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis import Redis
 
 from leasehold import AsyncWorkQueue, Lease, RunGone, RunUnfinished, ScriptFailed
-from leasehold.queue.stages import StageRef, StageRow, cancel_rest, fan, finish_stages, settle, start_run
+from leasehold.queue.runs.stages import StageRef, StageRow, cancel_rest, fan, finish_stages, settle, start_run
 from tests.stateful.flows.cutting import STOPPED, stop_next, stop_none
 from tests.stateful.flows.rules import RunState, problems, steps
 

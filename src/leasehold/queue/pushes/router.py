@@ -1,7 +1,7 @@
 """Passes on what is published to a session for one queue: one subscription for all that receive messages.
 
 A message is text of the form `<kind>` or `<kind> <rest>`. One that begins with a digit is a delivery: see
-`leasehold.queue.deliveries`.
+`leasehold.queue.pushes.deliveries`.
 """
 
 from __future__ import annotations

@@ -10,15 +10,15 @@ from leasehold import codec, telemetry
 from leasehold.durations import Duration, check_bool, check_int, check_list
 from leasehold.errors import InvalidArgument, ItemUnknown, RunGone, RunUnfinished
 from leasehold.queue.cleaning import check_runs
-from leasehold.queue.lookups import lookup_texts
 from leasehold.queue.observed import observed_start
 from leasehold.queue.plan import check_run_id
-from leasehold.queue.run_checks import check_stages
-from leasehold.queue.run_reads import RunReader
-from leasehold.queue.run_results import read_result
-from leasehold.queue.run_views import RUN_STATES, FlowRunView, RunState
+from leasehold.queue.runs.checks import check_stages
+from leasehold.queue.runs.lookups import lookup_texts
+from leasehold.queue.runs.reads import RunReader
+from leasehold.queue.runs.results import read_result
+from leasehold.queue.runs.stages import cancel_rest, report, start_run
+from leasehold.queue.runs.views import RUN_STATES, FlowRunView, RunState
 from leasehold.queue.stage_ref import StageRef
-from leasehold.queue.stages import cancel_rest, report, start_run
 from leasehold.queue.views import CleanReport
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from leasehold.errors import FlowCancelled, FlowFailed, ResultError
-from leasehold.queue.stage_inputs import read_needs
+from leasehold.queue.runs.stage_inputs import read_needs
 
 if TYPE_CHECKING:
     from leasehold.queue.slot import QueueObject

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from leasehold.queue.encoding import SLOW_ROWS
 from leasehold.queue.findings import Problem, read_repairs
-from leasehold.queue.run_reads import RUNS_PER_STEP
-from leasehold.queue.settling import settle_at
+from leasehold.queue.runs.reads import RUNS_PER_STEP
+from leasehold.queue.runs.settling import settle_at
 from leasehold.queue.slot import run_at
 from leasehold.queue.stage_ref import StageRef
 from leasehold.queue.views import CleanReport
@@ -15,7 +15,7 @@ from leasehold.queue.views import CleanReport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasehold.queue.run_reads import RunReader
+    from leasehold.queue.runs.reads import RunReader
     from leasehold.queue.slot import QueueObject
 
 #: Values per item in the reply of `find_many`; the first two are its state and its id.

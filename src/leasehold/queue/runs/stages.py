@@ -16,7 +16,7 @@ from leasehold.errors import InvalidArgument, LeaseLost, ResultMismatch
 from leasehold.keys import check_prefix, hash_tag
 from leasehold.queue.encoding import ROW_BYTES, encoded, error_text, trips
 from leasehold.queue.plan import check_run_id
-from leasehold.queue.settling import AGAIN, answered, cancel_rest, report, settle
+from leasehold.queue.runs.settling import AGAIN, answered, cancel_rest, report, settle
 from leasehold.queue.slot import QueueObject, read_key, run_at
 from leasehold.queue.stage_ref import StageRef, run_key
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.queue.encoding import MAX_REPLY_BYTES
 from leasehold.queue.plan import Plan, parse_stages
-from leasehold.queue.run_views import (
+from leasehold.queue.runs.views import (
     FACTS,
     STAGE_FACTS,
     FlowRunView,

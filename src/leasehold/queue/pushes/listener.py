@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
 from leasehold.errors import LeaseholdError
-from leasehold.queue.deliveries import Deliveries, read_delivery
-from leasehold.queue.push_router import DELIVERY
+from leasehold.queue.pushes.deliveries import Deliveries, read_delivery
+from leasehold.queue.pushes.router import DELIVERY
 from leasehold.retry import Backoff
 from leasehold.scripting.endpoints import is_cluster
 from leasehold.scripting.server_errors import is_unknown_script, translate
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from leasehold.keys import QueueKeys
-    from leasehold.queue.deliveries import Delivery
-    from leasehold.queue.push_router import PushRouter
+    from leasehold.queue.pushes.deliveries import Delivery
+    from leasehold.queue.pushes.router import PushRouter
     from leasehold.scripting.connection import Connection
     from leasehold.scripting.pushes import Subscription
     from leasehold.scripting.runner import BoundScript

@@ -16,7 +16,7 @@ from leasehold.retry import Backoff
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
 
-    from leasehold.queue.push_router import PushRouter
+    from leasehold.queue.pushes.router import PushRouter
 
 #: How often a process asks again for all items that it waits for (s): another client that completes an item
 #: notifies no process, and a message may be lost. The server keeps in mind who waits for three times as long.

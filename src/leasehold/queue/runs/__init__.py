@@ -1,0 +1,1 @@
+"""Flow runs: reading, steering and checking them, and the step that ends a stage."""
