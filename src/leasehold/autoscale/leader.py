@@ -5,7 +5,9 @@ replaces its data and releases it. So a state is neither lost nor doubled, where
 replaced the data, the next copy begins where it began, otherwise where it ended.
 
 The copy that leads leases the item at each of its turns. A standby leases it when it has not changed for
-two and a half turns, by its own clock, or when the leader has noted that it stops.
+two and a half turns, by its own clock, when the leader has noted that it stops, or when its connections show
+that it is dead. Then the standby ends the lease that the leader holds, by its token: if the leader lives in
+spite of that, its pass is refused, as after the end of its lease.
 """
 
 from __future__ import annotations
@@ -15,19 +17,19 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from leasehold.autoscale.liveness import Liveness, Mark
 from leasehold.autoscale.state import State, decode_state, encode_state
 from leasehold.errors import LeaseholdError
 from leasehold.item import Item
 from leasehold.log import Log
-from leasehold.queue.internals import replace_data
+from leasehold.queue.internals import end_lease, replace_data
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.queue.views import ItemView
 
 #: The id of the item that is leased in turn.
 PASS_ID = "pass"  # noqa: S105 - no password
@@ -48,12 +50,17 @@ class Turn:
         queue: The autoscaler's queue.
         lease: The lease of the item.
         state: The state.
+        copy: The name of this copy.
         lease_time: For how long the item is leased and renewed (s).
     """
 
-    def __init__(self, queue: AsyncWorkQueue, lease: Lease, state: State, *, lease_time: float) -> None:
+    def __init__(
+        self, queue: AsyncWorkQueue, lease: Lease, state: State, *, copy: str, lease_time: float
+    ) -> None:
         self._queue = queue
         self._lease = lease
+        self._copy = copy
+        self._mark = Mark()
         self._lease_time = lease_time
         self._began = time.monotonic()
         #: When the item was leased, by the server's clock (s since 1970).
@@ -68,12 +75,35 @@ class Turn:
         """
         return await self._queue.renew(self._lease, self._lease_time)
 
+    async def claim(self, mark: Mark) -> bool:
+        """Note which copy leads, and how others can see whether it is alive; return whether it still led.
+
+        Raises:
+            ServerError: As in `keep`.
+        """
+        self._mark = mark
+        return self.state == self._claimed(self.state) or await self.keep(self.state)
+
     async def keep(self, state: State) -> bool:
-        """Keep the state for the next pass; return whether this copy still led.
+        """Keep the state for the next pass, led by this copy; return whether this copy still led.
 
         Raises:
             ServerError: If the state was perhaps not kept. The next pass then begins with the one before.
         """
+        return await self._replace(self._claimed(state))
+
+    async def hand_over(self) -> bool:
+        """Note that no copy leads; return whether this copy still led.
+
+        Raises:
+            ServerError: As in `keep`.
+        """
+        return await self._replace(self.state.led_by("", Mark()))
+
+    def _claimed(self, state: State) -> State:
+        return state.led_by(self._copy, self._mark)
+
+    async def _replace(self, state: State) -> bool:
         if not await replace_data(self._queue, self._lease, encode_state(state)):
             return False
         self.state = state
@@ -119,6 +149,7 @@ class Leadership:
         self._lease_time = min(max(MIN_LEASE_SECONDS, LEASE_TURNS * every), MAX_LEASE_SECONDS)
         self._standby_time = STANDBY_TURNS * every
         self._leads = self._follows = False
+        self._liveness = Liveness(queue)
         #: What was last seen of the item, and since when it has been so, by `time.monotonic()`.
         self._seen: object = None
         self._seen_since = time.monotonic()
@@ -150,7 +181,7 @@ class Leadership:
             self._follow()
             yield None
             return
-        turn = Turn(self._queue, lease, self._state_in(lease), lease_time=self._lease_time)
+        turn = Turn(self._queue, lease, self._state_in(lease), copy=self._copy, lease_time=self._lease_time)
         if self._leads and not at_once and turn.state.leader not in {"", self._copy}:
             # It has taken the lead since this copy made its last pass, which was perhaps stopped for a while.
             self._left = await turn.end()
@@ -159,7 +190,11 @@ class Leadership:
             return
         renewing = asyncio.create_task(turn.renew_until_cancelled(), name="leasehold pass")
         try:
-            yield turn
+            if await turn.claim(await self._liveness.mark()):
+                yield turn
+            else:
+                self.lost()
+                yield None
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
@@ -190,9 +225,34 @@ class Leadership:
         """
         if self._leads:
             async with self.turn() as turn:
-                if turn is not None and await turn.keep(msgspec.structs.replace(turn.state, leader="")):
+                if turn is not None and await turn.hand_over():
                     log.info("this copy has handed over the lead: %s", self._copy)
         self._leads, self._kept = False, None
+
+    async def announce(self) -> None:
+        """If this copy leads and has other connections than it has noted, note them.
+
+        Raises:
+            LeaseholdError: If the server cannot be asked.
+        """
+        if self._leads and self._kept is not None and self._kept.mark != await self._liveness.mark():
+            async with self.turn() as turn:
+                if turn is not None:
+                    self._kept = turn.state
+
+    async def stay_known(self) -> None:
+        """Set `connected_anew` when this copy has other connections than it has noted, until cancelled."""
+        await self._liveness.watch_own()
+
+    @property
+    def connected_anew(self) -> asyncio.Event:
+        """Set when this copy has other connections, so that others may take it for dead."""
+        return self._liveness.changed
+
+    @property
+    def suspects(self) -> bool:
+        """Whether the copy that leads seems to be dead, so that it is to be looked at again soon."""
+        return not self._leads and self._liveness.suspects
 
     async def read(self) -> State | None:
         """Return the state of the last pass, without changing anything; None: there is none.
@@ -216,8 +276,23 @@ class Leadership:
         seen = (found.state, found.token, found.due)
         if seen != self._seen:
             self._seen, self._seen_since = seen, now
-        stopped = found.state == "waiting" and not decode_state(found.data or b"")[0].leader
-        return stopped or now - self._seen_since >= self._standby_time
+        state, _ = decode_state(found.data or b"")
+        if found.state == "waiting" and not state.leader:
+            return True
+        return await self._has_died(found, state) or now - self._seen_since >= self._standby_time
+
+    async def _has_died(self, found: ItemView, state: State) -> bool:
+        """Return whether the copy that leads is dead; end the lease that it holds."""
+        if not await self._liveness.is_dead(state.mark):
+            return False
+        self._liveness.forget()
+        if found.state == "leased":
+            if found.holder != state.session or found.token is None:
+                return False  # another copy has begun a turn
+            if not await end_lease(self._queue, PASS_ID, found.token):
+                return False
+        log.warning("the copy that led is dead, as its connections are gone: %s", state.leader)
+        return True
 
     async def _lease(self) -> Lease | None:
         """Lease the item; None: another copy has it."""

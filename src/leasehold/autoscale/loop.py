@@ -24,6 +24,7 @@ from leasehold.errors import InvalidArgument, LeaseholdError
 from leasehold.log import Log
 from leasehold.queue.internals import ask_server
 from leasehold.worker.maintenance import Maintenance
+from leasehold.worker.peers import LOOK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,7 @@ HAND_OVER_SECONDS = 5.0
 #: The shortest time between two passes (s).
 MIN_PAUSE = 0.02
 #: A standby looks so often in the time between two passes, and at least once in so many seconds.
-STANDBY_LOOKS, STANDBY_PAUSE = 2, 5.0
+STANDBY_LOOKS, STANDBY_PAUSE = 2, 1.0
 #: How long to wait until the cleaner is started again after an error (s).
 CLEANER_PAUSE = 1.0
 
@@ -113,7 +114,11 @@ class Autoscaler:
         Args:
             on_report: Called with the report of each pass that this copy has made.
         """
-        cleaning = asyncio.create_task(self._clean_until_cancelled(), name="leasehold autoscaler cleaner")
+        beside = [
+            asyncio.create_task(self._clean_until_cancelled(), name="leasehold autoscaler cleaner"),
+            asyncio.create_task(self._leadership.stay_known(), name="leasehold autoscaler connections"),
+            asyncio.create_task(self._note_connections(), name="leasehold autoscaler leader"),
+        ]
         try:
             while not self._stopping.is_set():
                 began = time.monotonic()
@@ -121,15 +126,32 @@ class Autoscaler:
                     report = await self._pass(at_once=False, dry_run=False)
                 if report.leads and on_report is not None:
                     self._tell(on_report, report)
-                every = self._config.every
-                turn = every if report.leads else min(every / STANDBY_LOOKS, STANDBY_PAUSE)
                 with contextlib.suppress(TimeoutError):
-                    pause = max(MIN_PAUSE, began + turn - time.monotonic())
+                    pause = max(MIN_PAUSE, began + self._turn_after(report) - time.monotonic())
                     await asyncio.wait_for(self._stopping.wait(), pause)
             await self._hand_over()
         finally:
-            cleaning.cancel()
-            await asyncio.wait([cleaning])
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+
+    def _turn_after(self, report: PassReport) -> float:
+        """Return how long after a turn began the next one begins (s)."""
+        every = self._config.every
+        if report.leads:
+            return every
+        return min(
+            every / STANDBY_LOOKS, STANDBY_PAUSE, LOOK_SECONDS if self._leadership.suspects else math.inf
+        )
+
+    async def _note_connections(self) -> None:
+        """Have this copy seen by its present connections, whenever they have changed, until cancelled."""
+        while True:
+            await self._leadership.connected_anew.wait()
+            self._leadership.connected_anew.clear()
+            async with self._lock:
+                with contextlib.suppress(LeaseholdError):  # the next pass does it
+                    await self._leadership.announce()
 
     @staticmethod
     def _tell(on_report: Callable[[PassReport], None], report: PassReport) -> None:
@@ -228,7 +250,6 @@ class Autoscaler:
         after = State(
             number=report.number,
             at=turn.at,
-            leader=self._copy,
             settings=self._settings,
             plan=state.plan if planned is None else dict(planned.memory),
             jobs=sight.memory,
@@ -236,7 +257,7 @@ class Autoscaler:
         )
         if not await turn.keep(after):
             return self._lost()
-        self._leadership.lead(after)
+        self._leadership.lead(turn.state)
         await turn.tell(report.event())
         return report
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from leasehold.autoscale.liveness import Mark
 from leasehold.log import Log
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     at: float = 0.0
     #: The copy that leads; empty: it has stopped, and any other may lead at once.
     leader: str = ""
+    #: How others can see whether that copy is alive: see `Mark`.
+    session: str = ""
+    connections: tuple[int, ...] = ()
+    server: str = ""
     #: What the configuration was, as a digest.
     settings: str = ""
     #: What `plan` is to be given, and for each job what `measure` is.
@@ -35,6 +40,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     jobs: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     #: The last report; None: there is none.
     report: dict[str, Any] | None = None
+
+    @property
+    def mark(self) -> Mark:
+        """How others can see whether the copy that leads is alive."""
+        return Mark(self.session, self.connections, self.server)
+
+    def led_by(self, copy: str, mark: Mark) -> State:
+        """Return this state with another copy that leads; empty: none does."""
+        return msgspec.structs.replace(self, leader=copy, **mark._asdict())
 
 
 def encode_state(state: State) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leasehold.queue.bulk import Bulk
-from leasehold.queue.encoding import encoded
+from leasehold.queue.encoding import encoded, encoded_id
 from leasehold.queue.engine import BATCHED, LEASING
 from leasehold.queue.registry import Registry
 from leasehold.queue.runs.reads import RunReader
@@ -201,6 +201,24 @@ async def replace_data(queue: AsyncWorkQueue, lease: Lease, data: bytes) -> bool
     """
     row = (encoded(lease), b"%d" % lease.token, data)
     return bool((await _lifecycle(queue).engine().run("replace_data", row))[0] == 1)
+
+
+async def end_lease(queue: AsyncWorkQueue, item_id: str, token: int) -> bool:
+    """End the lease of a holder that is known to be dead: its item returns to the front of the queue.
+
+    Args:
+        queue: The queue object.
+        item_id: The id of the item.
+        token: The token of the lease.
+
+    Returns:
+        False if the item is under another lease, or under none.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.complete`. Repeating is safe.
+    """
+    row = (encoded_id(item_id), b"%d" % token)
+    return bool((await _lifecycle(queue).engine().run("end_leases", row))[0] == 1)
 
 
 async def stop_listening(queue: AsyncWorkQueue) -> None:

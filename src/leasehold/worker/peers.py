@@ -235,7 +235,7 @@ class PeerWatch:
                     await self._gone(ring, name, peer)
                 else:
                     ring.suspicions.pop(name, None)
-        if _standing(session) < STANDING_SECONDS:
+        if standing(session) < STANDING_SECONDS:
             return
         for ring in rings:
             for name, suspicion in [*ring.suspicions.items()]:
@@ -291,7 +291,7 @@ async def _listed(session: Session, ids: set[int]) -> set[int]:
     return found
 
 
-def _standing(session: Session) -> float:
+def standing(session: Session) -> float:
     """Return for how long nothing has been lost of the connection over which others are looked after (s)."""
     ours = [one for one in session.connections if one.purpose == "commands"]
     return min((time.monotonic() - one.since if one.follows else math.inf for one in ours), default=0.0)
