@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale.backends import elsewhere, failures
+from leasehold.autoscale.backends import elsewhere, failures, processes
 from tests.autoscale.backend_bench import SLEEP, bench, refusal
 from tests.eventually import eventually
 from tests.queue.asking import until
@@ -23,7 +23,7 @@ __all__ = ["bench"]
 pytestmark = pytest.mark.slow
 
 
-async def test_units_that_fail_are_started_one_by_one_and_the_error_quotes_them(
+async def test_units_that_fail_are_started_one_by_one_and_each_error_quotes_them(
     bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = bench.open(["sh", "-c", "echo no database >&2; exit 3"])
@@ -31,7 +31,7 @@ async def test_units_that_fail_are_started_one_by_one_and_the_error_quotes_them(
     await eventually("they end", lambda: not bench.pids())
     text = await refusal(backend, 3)
     assert text.startswith("the unit scale-")
-    assert "with exit code 3 (failures in a row: 1; the next start is 1 s later)" in text
+    assert "with exit code 3: no database (failures in a row: 1; the next start is 1 s later)" in text
     assert await refusal(backend, 3) == text, "it is logged once"
     assert not bench.pids(), "there is a pause"
     assert await backend.requested() == 3, "they are still wanted"
@@ -44,7 +44,7 @@ async def test_units_that_fail_are_started_one_by_one_and_the_error_quotes_them(
         texts.append(await refusal(again, 3))
         assert len(bench.pids()) <= (3 if len(texts) < 3 else 1), "from the third on, one at a time"
         await eventually("they end", lambda: not bench.pids())
-    assert "exit code 3 (failures in a row: 1;" in texts[1], "though others have been started"
+    assert "exit code 3: no database (failures in a row: 1;" in texts[1], "though others have been started"
     assert "exit code 3: no database (failures in a row: 2;" in texts[2]
     assert "exit code 3: no database (failures in a row: 3;" in texts[3]
 
@@ -53,6 +53,7 @@ async def test_a_failure_at_the_start_stands_until_a_unit_is_at_work_and_is_not_
     bench: ProcessBench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(failures, "MAX_PAUSE", 0.0)
+    monkeypatch.setattr(processes, "LONGEST_TRIAL", 0.0)
     ready, worker = bench.folder / "ready", bench.folder / "worker"
     script = f'until test -e {ready}; do sleep 0.02; done; test -e {worker} || exit 3; exec "$0" "$@"'
     backend = bench.open(["sh", "-c", script, *bench.leasehold])

@@ -22,6 +22,7 @@ class Failures:
         count: How many there were, those that were noticed together counted once; 0: the row has ended.
         problem: What was wrong with the last one.
         at_start: Whether that was before it was at work.
+        explained: Whether the problem quotes what the unit wrote, or that was tried.
         since: When the first one was noticed.
         last: When the last one was.
         logged: Whether the last one was logged, or reported.
@@ -34,14 +35,15 @@ class Failures:
         self.count = 0
         self.problem = ""
         self.at_start = False
-        self.logged = True
+        self.explained = self.logged = True
         self.since = self.last = self.pause = self.next_start = 0.0
 
-    def add(self, problem: str, now: float, *, at_start: bool) -> None:
+    def add(self, problem: str, now: float, *, at_start: bool, explained: bool = True) -> None:
         """Add a failure; the pause before the next start doubles.
 
         There is none after a unit that was at work, if it is the first of the row: it may have been killed.
         """
+        self.explained = explained or self.count > 0
         if not self.count:
             self.since = now
         self.count += 1
@@ -58,10 +60,14 @@ class Failures:
             now: The time.
         """
         self.log()
-        *others, (_, problem, at_start) = sorted(ends)
+        *others, (quoted, problem, at_start) = sorted(ends)
         for _, text, _ in others:
             log.warning("%s: %s", self._target, text)
-        self.add(problem, now, at_start=at_start)
+        self.add(problem, now, at_start=at_start, explained=quoted)
+
+    def explain(self, problem: str, now: float) -> None:
+        """Note why the last failure was one, as another unit that was started to see it has failed, too."""
+        self.problem, self.next_start = problem, now + self.pause
 
     def log(self) -> None:
         """Log the last failure, if it was neither logged nor reported: the loop logs what is reported."""

@@ -1,4 +1,4 @@
-"""The back end of processes: the units of a tier are `leasehold worker` processes on this machine."""
+"""The back end of processes: units are `leasehold worker` processes on this machine. One concept."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ LONG_LIFE = 30.0
 HEARD_SECONDS = 15.0
 #: When the last request is older (s), another copy leads, and closing stops nothing.
 LEADS_SECONDS = 600.0
-#: How often `close` looks whether the units have ended (s).
+#: How often to look whether units have ended (s).
 LOOK_SECONDS = 0.05
+#: A unit that is started to see why another one has failed may live so much longer than that one (s), and
+#: for so long in all; then nothing is quoted yet.
+LONGER, LONGEST_TRIAL = 1.0, 4.0
 #: The longest name of a worker.
 MAX_NAME = 200
 
@@ -95,6 +98,8 @@ class ProcessBackend:
         self._wanted = 0
         self._requested_at: float | None = None
         self._failures = Failures(self._target)
+        #: How long the last unit lived that has failed at its start (s).
+        self._lived = 0.0
 
     async def ready(self) -> int:
         """Return how many units are at work: registered, and neither quiet nor stopping.
@@ -138,13 +143,7 @@ class ProcessBackend:
                 self._failures.began(unit.began)
                 if unit.captured is not None:  # the next one may write where all do
                     await self._quiet(unit)
-        active = self._active()
-        if len(active) < units:
-            await self._resume(units - len(active))
-            self._start(units - len(self._active()))
-        else:
-            for unit in sorted(active, key=self._leaves_first)[: len(active) - units]:
-                await self._quiet(unit)
+        await self._scale(units)
         for unit in [*self._units.values()]:
             if unit.quieted and unit.stopped is None and self._may_stop(unit):
                 await self._stop(unit)
@@ -243,13 +242,13 @@ class ProcessBackend:
                     self._failures.lives(unit.began, was_ready=unit.was_ready)
                 continue
             del self._units[pid]
-            lived = (unit.ended or now) - unit.began
-            written = unit.last_words()
+            lived, written = unit.lived(), unit.last_words()
             if unit.leaving:
                 log.info("%s: the unit %s has stopped%s", self._target, unit.name, written and f": {written}")
                 continue
-            text = f"the unit {unit.name} ended after {lived:.1f} s with {unit.how()}"
-            text += written and f": {written}"
+            text = unit.account(written)
+            if not unit.was_ready:
+                self._lived = lived
             # One that another client has stopped is replaced at once.
             stopped = unit.was_ready and unit.child is not None and unit.child.returncode == 0
             if lived < LONG_LIFE and unit.child is not None and not stopped:
@@ -300,8 +299,37 @@ class ProcessBackend:
 
     # -------------------------------------------------------------------------- acting
 
-    def _start(self, count: int) -> None:
-        if count <= 0 or self._failures.pauses(time.monotonic()):
+    async def _scale(self, units: int) -> None:
+        """Start units, or tell some to fetch nothing more, until so many are to work."""
+        missing = units - len(self._active())
+        if missing > 0 and self._failures.at_start and not self._failures.explained:
+            await self._find_out_why()
+            missing = units - len(self._active())
+        if missing > 0:
+            await self._resume(missing)
+            self._start(units - len(self._active()))
+        else:
+            for unit in sorted(self._active(), key=self._leaves_first)[: max(0, -missing)]:
+                await self._quiet(unit)
+
+    async def _find_out_why(self) -> None:
+        """Start a unit whose output is captured, to quote what it writes if it fails as the last one did.
+
+        That one wrote where all units do: their output is not read, so that they need no autoscaler.
+        """
+        self._failures.explained = True
+        before = {*self._units}
+        self._start(1, trial=True)
+        for pid in self._units.keys() - before:
+            unit, until = self._units[pid], time.monotonic() + min(self._lived + LONGER, LONGEST_TRIAL)
+            while unit.alive() and time.monotonic() < until:  # noqa: ASYNC110 - a process
+                await asyncio.sleep(LOOK_SECONDS)
+            if not unit.alive():
+                del self._units[pid]
+                self._failures.explain(unit.account(unit.last_words()), time.monotonic())
+
+    def _start(self, count: int, *, trial: bool = False) -> None:
+        if count <= 0 or (self._failures.pauses(time.monotonic()) and not trial):
             return
         numbers = self._taken | {one.number for one in self._units.values()}
         free = (number for number in range(1, len(numbers) + count + 1) if number not in numbers)

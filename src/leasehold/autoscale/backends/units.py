@@ -92,6 +92,15 @@ class Unit:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left of it
                 os.killpg(self.pid, signal.SIGKILL)
 
+    def lived(self) -> float:
+        """Return for how long it has run (s)."""
+        return (time.monotonic() if self.ended is None else self.ended) - self.began
+
+    def account(self, written: str) -> str:
+        """Return how it ended, with what it wrote last."""
+        text = f"the unit {self.name} ended after {self.lived():.1f} s with {self.how()}"
+        return text + (written and f": {written}")
+
     def how(self) -> str:
         """Return how it ended."""
         if self.child is None:
