@@ -99,6 +99,13 @@ async def test_each_mistake_in_a_file_is_a_line(leasehold: Leasehold, tmp_path: 
         assert all(line.startswith("leasehold: ") for line in lines)
 
 
+async def test_a_check_looks_for_the_programs(leasehold: Leasehold, file: Path) -> None:
+    change(file, 'ready = ["echo"', 'ready = ["no-such-program"')
+    outcome = await leasehold("autoscale", str(file), "--check")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "deployments.media.command.ready: there is no program 'no-such-program' in PATH" in outcome.error
+
+
 async def test_a_file_that_is_not_there_is_one_line(leasehold: Leasehold, tmp_path: Path) -> None:
     outcome = await leasehold("autoscale", str(tmp_path / "nothing.toml"))
     assert (outcome.code, outcome.out) == (2, "")

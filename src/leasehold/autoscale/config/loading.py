@@ -28,6 +28,7 @@ from leasehold.autoscale.config.keys import (
     short_name,
     table,
 )
+from leasehold.autoscale.config.programs import program_problems
 from leasehold.autoscale.config.values import DEFAULT_URL, Config, DeploymentConfig, JobConfig, TierConfig
 from leasehold.autoscale.model import DeploymentPolicy, JobPolicy, TierPolicy
 from leasehold.errors import InvalidArgument
@@ -45,7 +46,7 @@ DEFAULT_TIER = "default"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-def load_config(path: str | Path, *, expand: bool = True) -> Config:
+def load_config(path: str | Path, *, expand: bool = True, programs: bool = False) -> Config:
     """Read the configuration of the autoscaler from a TOML file, and check it.
 
     In the URLs of servers, `${NAME}` stands for the environment variable NAME, so that no password need
@@ -55,6 +56,8 @@ def load_config(path: str | Path, *, expand: bool = True) -> Config:
     Args:
         path: The file.
         expand: Whether to replace `${NAME}` in URLs. False: they are left as they are, and are of no use.
+        programs: Whether to check that the programs of the back ends `processes` and `command` are on this
+            machine, and can be started.
 
     Raises:
         InvalidConfig: If it cannot be read, or something in it cannot be used. It says where, and what is
@@ -64,7 +67,7 @@ def load_config(path: str | Path, *, expand: bool = True) -> Config:
         config = load_config("autoscale.toml")
     """
     file = ConfigFile(Path(path))
-    config = _Loading(file, expand=expand).config()
+    config = _Loading(file, expand=expand, programs=programs).config()
     file.finish()
     return config
 
@@ -72,9 +75,10 @@ def load_config(path: str | Path, *, expand: bool = True) -> Config:
 class _Loading:
     """Reads the tables of a file, and checks what they say together."""
 
-    def __init__(self, file: ConfigFile, *, expand: bool) -> None:
+    def __init__(self, file: ConfigFile, *, expand: bool, programs: bool) -> None:
         self._file = file
         self._expand = expand
+        self._programs = programs
         self._said = file.read((), file.values, FILE_KEYS)
 
     def config(self) -> Config:
@@ -231,6 +235,10 @@ class _Loading:
             noted = {(*where, backend, name), (*place, backend, name)} & self._file.noted
             if settings[name] is REQUIRED and not noted:
                 self._file.note((*where, backend, name), "missing", key.expected)
+        for name, problem, expected in program_problems(backend, settings) if self._programs else ():
+            at = (*(where if name in own.get(backend, {}) else place), backend, name)
+            if at not in self._file.noted:
+                self._file.note(at, problem, expected)
         return TierConfig(policy=policy, backend=backend, settings=settings)
 
     def _settings(self, place: Place, said: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

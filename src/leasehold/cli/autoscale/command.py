@@ -81,7 +81,7 @@ async def run(
     makes; a second signal ends it at once. With --json each pass is a line.
     """
     try:
-        config = load_config(file)
+        config = load_config(file, programs=check)
     except InvalidConfig as error:
         return _refuse(error)
     if check:
