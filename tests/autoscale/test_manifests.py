@@ -9,7 +9,7 @@ import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
 from lightkube.resources import apps_v1, core_v1, rbac_authorization_v1
 
 from leasehold.autoscale.config import load_config
-from leasehold.autoscale.manifests import DEFAULT_NODES, NODES, manifests
+from leasehold.autoscale.manifests import DEFAULT_NODES, NODES, manifests, unreachable
 from leasehold.cli.app import load
 from leasehold.errors import InvalidArgument
 from leasehold.worker.signals import LAST_SECONDS
@@ -417,3 +417,38 @@ def test_the_page_names_the_nodes_of_each_platform() -> None:
     told = {row[0].strip("`"): row[1].strip("`") for row in table(PAGE, "## Pre-emptible nodes")}
     assert told.pop("KEY=VALUE") == f"any other; by default `{DEFAULT_NODES}"
     assert told == NODES
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis://localhost:6379", "localhost is this machine"),
+        ("rediss://me:${REDIS_PASSWORD}@127.0.0.1:6379/2", "127.0.0.1 is this machine"),
+        ("redis://127.1.2.3", "127.1.2.3 is this machine"),
+        ("redis://[::1]:6379", "::1 is this machine"),
+        ("redis://db.localhost:6379", "db.localhost is this machine"),
+        ("redis://:6379", "localhost is this machine"),
+        ("unix:///run/redis.sock", "a socket of this machine"),
+        ("unix://me:${REDIS_PASSWORD}@/run/redis.sock", "a socket of this machine"),
+        ("redis://redis:6379", ""),
+        ("redis://10.0.0.7:6379", ""),
+        ("redis://[fd00::7]:6379", ""),
+        ("redis://localhost.example.org:6379", ""),
+        ("redis://${REDIS_PASSWORD}:6379", ""),
+        ("${REDIS_PASSWORD}", ""),
+    ],
+)
+def test_a_server_on_this_machine_is_named_with_its_key(tmp_path: Path, url: str, why: str) -> None:
+    path = tmp_path / "autoscale.toml"
+    for key, place in (("url", "# all"), ("jobs.one.url", "[jobs.one]")):
+        text = ONE.format(name="x", rest="").replace("[jobs.one]", "# all\n[jobs.one]")
+        path.write_text(text.replace(place, f"{place}\nurl = {url!r}"))
+        found = [*unreachable(load_config(path, expand=False))]
+        assert found == ([f"{key}: {why}; in a cluster, pods cannot reach it"] if why else [])
+
+
+def test_without_a_url_the_pods_have_that_of_their_environment(tmp_path: Path) -> None:
+    path = tmp_path / "autoscale.toml"
+    path.write_text(ONE.format(name="x", rest="[http]\naddress = '127.0.0.1:80'"))
+    [only] = unreachable(load_config(path, expand=False))
+    assert only.startswith("http.address: 127.0.0.1 is this machine; there are no probes and no Service")

@@ -276,8 +276,13 @@ def cluster_file(tmp_path: Path) -> Path:
 async def test_manifests_without_a_tier_for_a_cluster_say_so(leasehold: Leasehold, file: Path) -> None:
     outcome = await leasehold("autoscale", "manifests", str(file))
     assert outcome.code == 0
-    assert outcome.error == 'no tier has the back end "kubernetes" or "http": these are the autoscaler alone'
+    *warnings, last = outcome.err.splitlines()
+    assert 'no tier has the back end "kubernetes" or "http": these are the autoscaler alone' in last
+    [warning] = warnings
+    assert warning.startswith("leasehold: warning: url: ")
+    assert "this machine; in a cluster, pods cannot reach it" in warning
     assert "kind: Deployment" in outcome.out
+    assert "warning" not in outcome.out
 
 
 async def test_manifests_are_printed_for_a_cluster(leasehold: Leasehold, cluster_file: Path) -> None:

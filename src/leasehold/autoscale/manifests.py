@@ -1,4 +1,4 @@
-"""Manifests for Kubernetes: what runs the workers of a configuration, and the autoscaler itself. One concept.
+"""Manifests for Kubernetes: what runs the workers of a configuration, and the autoscaler itself.
 
 A tier of the back end `kubernetes` is a Deployment (or StatefulSet) that the autoscaler scales; a tier of
 the back end `http` is a Deployment that KEDA scales, by a ScaledObject. Tiers of other back ends have none.
@@ -6,12 +6,24 @@ the back end `http` is a Deployment that KEDA scales, by a ScaledObject. Tiers o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import math
+import ipaddress
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+import tomllib
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
+from leasehold.autoscale.worker_manifests import (
+    Manifest,
+    Options,
+    Unit,
+    WorkerManifests,
+    checked,
+    labels_of,
+    name_of,
+    object_of,
+)
 from leasehold.autoscale.yaml_text import yaml_text
 from leasehold.errors import InvalidArgument
 
@@ -19,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from leasehold.autoscale.config import Config
-    from leasehold.autoscale.model import TierPolicy
 
 #: Where nodes run that the platform may take away: the label that they have, and, on some, as a taint.
 NODES: Final[Mapping[str, str]] = {
@@ -29,22 +40,14 @@ NODES: Final[Mapping[str, str]] = {
     "karpenter": "karpenter.sh/capacity-type=spot",
 }
 DEFAULT_NODES: Final = "leasehold/nodes=preemptible"
-#: A worker ends within its grace time and 10 s; the kubelet kills it so long after the grace time (s).
-TO_END: Final = 15
-#: The grace time on pre-emptible nodes (s): they are gone 25 to 120 s after the announcement.
-SHORT_GRACE: Final = 10
 FOLDER: Final = "/etc/leasehold"
-HEALTH_PORT: Final = 8080
 
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL = re.compile(
     r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?=([A-Za-z0-9_.-]{0,63})"
 )
 #: A password in a URL, that is not taken from the environment.
 _PASSWORD = re.compile(r"://[^\s\"'@/]*:(?!\$\{)[^\s\"'@]+@|[?&]password=(?!\$\{)")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-
-Manifest = dict[str, Any]
 
 
 def manifests(
@@ -113,30 +116,36 @@ def manifests(
     return made.heading() + yaml_text(found)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The arguments of `manifests`, checked."""
+def unreachable(config: Config) -> Iterator[str]:
+    """Yield what pods of a cluster cannot reach: servers on this machine only. A line each, with its key.
 
-    image: str
-    autoscaler_image: str
-    programs: Mapping[str, str]
-    namespace: str | None
-    nodes: str
-    grace: float
+    Args:
+        config: The configuration, read from a file. A URL that comes from the environment is not looked at:
+            the pods have another one.
+    """
+    said = tomllib.loads(config.path.read_text(encoding="utf-8")) if config.path else {}
+    urls = {
+        "url": said.get("url"),
+        **{f"jobs.{name}.url": one.get("url") for name, one in said["jobs"].items()},
+    }
+    for key, url in urls.items():
+        if url and (why := _why_unreachable(url)):
+            yield f"{key}: {why}; in a cluster, pods cannot reach it"
+    if config.http and (why := _why_unreachable(f"http://{config.http}")):
+        yield f"http.address: {why}; there are no probes and no Service, as other pods cannot reach it"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unit:
-    """One tier that has pods here."""
-
-    deployment: str
-    policy: TierPolicy
-    backend: str
-    name: str
-    namespace: str
-    kind: str
-    #: Whether a sibling is pre-emptible, so that this one must keep off its nodes.
-    has_twin: bool
+def _why_unreachable(url: str) -> str:
+    """Return why only this machine can reach a URL; empty: others can."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return "a socket of this machine"
+    if not parts.scheme:
+        return ""  # all of it is in the environment
+    host = parts.hostname or "localhost"
+    with contextlib.suppress(ValueError):
+        return f"{host} is this machine" if ipaddress.ip_address(host).is_loopback else ""
+    return f"{host} is this machine" if host == "localhost" or host.endswith(".localhost") else ""
 
 
 class _Manifests:
@@ -149,14 +158,15 @@ class _Manifests:
         self._secret_file = bool(_PASSWORD.search(text))
         own = [tier.settings for one in config.deployments.values() for tier in one.tiers.values()]
         first = next((settings["namespace"] for settings in own if "namespace" in settings), "default")
-        self._namespace = _checked("namespace", options.namespace or str(first))
-        base = _name_of(config.name)
-        self._name = _checked("config.name", f"{base[:52]}-autoscaler")
+        self._namespace = checked("namespace", options.namespace or str(first))
+        base = name_of(config.name)
+        self._name = checked("config.name", f"{base[:52]}-autoscaler")
+        self._labels = labels_of(self._name, config.name, "autoscaler")
         self._environment = f"{base[:52]}-env"
         self._units = [*self._find_units()]
-        host, _, port = (config.http or "").rpartition(":")
+        _, _, port = (config.http or "").rpartition(":")
         self._port = int(port) if config.http else 0
-        self._reachable = bool(config.http) and host.strip("[]") not in ("127.0.0.1", "::1", "localhost")
+        self._reachable = bool(config.http) and not _why_unreachable(f"http://{config.http}")
         if not self._reachable and any(unit.backend == "http" for unit in self._units):
             raise InvalidArgument("http.address", config.http, "an address for other pods: 0.0.0.0:8080")
 
@@ -193,12 +203,20 @@ class _Manifests:
         yield self._autoscaler()
         if self._reachable:
             yield self._service()
+        workers = WorkerManifests(
+            self._config.name,
+            self._options,
+            environment=self._environment,
+            scaler=f"http://{self._name}.{self._namespace}.svc:{self._port}",
+            labels=self._labels,
+            every=self._config.every,
+        )
         for unit in self._units:
-            yield self._workers(unit)
+            yield workers.workers(unit)
         for unit in self._units:
             # KEDA scales to one at least.
             if unit.backend == "http" and unit.policy.max_units > 0:
-                yield self._scaled(unit)
+                yield workers.scaled(unit)
 
     def _find_units(self) -> Iterator[Unit]:
         for name, one in self._config.deployments.items():
@@ -207,13 +225,13 @@ class _Manifests:
                     continue
                 place = f"the tier {tier_name} of {name}"
                 settings = tier.settings
-                derived = _name_of(name if len(one.tiers) == 1 else f"{name}-{tier_name}")
+                derived = name_of(name if len(one.tiers) == 1 else f"{name}-{tier_name}")
                 yield Unit(
                     deployment=name,
                     policy=tier.policy,
                     backend=tier.backend,
-                    name=_checked(place, str(settings.get("name", derived))),
-                    namespace=_checked(place, str(settings.get("namespace", self._namespace))),
+                    name=checked(place, str(settings.get("name", derived))),
+                    namespace=checked(place, str(settings.get("namespace", self._namespace))),
                     kind=str(settings.get("kind", "Deployment")),
                     has_twin=any(other.policy.preemptible for other in one.tiers.values()),
                 )
@@ -256,7 +274,6 @@ class _Manifests:
         }
 
     def _autoscaler(self) -> Manifest:
-        labels = _labels(self._name, self._config.name, "autoscaler")
         volume = (
             {"secret": {"secretName": self._name}}
             if self._secret_file
@@ -280,14 +297,14 @@ class _Manifests:
             }
             container["readinessProbe"] = {"httpGet": {"path": "/health", "port": "http"}}
         return {
-            **self._object("apps/v1", "Deployment", self._name, self._namespace, labels),
+            **self._object("apps/v1", "Deployment", self._name, self._namespace),
             "spec": {
                 # One works, by a lease; the other takes its place.
                 "replicas": 2,
-                "selector": {"matchLabels": labels},
+                "selector": {"matchLabels": self._labels},
                 "template": {
                     "metadata": {
-                        "labels": labels,
+                        "labels": self._labels,
                         # With another configuration, its pods are replaced.
                         "annotations": {
                             "leasehold/configuration": hashlib.sha256(self._text.encode()).hexdigest()
@@ -301,7 +318,7 @@ class _Manifests:
                                 "maxSkew": 1,
                                 "topologyKey": "kubernetes.io/hostname",
                                 "whenUnsatisfiable": "ScheduleAnyway",
-                                "labelSelector": {"matchLabels": labels},
+                                "labelSelector": {"matchLabels": self._labels},
                             }
                         ],
                         "containers": [container],
@@ -315,131 +332,15 @@ class _Manifests:
         return {
             **self._object("v1", "Service", self._name, self._namespace),
             "spec": {
-                "selector": _labels(self._name, self._config.name, "autoscaler"),
+                "selector": self._labels,
                 "ports": [{"name": "http", "port": self._port, "targetPort": "http"}],
-            },
-        }
-
-    # ---------------------------------------------------------------------------------------- the workers
-
-    def _workers(self, unit: Unit) -> Manifest:
-        labels = _labels(unit.name, self._config.name, "worker")
-        spec: Manifest = {"selector": {"matchLabels": labels}}
-        if unit.kind == "StatefulSet":
-            spec |= {"serviceName": unit.name, "podManagementPolicy": "Parallel"}
-        spec["template"] = {
-            "metadata": {
-                "labels": labels,
-                "annotations": {
-                    "prometheus.io/scrape": "true",
-                    "prometheus.io/port": str(HEALTH_PORT),
-                    "prometheus.io/path": "/metrics",
-                },
-            },
-            "spec": self._pod(unit),
-        }
-        return {**self._object("apps/v1", unit.kind, unit.name, unit.namespace, labels), "spec": spec}
-
-    def _pod(self, unit: Unit) -> Manifest:
-        """Return the pod of a tier: a worker with its probes, and the time that it needs to stop."""
-        grace = min(self._options.grace, SHORT_GRACE) if unit.policy.preemptible else self._options.grace
-        arguments = ["--concurrency", str(unit.policy.workers_per_unit), "--grace", f"{grace:g}s"]
-        health = ["--health-port", str(HEALTH_PORT), "--health-host", "0.0.0.0", "--log-format", "json"]  # noqa: S104 - the kubelet asks
-        return {
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": math.ceil(grace) + TO_END,
-            **self._placement(unit),
-            "containers": [
-                {
-                    "name": "worker",
-                    "image": self._options.image,
-                    "command": ["leasehold", "worker", self._options.programs[unit.deployment]],
-                    "args": [*arguments, *health],
-                    "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
-                    "envFrom": [{"secretRef": {"name": self._environment}}],
-                    "livenessProbe": {
-                        "httpGet": {"path": "/live", "port": "health"},
-                        "periodSeconds": 10,
-                        "failureThreshold": 6,
-                    },
-                    "readinessProbe": {"httpGet": {"path": "/ready", "port": "health"}, "periodSeconds": 5},
-                    "resources": {"requests": {"cpu": "250m", "memory": "128Mi"}},
-                }
-            ],
-        }
-
-    def _placement(self, unit: Unit) -> Manifest:
-        """Return on which nodes the pods of a tier run: pre-emptible ones, others, or any."""
-        key, _, value = self._options.nodes.partition("=")
-        if unit.policy.preemptible:
-            taint = {"key": key, "operator": "Equal", "value": value, "effect": "NoSchedule"}
-            return {"nodeSelector": {key: value}, "tolerations": [taint]}
-        if not unit.has_twin:
-            return {}
-        term = {"matchExpressions": [{"key": key, "operator": "NotIn", "values": [value]}]}
-        required = {"nodeSelectorTerms": [term]}
-        return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
-
-    def _scaled(self, unit: Unit) -> Manifest:
-        """Return the object that makes KEDA ask the autoscaler, and follow it at once: it has the windows."""
-        at_once = {"stabilizationWindowSeconds": 0}
-        policies = [{"type": "Pods", "value": unit.policy.max_units, "periodSeconds": 15}]
-        address = f"{self._name}.{self._namespace}.svc:{self._port}"
-        return {
-            **self._object("keda.sh/v1alpha1", "ScaledObject", unit.name, unit.namespace),
-            "spec": {
-                "scaleTargetRef": {"name": unit.name},
-                "pollingInterval": math.ceil(self._config.every),
-                "cooldownPeriod": 0,
-                "minReplicaCount": unit.policy.min_units,
-                "maxReplicaCount": unit.policy.max_units,
-                "advanced": {
-                    "horizontalPodAutoscalerConfig": {
-                        "behavior": {
-                            "scaleUp": {**at_once, "policies": policies},
-                            "scaleDown": {**at_once, "policies": policies},
-                        }
-                    }
-                },
-                "triggers": [
-                    {
-                        "type": "metrics-api",
-                        "metricType": "AverageValue",
-                        "metadata": {
-                            "url": f"http://{address}/units/{unit.deployment}/{unit.policy.name}",
-                            "valueLocation": "wanted",
-                            "targetValue": "1",
-                        },
-                    }
-                ],
             },
         }
 
     def _object(
         self, version: str, kind: str, name: str, namespace: str, labels: Mapping[str, str] | None = None
     ) -> Manifest:
-        labels = labels or _labels(self._name, self._config.name, "autoscaler")
-        metadata = {"name": name, "namespace": namespace, "labels": labels}
-        return {"apiVersion": version, "kind": kind, "metadata": metadata}
-
-
-def _labels(name: str, whole: str, component: str) -> dict[str, str]:
-    return {
-        "app.kubernetes.io/name": name,
-        "app.kubernetes.io/part-of": _name_of(whole),
-        "app.kubernetes.io/component": component,
-    }
-
-
-def _name_of(text: str) -> str:
-    """Return a name that Kubernetes accepts, made of one of ours."""
-    return re.sub("[^a-z0-9-]+", "-", text.lower())[:63].strip("-")
-
-
-def _checked(place: str, name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise InvalidArgument(place, name, "a name of Kubernetes: a-z, 0-9 and -, at most 63 characters")
-    return name
+        return object_of(version, kind, name, namespace, labels or self._labels)
 
 
 def _check_unique(found: list[Manifest]) -> None:

@@ -296,6 +296,7 @@ async def manifests(
 ) -> Code:
     """Print what the Kubernetes tiers of a configuration need, as YAML for `kubectl apply -f -`."""
     from leasehold.autoscale.manifests import manifests as manifests_of
+    from leasehold.autoscale.manifests import unreachable
 
     try:
         config = load_config(file, expand=False)
@@ -307,6 +308,8 @@ async def manifests(
         config, image=image, autoscaler_image=autoscaler_image, namespace=namespace, grace=grace, **given
     )
     typer.echo(text, nl=not text.endswith("\n"))
+    for line in unreachable(config):
+        note(f"warning: {line}")
     backends = {tier.backend for one in config.deployments.values() for tier in one.tiers.values()}
     if not backends & {"kubernetes", "http"}:
         note('no tier has the back end "kubernetes" or "http": these are the autoscaler alone')
