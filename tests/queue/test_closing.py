@@ -12,7 +12,7 @@ from tests.queue.asking import alone, blocked, take, until
 from tests.queue.keyspace import audit, calls, left_over, snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from redis.asyncio import Redis
 
@@ -158,6 +158,30 @@ async def test_every_call_in_flight_ends(
     await helper.close()
     assert await redis.zcard(f"{name}:sessions") == 0
     await alone(redis)
+
+
+async def test_a_caller_that_is_about_to_subscribe_gets_queue_closed(
+    make_queue: MakeQueue, queue: AsyncWorkQueue
+) -> None:
+    """Not CancelledError: it was not cancelled."""
+    await queue.add_item(Item(b"x", id="x"))
+    await queue.events.keep(count=10)
+    await queue.events.publish()
+    for steps in range(40):
+        closed = make_queue()
+        calls: list[Coroutine[Any, Any, Any]] = [
+            closed.results.wait("x"),
+            anext(closed.events()),  # type: ignore[arg-type]  # it is a coroutine
+            anext(closed.events(live=True)),  # type: ignore[arg-type]
+        ]
+        tasks = [asyncio.create_task(call) for call in calls]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await closed.close()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            assert not task.cancelled(), steps
+            assert isinstance(task.exception(), QueueClosed), steps
 
 
 async def test_a_clean_that_is_interrupted_by_close_does_not_reconnect(

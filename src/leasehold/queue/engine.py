@@ -316,6 +316,11 @@ class Engine:
         await self.live_events.close(refusal)
         await self.session.leave(self._name, refusal)
 
+    @property
+    def refusal(self) -> LeaseholdError | None:
+        """What calls get since the engine was closed; None: it is open."""
+        return self._refusal
+
     def _expect_open(self) -> None:
         if self._refusal is not None:
             raise copy.copy(self._refusal)

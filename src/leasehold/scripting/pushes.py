@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError
 
-from leasehold.errors import LeaseholdError
+from leasehold.errors import ConnectionLost, LeaseholdError
 from leasehold.retry import Backoff
 from leasehold.scripting.connection import Connection, open_connection
 from leasehold.scripting.server_errors import translate
@@ -81,8 +81,10 @@ class PushConnection:
             connection = await self._opened()
             self._channels.setdefault(channel, []).append(one)
             await self._confirmed(connection, channel)
-        except BaseException:
+        except BaseException as error:
             one.close()
+            if self._refusal is not None and isinstance(error, ConnectionLost):
+                raise copy.copy(self._refusal) from None  # it was closed meanwhile
             raise
         return one
 
@@ -120,8 +122,12 @@ class PushConnection:
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="leasehold connect pushes")
             self._opening.add_done_callback(_retrieve)
-        # A cancelled caller must not cancel it for the others.
-        return await asyncio.shield(self._opening)
+        opening = self._opening
+        # A cancelled caller must not cancel it for the others, nor `close`, which cancels it, the callers.
+        await asyncio.wait([opening])
+        if opening.cancelled() and self._refusal is not None:
+            raise copy.copy(self._refusal)
+        return opening.result()
 
     async def _open(self) -> Connection:
         try:

@@ -138,6 +138,9 @@ class LiveEvents:
         for reader in self._readers:
             reader.end(refusal)
         self._readers.clear()
+        if self._subscribed is not None and not self._subscribed.done():
+            self._subscribed.set_exception(copy.copy(refusal))  # else its readers would be cancelled
+            self._subscribed.exception()  # they may have left
         if running is not None:
             running.cancel()
             await asyncio.wait([running])

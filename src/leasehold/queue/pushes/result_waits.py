@@ -36,6 +36,11 @@ class Engine(Protocol):
         """What is published to the session for this queue."""
         ...
 
+    @property
+    def refusal(self) -> LeaseholdError | None:
+        """What calls get since the engine was closed; None: it is open."""
+        ...
+
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         """Send a script, and return its reply."""
         ...
@@ -205,7 +210,7 @@ class ResultWaits:
                     self._asked.pop(item_id, None)
                 await self._ask_for([item_id for item_id in batch if item_id in self._waits])
         except LeaseholdError as error:
-            await self._handle(error)
+            await self._handle(self._engine.refusal or error)
         finally:
             self._asking = None
             self._ask(())
