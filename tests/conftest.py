@@ -118,7 +118,9 @@ def redis_url(server: servers.Running) -> str:
 @pytest.fixture
 async def redis(redis_url: str) -> AsyncIterator[Redis]:
     """Return a plain client that never retries and decodes nothing."""
-    async with Redis.from_url(redis_url, retry=Retry(NoBackoff(), 0)) as client:
+    # The usual 5 s may pass on a machine that stands still for a moment.
+    once = Retry(NoBackoff(), 0)
+    async with Redis.from_url(redis_url, retry=once, socket_timeout=40, socket_connect_timeout=40) as client:
         yield client
 
 

@@ -97,9 +97,13 @@ async def test_a_program_that_prints_no_number_is_an_error(opened: Open, script:
 async def test_a_program_that_takes_too_long_is_killed_with_what_it_has_started(
     opened: Open, tmp_path: Path
 ) -> None:
-    backend = opened(["sh", "-c", "sleep 60 & echo $! > child; wait", "{units}"], timeout=0.2)
-    assert await refusal(backend, 1) == "`sh` took longer than 0.2 s"
-    pid = int((tmp_path / "child").read_text())
+    child = tmp_path / "child"
+    for limit in (0.2, 2, 20):  # a busy machine may need longer to start the program
+        backend = opened(["sh", "-c", "sleep 60 & echo $! > child; wait", "{units}"], timeout=limit)
+        assert await refusal(backend, 1) == f"`sh` took longer than {limit} s"
+        if child.exists() and child.read_text():
+            break
+    pid = int(child.read_text())
     await eventually("its child has ended", lambda: not lives(pid))
 
 

@@ -181,9 +181,9 @@ async def test_the_schedule_orders_the_reports_of_all_customers(
         async with service.tasks:
             ordering = await service.make_reports.add()
             await service.worker.drain()
-            ids = await ordering.result(timeout=10)
+            ids = await ordering.result(timeout=30)
             assert [name.partition("-")[0] for name in ids] == ["ann", "bob"]
-            totals = [(await service.make_report.job(name).result(timeout=10)).total for name in ids]
+            totals = [(await service.make_report.job(name).result(timeout=30)).total for name in ids]
             assert totals == [30.5, 30.5]
     finally:
         del sys.modules["reports.tasks"], sys.modules["reports"]

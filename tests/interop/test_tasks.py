@@ -71,7 +71,7 @@ async def test_a_foreign_client_sends_a_task_and_reads_the_result(tasks: TaskQue
     assert result is not None
     assert json.loads(result) == {"result": {"number": 2, "to": "Zoë", "on": "2026-11-22"}}
     job: Job[Receipt] = tasks.tasks[0].job("mail-1")
-    assert await job.result(timeout=5) == Receipt(2, "Zoë", date(2026, 11, 22))
+    assert await job.result(timeout=30) == Receipt(2, "Zoë", date(2026, 11, 22))
 
 
 async def test_a_running_worker_gets_the_task_of_a_foreign_client(tasks: TaskQueue, client: Foreign) -> None:

@@ -21,7 +21,7 @@ async def channel(space: Space) -> AsyncIterator[PubSub]:
     """Subscribe as a waiting process does."""
     async with space.redis.pubsub() as channel:
         await channel.subscribe(space.key("due"))
-        await channel.get_message(timeout=5)
+        await channel.get_message(timeout=20)
         yield channel
 
 
@@ -63,6 +63,6 @@ async def test_what_ends_soon_and_before_all_others_is_announced(
     # All messages up to now: the last is one that this test publishes.
     await space.redis.publish(space.key("due"), "end")
     for expected in (*announced, b"end"):
-        message = await channel.get_message(timeout=5)
+        message = await channel.get_message(timeout=20)
         assert message is not None
         assert message["data"] == expected

@@ -23,7 +23,7 @@ def noted(**until: float) -> State:
 
 async def messages(channel: PubSub, count: int) -> list[str]:
     """Return so many messages of a channel."""
-    found = [await channel.get_message(timeout=5) for _ in range(count)]
+    found = [await channel.get_message(timeout=20) for _ in range(count)]
     return [one["data"].decode() for one in found if one is not None]
 
 

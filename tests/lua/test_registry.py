@@ -94,7 +94,7 @@ async def test_a_worker_is_told_by_a_message_and_at_its_next_heartbeat(space: Sp
     assert await space.run("worker_tell", worker=ME, what="quiet") == 0, "it is not registered"
     await space.seed(registered(ME))
     assert await space.run("worker_tell", worker=ME, what="quiet") == 1
-    message = await channel.get_message(timeout=5)
+    message = await channel.get_message(timeout=20)
     assert message is not None
     assert message["data"] == b"quiet"
     assert (await beat(space))[2] == "quiet"

@@ -159,7 +159,7 @@ async def test_delayed_items_and_dead_letters_take_smaller_steps(
     async def due() -> list[Any]:
         leases: list[Any] = []
         while len(leases) < COUNT:
-            leases += await queue.lease_many(COUNT, 30, timeout=5)
+            leases += await queue.lease_many(COUNT, 30, timeout=20)
         return leases
 
     assert all(await queue.release_many(await due(), delay=0.001))
@@ -181,7 +181,7 @@ async def test_concurrent_calls_share_steps_of_the_same_sizes(queue: AsyncWorkQu
     assert max(steps.of("release_many")) == SLOW_ROWS
     leases = []
     while len(leases) < COUNT:
-        leases += await queue.lease_many(COUNT, 30, timeout=5)
+        leases += await queue.lease_many(COUNT, 30, timeout=20)
     assert all(await asyncio.gather(*(queue.fail(lease, "bad") for lease in leases)))
     assert max(steps.of("fail_many")) == SLOW_ROWS
 

@@ -79,9 +79,9 @@ async def test_holders_of_a_deleted_queue_can_do_nothing_and_are_told(
     leases = await queue.lease_many(3, 30)
     async with redis.pubsub() as pushes:
         await pushes.subscribe(f"{name}:push:{queue.session}")
-        assert (await pushes.get_message(timeout=5) or {})["type"] == "subscribe"
+        assert (await pushes.get_message(timeout=20) or {})["type"] == "subscribe"
         assert await queue.delete() == 3
-        told = {(await pushes.get_message(timeout=5) or {})["data"] for _ in leases}
+        told = {(await pushes.get_message(timeout=20) or {})["data"] for _ in leases}
     assert told == {f"cancel {lease.token} {lease.id}".encode() for lease in leases}
     first, second, third = leases
     assert not await queue.complete(first)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Failure, Item
+from leasehold.queue import listener
 from leasehold.queue.encoding import MAX_ERROR_BYTES, error_text
 from tests.queue.asking import blocked, take, taken
 from tests.queue.keyspace import audit, calls
@@ -69,14 +70,15 @@ async def test_a_failed_item_is_retried_at_once_from_the_end_of_the_queue(
 
 
 async def test_an_idle_waiter_leases_a_retried_item_when_it_is_due(
-    make_queue: MakeQueue, redis: Redis
+    make_queue: MakeQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 3600)  # it does not ask again of its own accord
     waiter, worker = make_queue(), make_queue()
     [lease] = await leases(worker, 1)
     waiting = asyncio.create_task(taken(waiter.lease(60)))
     await blocked(redis, 1)
     assert await worker.fail(lease, "why", retry_in=0.2)
-    async with asyncio.timeout(4):  # those who wait look by themselves every 5 s
+    async with asyncio.timeout(20):
         assert (await waiting).attempt == 2
 
 

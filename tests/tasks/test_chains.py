@@ -83,9 +83,9 @@ async def test_each_call_takes_the_result_before_it(tasks: TaskQueue, name: str)
     assert (run.id, run.created) == ("7", True)
     assert (await chain.add(id="7")).created is False
     async with working(new_worker(tasks)):
-        assert await run.result(timeout=5) == "ab" * 16
+        assert await run.result(timeout=30) == "ab" * 16
     assert ran == ["7/double", "7/double-2", "7/repeat"]
-    assert await chain.flow_run("7").result(timeout=5) == "ab" * 16
+    assert await chain.flow_run("7").result(timeout=30) == "ab" * 16
     assert await tasks.queue.queue_len() == 0
 
 
@@ -118,8 +118,8 @@ async def test_values_of_all_types_are_passed(tasks: TaskQueue) -> None:
     orders = await chain.add()
     rest = await chain.then(text).then(empty).add()
     async with working(new_worker(tasks)):
-        assert await orders.result(timeout=5) == Order(id=UUID(int=12345678901234567890), placed=when)
-        assert await rest.result(timeout=5) == {"": []}
+        assert await orders.result(timeout=30) == Order(id=UUID(int=12345678901234567890), placed=when)
+        assert await rest.result(timeout=30) == {"": []}
 
 
 @pytest.mark.seed("GLD-O8", "GLD-O9")
@@ -144,7 +144,7 @@ async def test_a_group_passes_its_results_in_the_order_of_its_calls(
 
     run = await group([late.call(1), add_one.call(1), quick.call(3)]).then(note, "all").add()
     async with working(new_worker(tasks)):
-        assert await run.result(timeout=5) == "all [1, 2, 3]"
+        assert await run.result(timeout=30) == "all [1, 2, 3]"
 
 
 async def test_the_result_of_a_group_is_typed_by_its_calls(
@@ -156,7 +156,7 @@ async def test_the_result_of_a_group_is_typed_by_its_calls(
 
     run = await group([add_one.call(1), point.call(2)]).add()
     async with working(new_worker(tasks)):
-        assert await run.result(timeout=5) == [2, Point(2, 0.5)]
+        assert await run.result(timeout=30) == [2, Point(2, 0.5)]
 
 
 async def test_chains_and_groups_in_groups(
@@ -175,8 +175,8 @@ async def test_chains_and_groups_in_groups(
     ]
     whole = await nested.add()
     async with working(new_worker(tasks)):
-        assert [await run.result(timeout=5) for run in runs] == [[3, 4], 17, "[[3, 4], [6], 7]"]
-        assert await whole.result(timeout=5) == [[3, 4], [6], 7]
+        assert [await run.result(timeout=30) for run in runs] == [[3, 4], 17, "[[3, 4], [6], 7]"]
+        assert await whole.result(timeout=30) == [[3, 4], [6], 7]
 
 
 async def test_a_group_in_the_middle_and_one_of_nothing(
@@ -191,7 +191,7 @@ async def test_a_group_in_the_middle_and_one_of_nothing(
         await group([nothing.then(total), add_one.call(3)]).then(total).add(),
     ]
     async with working(new_worker(tasks)):
-        assert [await run.result(timeout=5) for run in runs] == [15, 5, 1, 4]
+        assert [await run.result(timeout=30) for run in runs] == [15, 5, 1, 4]
 
 
 @pytest.mark.seed("GLD-O8")
@@ -216,9 +216,9 @@ async def test_a_function_fans_out_to_children_of_several_kinds(tasks: TaskQueue
     chain = await rewards.call(2).then(finish).add()
     pair = await group([rewards.call(3), rewards.call(4)]).add()
     async with working(new_worker(tasks)):
-        assert await alone.result(timeout=5) == ["discord 1", "telegram a False", "telegram b True"]
-        assert await chain.result(timeout=5) == 3
-        assert [one[0] for one in await pair.result(timeout=5)] == ["discord 3", "discord 4"]
+        assert await alone.result(timeout=30) == ["discord 1", "telegram a False", "telegram b True"]
+        assert await chain.result(timeout=30) == 3
+        assert [one[0] for one in await pair.result(timeout=30)] == ["discord 3", "discord 4"]
 
 
 @pytest.mark.seed("GLD-T4")
@@ -242,9 +242,9 @@ async def test_children_fan_out_again(tasks: TaskQueue) -> None:
     runs = [await trunk.call(4).chain().add(), await trunk.call(0).chain().add()]
     chain = await trunk.call(4).then(flat).add()
     async with working(new_worker(tasks)):
-        assert await runs[0].result(timeout=5) == [[], [10], [20, 21], [30, 31, 32]]
-        assert await runs[1].result(timeout=5) == []
-        assert await chain.result(timeout=5) == [10, 20, 21, 30, 31, 32]
+        assert await runs[0].result(timeout=30) == [[], [10], [20, 21], [30, 31, 32]]
+        assert await runs[1].result(timeout=30) == []
+        assert await chain.result(timeout=30) == [10, 20, 21, 30, 31, 32]
 
 
 @pytest.mark.usefixtures("processes")
@@ -287,8 +287,8 @@ async def test_options_of_calls_apply_to_their_stages(tasks: TaskQueue) -> None:
     later = await limited.call(9).then(last.options(delay=0.05)).add(id="later", priority=-9)
     run = await group([low.call(1), high.call(2), limited.call(3)]).then(last).add(id="r", correlation="c-1")
     async with working(new_worker(tasks, concurrency=1)):
-        assert await run.result(timeout=5) == "c-1"
-        assert await later.result(timeout=5) is None
+        assert await run.result(timeout=30) == "c-1"
+        assert await later.result(timeout=30) is None
     assert seen == ["2", "3", "1", "[1, 2, 3] r last", "9", "9 later last"]
 
 
@@ -311,7 +311,7 @@ async def test_workers_may_serve_parts_of_a_chain(redis_url: str, name: str) -> 
         async with only_first:
             await new_worker(only_first).drain()
         await new_worker(other).drain()
-        assert await run.result(timeout=5) == 10
+        assert await run.result(timeout=30) == 10
 
 
 async def test_the_items_of_a_batch_fan_out(tasks: TaskQueue) -> None:
@@ -325,7 +325,7 @@ async def test_the_items_of_a_batch_fan_out(tasks: TaskQueue) -> None:
 
     run = await group([split.call(2), split.call(3), split.call(0)]).add()
     async with working(new_worker(tasks)):
-        assert await run.result(timeout=5) == [[0, 1], [0, 1, 2], []]
+        assert await run.result(timeout=30) == [[0, 1], [0, 1, 2], []]
 
 
 @pytest.mark.parametrize("size", [300, pytest.param(10_000, marks=pytest.mark.long)])
@@ -379,7 +379,7 @@ async def test_a_run_is_found_by_its_values(tasks: TaskQueue, add_one: Task[[int
         assert [view.id for view in await tasks.queue.runs.find(**values)] == [run.id]
     assert await tasks.queue.runs.find(user=62, guilds="c") == []
     async with working(new_worker(tasks)):
-        assert await run.result(timeout=5) == 3
+        assert await run.result(timeout=30) == 3
         view = await run.view()
     assert (view.state, view.results) == ("completed", {"add_one": 2, "add_one-2": 3})
 

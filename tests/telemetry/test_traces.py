@@ -16,6 +16,7 @@ from leasehold import Item, RetryPolicy, TaskQueue, call_sync, group, lease_from
 from leasehold.telemetry import spans
 from leasehold.worker import Reject, Snooze
 from tests.eventually import eventually
+from tests.queue.asking import registered
 from tests.queue.keyspace import audit
 from tests.telemetry.recorded import Recorded, links_of, place_of
 from tests.worker.working import AT_ONCE, add, finished, new_worker, work, working
@@ -56,7 +57,7 @@ async def test_each_stage_is_linked_to_the_call_that_started_its_run(
 
         run = await group([same.call(1).then(same), same.call(2)]).add(id="7", correlation="c")
         async with working(new_worker(tasks)):
-            assert await run.result(timeout=5) == [1, 2]
+            assert await run.result(timeout=30) == [1, 2]
     (producer,) = recorded.producers
     assert producer.name == f"add {queue.name}"
     assert [links_of(one) for one in recorded.runs] == [[place_of(producer)]] * 3
@@ -165,11 +166,11 @@ async def test_an_item_that_a_worker_waits_for_is_delivered_with_its_trace(
     worker.handler(queue)(do_nothing)
     pushed = redis.pubsub()
     async with pushed, working(worker):
-        await eventually("the worker waits", lambda: queue._engine()._dispatcher.waits)
+        await registered(redis, queue)
         await pushed.psubscribe(f"{name}:push:*")
         await queue.add_item(Item(b"data" * 10, id="a;b c"))
         await finished(queue)
-        messages = [await pushed.get_message(timeout=1) for _ in range(2)]
+        messages = [await pushed.get_message(timeout=20) for _ in range(2)]
     delivered = [one for one in messages if one and one["type"] == "pmessage"]
     (producer,), (run,) = recorded.producers, recorded.runs
     assert links_of(run) == [place_of(producer)]

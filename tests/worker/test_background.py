@@ -55,4 +55,4 @@ async def test_a_thread_that_ends_takes_no_calls_and_cancels_those_that_it_took(
     await background.stop()
     assert len(refused) == 1
     with pytest.raises(CancelledError):
-        accepted[0].result(timeout=10)
+        accepted[0].result(timeout=30)

@@ -139,7 +139,12 @@ async def eventually_workers(redis: Redis, name: str, sessions: set[bytes]) -> N
 @pytest.mark.usefixtures("watching")
 @pytest.mark.parametrize("why", ["reconnected", "other server", "not checkable", "subscribed"])
 async def test_a_worker_that_may_live_is_left_alone(
-    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, why: str
+    queue: AsyncWorkQueue,
+    make_queue: MakeQueue,
+    redis: Redis,
+    name: str,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After it, one that is dead is failed: so the worker has been looked at."""
     other, dead = Process(make_queue()), Process(make_queue())
@@ -152,10 +157,12 @@ async def test_a_worker_that_may_live_is_left_alone(
         await other.register(NOT_CHECKABLE)
     elif why == "subscribed":
         await redis.pubsub().subscribe(f"{name}:push:{other.queue.session}")
-    other.die()
-    if why == "reconnected":
-        await eventually("it is cut", lambda: not session(other.queue).connections)
-        await other.register()
+    with monkeypatch.context() as patched:
+        patched.setattr(peers, "GONE_SECONDS", HOUR)  # it reconnects in time, however slow the machine is
+        other.die()
+        if why == "reconnected":
+            await eventually("it is cut", lambda: not session(other.queue).connections)
+            await other.register()
     await dead.hold("y")
     await dead.register()
     dead.die()

@@ -19,7 +19,7 @@ from leasehold import (
     ServerTooOld,
 )
 from leasehold.queue.plan import ChildPlan, Plan, StagePlan
-from leasehold.worker import health
+from leasehold.worker import health, refusals
 from tests.eventually import eventually
 from tests.queue.asking import command, until
 from tests.queue.pretender import Pretender, bulk
@@ -69,9 +69,11 @@ async def test_a_worker_that_is_refused_raises_before_its_lifespan_runs(
     login: str,
     database: int,
     kind: type[ServerRefused],
+    monkeypatch: pytest.MonkeyPatch,
     *,
     drain: bool,
 ) -> None:
+    monkeypatch.setattr(refusals, "START_SECONDS", 3600)  # it does not start before the server has answered
     await admin.config_set("requirepass", "secret")
     started: list[str] = []
     worker = worker_with_lifespan(started)
