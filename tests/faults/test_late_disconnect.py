@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import ConnectionLost, Item, QueueClosed
-from leasehold.queue import listener
+from leasehold.queue.pushes import listener
 from leasehold.testing import Proxy
 from tests.eventually import eventually
 from tests.queue.asking import blocked, take

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Failure, Item
-from leasehold.queue import listener
 from leasehold.queue.encoding import MAX_ERROR_BYTES, error_text
+from leasehold.queue.pushes import listener
 from tests.queue.asking import blocked, take, taken
 from tests.queue.keyspace import audit, calls
 
