@@ -80,6 +80,16 @@ local function check_run(id)
   return true
 end
 
+-- Return whether a run has a look-up, a set, which an interrupted start of another run of its id may have written.
+local function has_lookup(id, set)
+  for _, key in ipairs(lookups_of(read_run(id))) do
+    if key == set then
+      return true
+    end
+  end
+  return false
+end
+
 if which == '' then
   local page, names = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count), {}
   for _, key in ipairs(page[2]) do
@@ -106,6 +116,9 @@ for i = 1, #page[2], 2 do
     if tonumber(redis.call('ZSCORE', prefix .. ':runs:ends', id) or 0) > now then
       repaired('lost_run', id)
     end
+  elseif string.sub(which, 1, 8) == 'runs:by:' and not has_lookup(id, key) then
+    dropped[#dropped + 1] = id
+    repaired('unlisted_run', id)
   end
 end
 in_chunks('ZREM', key, dropped)

@@ -16,7 +16,7 @@
 redis.call('LLEN', queue)
 redis.call('HLEN', watchers)
 local it = open_run(prefix, of_run)
-read_fields(it, { 'state', 'active', 'error' })
+read_fields(it, { 'state', 'active', 'error', 'mark' })
 local state = run_field(it, 'state')
 if not state then
   return -1

@@ -13,7 +13,7 @@
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
---   entries  rest     id, token, fenced (1: accept only the current holder; else 0), reference (home queue NUL run NUL path), kind, value, extra, …
+--   entries  rest     id, token, fenced (1: accept only the current holder; else 0), reference (home queue NUL run NUL path NUL mark), kind, value, extra, …
 -- Reply: two lists: an entry per item: 1 completed by this call, 0 completed before, -1 rejected, as from `complete_many`; for one
 --   that has failed 1 done, 0 rejected, -3, as from `fail_many`; 2 accepted, and the item goes on: children are to be added by `more`, or were stored; -4
 --   nothing has changed, as it chooses a stage that is no successor; -2 not handled as the call adds enough already, send it again. And the references of stages whose rest is to be cancelled.
@@ -31,8 +31,8 @@ local rows, ids, data_keys = {}, {}, {}
 for at = entries + 1, #ARGV, 7 do
   local row = { id = ARGV[at], token = ARGV[at + 1], fenced = ARGV[at + 2], kind = ARGV[at + 4] }
   row.value, row.extra = ARGV[at + 5], ARGV[at + 6]
-  local home, run_id, path = split_reference(ARGV[at + 3])
-  row.run, row.path = home and open_run(home, run_id), path
+  local home, run_id, path, mark = split_reference(ARGV[at + 3])
+  row.run, row.path, row.mark = home and open_run(home, run_id), path, mark
   rows[#rows + 1], ids[#ids + 1], data_keys[#data_keys + 1] = row, row.id, data_key(row.id)
 end
 
@@ -42,7 +42,7 @@ local function read_runs()
   for _, row in ipairs(rows) do
     local run = row.run
     if run then
-      local names = names_of[run] or { 'state', 'active', 'error', 'level', 'trace', 'adding' }
+      local names = names_of[run] or { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark' }
       local parent = parent_of(row.path)
       names_of[run], names[#names + 1] = names, 's:' .. row.path
       if parent then
@@ -133,7 +133,7 @@ end
 -- Finish one stage; returns an answer, or how its item ends: `complete` or `fail`.
 local function finish(row)
   local run, path = row.run, row.path
-  if not (run and run_field(run, 'state')) then
+  if not (run and is_marked(run, row.mark)) then
     return 'complete'
   end
   local state, answer = run_field(run, 's:' .. path), nil

@@ -1,23 +1,52 @@
 -- Drop what a queue holds of ended stages of flow runs: their dead letters, and notes that their items were cancelled.
 --
--- Keys: dead
+-- Keys: gone, scheduled, dead, options, errors
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
---   entries  rest     ids of items that do not exist
--- Reply: a list with an entry per id: 1 its dead letter was dropped, 0 there was none.
+--   entries  rest     ids of items that do not exist; or `=` and the reference of a stage: only what is of this stage is dropped, and its item, which an interrupted step may have left, is cancelled
+-- Reply: a list with an entry per id: 1 its dead letter was dropped, 0 there was none, or it is not of the stage.
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
--- Calls: drop_many
+-- Calls: cancel_many, drop_many
 
 redis.call('ZCARD', dead)
 redis.call('ZCARD', cancelled_key)
 redis.call('HLEN', unsettled_key)
-local ids = {}
-for row = entries + 1, #ARGV do
-  ids[#ids + 1] = ARGV[row]
+redis.call('HLEN', options)
+
+-- Return whether options as a text are those of a stage.
+local function is_of(reference, text)
+  local carried = read_options(text).run or ''
+  return carried == reference or string.sub(carried, 1, #reference + 1) == reference .. '\0'
 end
-local answers = call_drop_many(keys_at(prefix, keys_of_drop_many), arguments_at(prefix, ids))
+
+local ids, dropped, items, answers, places = {}, {}, {}, {}, {}
+for row = entries + 1, #ARGV do
+  local reference = string.match(ARGV[row], '^=(.*%z.*)$')
+  local home, run_id, path = split_reference(reference or '')
+  local id, is_its = home and run_id .. '/' .. path or ARGV[row], true
+  if home then
+    is_its = redis.call('EXISTS', dead_key(id)) == 0
+      or is_of(reference, redis.call('HGET', dead_key(id), 'options'))
+    if redis.call('EXISTS', data_key(id)) == 1 and is_of(reference, redis.call('HGET', options, id)) then
+      items[#items + 1], items[#items + 2] = id, '0'
+    end
+  end
+  answers[#answers + 1], ids[#ids + 1] = 0, id
+  if is_its then
+    dropped[#dropped + 1], places[#places + 1] = id, #answers
+  end
+end
+if items[1] then
+  call_cancel_many(keys_at(prefix, keys_of_cancel_many), arguments_at(prefix, items))
+end
+if dropped[1] then
+  local replies = call_drop_many(keys_at(prefix, keys_of_drop_many), arguments_at(prefix, dropped))
+  for i, answer in ipairs(replies) do
+    answers[places[i]] = answer
+  end
+end
 in_chunks('ZREM', cancelled_key, ids)
 in_chunks('HDEL', unsettled_key, ids)
 return answers

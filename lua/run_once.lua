@@ -8,21 +8,21 @@
 --   now_ms     integer  the time; empty: the server's time
 --   item       text     the id of the stage's item
 --   lease      integer  the token of the holder
---   of_stage   text     home queue NUL run NUL path
+--   of_stage   text     home queue NUL run NUL path NUL mark
 --   step       text     the name of the step
 --   outcome    text     its outcome, raw JSON
 -- Reply: 1 and the outcome that is stored now; 0: rejected, as the item is not held under it, or its run is gone.
 -- Cost: O(1), and the size of the outcome.
 -- Limits: one outcome a call.
 
-local home, run_id, path = split_reference(of_stage)
+local home, run_id, path, mark = split_reference(of_stage)
 local record, score = redis.call('HGET', ledger, item), redis.call('ZSCORE', deadlines, item)
 if not (home and is_current(item, lease, score, record)) then
   return { 0, '' }
 end
 local key, field = home .. ':run:' .. run_id, 'o:' .. path .. '\0' .. step
-local found = redis.call('HMGET', key, 'state', field)
-if not found[1] then
+local found = redis.call('HMGET', key, 'state', field, 'mark')
+if not found[1] or (mark ~= '' and mark ~= found[3]) then
   return { 0, '' }
 elseif not found[2] then
   begin_writes() -- the work is done: its outcome must be kept even then

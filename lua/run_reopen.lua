@@ -21,7 +21,7 @@
 redis.call('LLEN', queue)
 redis.call('HLEN', watchers)
 local it = open_run(prefix, of_run)
-read_fields(it, { 'state', 'active', 'error', 'reopening', 'deleting', 'level', 'trace' })
+read_fields(it, { 'state', 'active', 'error', 'reopening', 'deleting', 'level', 'trace', 'mark' })
 local is_going_on = run_field(it, 'reopening') == caller
 local is_idle = tonumber(run_field(it, 'active') or 0) <= 0
 if not run_field(it, 'state') then

@@ -25,19 +25,19 @@ redis.call('ZCARD', prefix .. ':dead')
 redis.call('HLEN', unsettled_key)
 local answers, cancelled, done = {}, {}, {}
 for at = entries + 1, #ARGV, 3 do
-  local home, run_id, path = split_reference(ARGV[at])
+  local home, run_id, path, mark = split_reference(ARGV[at])
   local answer = 0
   if home and room_to_add() == 0 then
     answer = -2
   elseif home then
     local run = open_run(home, run_id)
-    read_fields(run, { 'state', 'active', 'error', 'level', 'trace', 'adding', 's:' .. path })
+    read_fields(run, { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path })
     heal_run(run)
-    if run_field(run, 'state') and run_field(run, 's:' .. path) == 'w' then
+    if is_marked(run, mark) and run_field(run, 's:' .. path) == 'w' then
       end_stage(run, path, ARGV[at + 1] == 'done' and 'd' or 'f', ARGV[at + 2])
       answer = 1
     end
-    local state = run_field(run, 's:' .. path)
+    local state = is_marked(run, mark) and run_field(run, 's:' .. path)
     if state == 'd' or state == 'f' then -- or an interrupted call has left its item
       cancelled[#cancelled + 1], cancelled[#cancelled + 2] = run_id .. '/' .. path, '0'
       done[#done + 1] = state == 'd' and run_id .. '/' .. path or nil

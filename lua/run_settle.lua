@@ -2,7 +2,8 @@
 --
 -- An item that was completed as a plain one is done, with the result `null`. A dead letter is a failure with its error; a cancelled item is cancelled; one that has expired has failed. An item that has vanished
 -- otherwise has failed as well, except that of a foreign stage, which is done with the result `null`: clients of other libraries remove
--- what they have done. A dead letter of a stage that is done, or has fanned out, is dropped: its item had done its work before.
+-- what they have done. A dead letter of a stage that is done, or has fanned out, is dropped: its item had done its work before. A stage
+-- whose item could not be added, as its id was taken, has failed.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, watchers, options, errors, events
 -- Arguments:
@@ -25,7 +26,7 @@ redis.call('HLEN', unsettled_key)
 redis.call('ZCARD', cancelled_key)
 redis.call('XLEN', events)
 opened_runs.checked = prefix
-local ids, reference_of, rest, next_one = {}, {}, {}, '0'
+local ids, reference_of, rest, old, next_one = {}, {}, {}, {}, '0'
 for at = entries + 1, #ARGV do
   local given = string.match(ARGV[at], '^=(.*%z.*)$')
   local home, run_id, path = split_reference(given or '')
@@ -46,7 +47,13 @@ else
   local noted = redis.call('HSCAN', unsettled_key, '0', 'COUNT', 100)[2]
   for i = 1, math.min(#noted, 200), 2 do
     if is_rest(noted[i]) then
-      rest[#rest + 1] = string.sub(noted[i], 2)
+      local home, run_id = split_reference(string.sub(noted[i], 2))
+      local mark = home and redis.call('HGET', home .. ':run:' .. run_id, 'mark')
+      if mark == noted[i + 1] or noted[i + 1] == 'cancel' then
+        rest[#rest + 1] = string.sub(noted[i], 2)
+      else
+        old[#old + 1] = noted[i] -- of an earlier run of this id
+      end
     else
       ids[#ids + 1], reference_of[noted[i]] = noted[i], noted[i + 1]
     end
@@ -68,10 +75,12 @@ end
 -- End the stage of an item that has vanished.
 local function end_vanished(run, id, path, was_completed)
   local found = stage_definition(run, path)
-  local dead_error = redis.call('EXISTS', dead_key(id)) == 1
-    and (redis.call('HGET', dead_key(id), 'error') or '')
+  local letter = redis.call('HMGET', dead_key(id), 'error', 'options')
+  local dead_error = is_of_stage(run, path, letter[2]) and (letter[1] or '')
   local until_ = redis.call('ZSCORE', cancelled_key, id)
-  if dead_error then
+  if redis.call('EXISTS', data_key(id)) == 1 then
+    end_stage(run, path, 'f', 'it could not be added: the queue has another item of its id')
+  elseif dead_error then
     end_stage(run, path, 'f', dead_error)
   elseif until_ and tonumber(until_) % 1 == 0 then
     end_stage(run, path, 'c')
@@ -96,28 +105,41 @@ local function is_adding(run, path)
   return false
 end
 
-local answers, over, notes, letters = {}, {}, {}, {}
+-- Return whether there is an item of an id, and it is that of the stage.
+local function is_there(id, home, run_id, path)
+  if redis.call('EXISTS', data_key(id)) == 0 then
+    return false
+  end
+  local at, of_run, of_path = split_reference(read_options(redis.call('HGET', options, id)).run or '')
+  return at == home and of_run == run_id and of_path == path
+end
+
+local answers, over, notes, letters = {}, {}, old, {}
 for i, id in ipairs(ids) do
   local of_stage, completed = string.match(reference_of[id] or '', '^(.-)(%z?)$')
-  local home, run_id, path = split_reference(of_stage)
+  local home, run_id, path, mark = split_reference(of_stage)
   answers[i] = 0
   if is_rest(id) then
     notes[#notes + 1], answers[i] = id, reference_of[id] and 1 or 0
   elseif room_to_add() == 0 then
     answers[i] = -2
-  elseif home and redis.call('EXISTS', data_key(id)) == 0 then
+  elseif home and not is_there(id, home, run_id, path) then
     local run = open_run(home, run_id)
-    read_fields(run, { 'state', 'active', 'error', 'level', 'trace', 'adding', 's:' .. path })
+    read_fields(run, { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path })
     heal_run(run)
     notes[#notes + 1] = id
     if not is_adding(run, path) then
       local state, counts = run_field(run, 's:' .. path), counts_of(run, 'j:' .. path)
-      over[#over + 1] = id
-      if run_field(run, 'state') and (state == 'w' or (state == 'x' and counts[2] < counts[1])) then
+      if redis.call('EXISTS', data_key(id)) == 0 then
+        over[#over + 1] = id
+      end
+      if not is_marked(run, mark) then
+        letters[#letters + 1] = '=' .. of_stage -- of an earlier run of this id
+      elseif state == 'w' or (state == 'x' and counts[2] < counts[1]) then
         answers[i] = 1
         end_vanished(run, id, path, completed ~= '')
       elseif state == 'd' or state == 'x' then
-        letters[#letters + 1] = id
+        letters[#letters + 1] = '=' .. of_stage
       end
     end
   elseif home then

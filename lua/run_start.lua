@@ -24,7 +24,7 @@ redis.call('HLEN', errors)
 redis.call('XLEN', events)
 opened_runs.checked = prefix
 local it = open_run(prefix, of_run)
-read_fields(it, { 'state', 'building', 'active', 'error', 'adding', 'j:', 's:' })
+read_fields(it, { 'state', 'building', 'active', 'error', 'adding', 'mark', 'j:', 's:' })
 local building = run_field(it, 'building')
 if run_field(it, 'state') then
   -- An interrupted call may have left the rest undone.
@@ -62,6 +62,9 @@ if not seal then
 end
 set_run(it, 'created', string.format('%.0f', read_clock()))
 set_run(it, 'state', 'active')
+if builder ~= '' then
+  set_run(it, 'mark', builder)
+end
 it.starts, it.indexes, it.stale = true, true, stale
 enter_first(it)
 return commit_runs() or 1

@@ -36,27 +36,27 @@ local function read_options(text)
   }
 end
 
--- Note those of the items that are of a stage of a flow run which has not ended: see `run_settle`. The note of an item that was
--- completed ends in NUL.
-local function note_unsettled(ids, answer_of)
-  for i, text in ipairs(read_in_chunks('HMGET', options, ids)) do
-    local of_run = string.find(text or '', '"run"') and read_options(text).run or ''
-    local home, run_id, path = string.match(of_run, '^(%Z+)%z(%Z+)%z(.*)$')
-    if home then
-      local key = home .. ':run:' .. run_id
-      local stage, counts = unpack(redis.pcall('HMGET', key, 's:' .. path, 'j:' .. path))
-      if stage == 'w' or (stage == 'x' and not string.find(counts or '', '^(%d+) %1 ')) then
-        of_run = answer_of and answer_of[ids[i]] == 1 and of_run .. '\0' or of_run
-        redis.call('HSET', unsettled_key, ids[i], of_run)
-      end
-    end
-  end
-end
-
 -- Forget the facts of items that have ended. `answer_of`: id -> 1 if it was completed.
+--
+-- Those are noted that are of a stage of a flow run which has not ended, or that were removed although it is done: see
+-- `run_settle`. The note of an item that was completed ends in NUL.
 local function forget_facts(ids, answer_of)
   if any_facts then
-    note_unsettled(ids, answer_of)
+    for i, text in ipairs(read_in_chunks('HMGET', options, ids)) do
+      local of_run = string.find(text or '', '"run"') and read_options(text).run or ''
+      local home, id, path = string.match(of_run, '^(%Z+)%z(%Z+)%z(%Z*)')
+      if home then
+        local found = redis.pcall('HMGET', home .. ':run:' .. id, 's:' .. path, 'j:' .. path)
+        local stage, is_done = found[1], answer_of and answer_of[ids[i]] == 1
+        if
+          stage == 'w'
+          or (stage == 'x' and not string.find(found[2] or '', '^(%d+) %1 '))
+          or (not answer_of and (stage == 'x' or stage == 'd'))
+        then
+          redis.call('HSET', unsettled_key, ids[i], of_run .. (is_done and '\0' or ''))
+        end
+      end
+    end
     for _, key in ipairs({ options, errors, progress_key }) do
       in_chunks('HDEL', key, ids)
     end

@@ -3,7 +3,8 @@
 -- Needs: nothing
 -- Gives: split_reference
 
--- Return the parts of a reference: the prefix of the run's home queue, the run's id, and the stage's path; nil if it is none.
+-- Return the parts of a reference: the prefix of the run's home queue, the run's id, the stage's path, and the run's mark (empty:
+-- it has none, and means any run of this id); nil if it is no reference.
 local function split_reference(reference)
-  return string.match(reference, '^(%Z+)%z(%Z+)%z(.*)$')
+  return string.match(reference, '^(%Z+)%z(%Z+)%z(%Z*)%z?(%Z*)$')
 end

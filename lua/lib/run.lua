@@ -5,7 +5,7 @@
 -- values are stored as they came; only definitions and lists of names are decoded.
 --
 -- Needs: nothing
--- Gives: opened_runs, open_run, read_fields, run_field, set_run, drop_from_run, stage_definition, counts_of, set_counts, parent_of, add_active, add_stage_item, add_driver, heal_run
+-- Gives: opened_runs, open_run, read_fields, run_field, set_run, drop_from_run, stage_definition, counts_of, set_counts, parent_of, add_active, is_marked, is_of_stage, add_stage_item, add_driver, heal_run
 
 -- The runs that this script has read, in order, and by their keys; and how many items are added, of all of them.
 local opened_runs = { added = 0 }
@@ -95,11 +95,31 @@ local function add_active(run, number)
   )
 end
 
+-- Return a reference as the items of a run carry it: the run's mark tells them from those of an earlier run of its id.
+local function reference_of_stage(run, path)
+  local mark = run_field(run, 'mark')
+  return table.concat({ run.home, run.id, path, mark and mark ~= '' and mark or nil }, '\0')
+end
+
+-- Return whether a run is the one that a reference means; false as well if there is no run.
+local function is_marked(run, mark)
+  return run_field(run, 'state') and (mark == '' or mark == (run_field(run, 'mark') or ''))
+end
+
+-- Return whether options as a text are those of an item of this stage; `of_any`: or of this stage of an earlier run of its id.
+local function is_of_stage(run, path, text, of_any)
+  local is_json, found = pcall(cjson.decode, text or '')
+  local carried = is_json and type(found) == 'table' and tostring(found.run) or ''
+  local start = table.concat({ run.home, run.id, path }, '\0')
+  return carried == reference_of_stage(run, path)
+    or (of_any and (carried == start or string.sub(carried, 1, #start + 1) == start .. '\0'))
+end
+
 -- Have an item of a stage or a child added. `again`: it may have been added, and may have ended otherwise. The field `adding`
 -- has the paths, each followed by NUL, until all are added: see `heal_run`.
 local function add_stage_item(run, path, found, again)
   local trace = run_field(run, 'trace')
-  local carried = { run = table.concat({ run.home, run.id, path }, '\0') }
+  local carried = { run = reference_of_stage(run, path) }
   if not found.foreign then -- clients of other libraries see no level and no group
     local level = (found.level or 0) + (tonumber(run_field(run, 'level') or 0) or 0)
     level = math.max(-9, math.min(9, level))

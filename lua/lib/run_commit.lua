@@ -6,7 +6,7 @@
 --
 -- Needs: prefix
 -- Gives: commit_runs, write_run, is_final, rest_of_runs, finish_items
--- Calls: add_items, complete_many, fail_many
+-- Calls: add_items, cancel_many, complete_many, fail_many
 
 local function is_final(run)
   local state = run_field(run, 'state')
@@ -133,7 +133,7 @@ local function sort_added()
     for _, one in ipairs(run.added) do
       local has_ended = one.again
         and (
-          redis.call('EXISTS', one.queue .. ':dead:' .. one.id) == 1
+          is_of_stage(run, one.path, redis.call('HGET', one.queue .. ':dead:' .. one.id, 'options'))
           or redis.call('ZSCORE', one.queue .. ':cancelled', one.id)
         )
       if not has_ended then
@@ -217,6 +217,35 @@ local function write_run(run)
   end
 end
 
+-- Add items, given as rows. One whose id is taken replaces an item of an earlier run of this id. An item of another kind stays: the
+-- stage is noted, and `run_settle` fails it. Returns an error if the queue is being deleted.
+local function add_to(there, rows)
+  local function add(rows_)
+    return call_add_items(keys_at(there, keys_of_add_items), arguments_at(there, rows_))
+  end
+  -- Deal with an item that was not added; often it is there, as a call was interrupted.
+  local function replace(id, ...)
+    local reference = cjson.decode(string.sub(select(3, ...), 3)).run
+    local home, run_id, path = split_reference(reference)
+    local run, text = open_run(home, run_id), redis.call('HGET', there .. ':options', id)
+    if is_of_stage(run, path, text) then
+      return
+    elseif is_of_stage(run, path, text, true) then
+      call_cancel_many(keys_at(there, keys_of_cancel_many), arguments_at(there, { id, '0' }))
+      add({ id, ... })
+    else
+      redis.call('HSET', there .. ':unsettled', id, reference)
+    end
+  end
+  local reply = add(rows)
+  for i, answer in ipairs(reply.err and {} or reply) do
+    if answer == 0 then
+      replace(unpack(rows, 4 * i - 3, 4 * i))
+    end
+  end
+  return reply.err and reply
+end
+
 -- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted. `goes_on`: instead, the
 -- stages fail whose queues are being deleted or forbidden.
 local function commit_runs(goes_on)
@@ -249,7 +278,7 @@ local function commit_runs(goes_on)
     end
     for _, path in ipairs(run.rest) do
       local reference = table.concat({ run.home, run.id, path }, '\0')
-      redis.call('HSET', run.home .. ':unsettled', '!' .. reference, 'cancel')
+      redis.call('HSET', run.home .. ':unsettled', '!' .. reference, run_field(run, 'mark') or 'cancel')
     end
   end
   for _, run in ipairs(opened_runs) do
@@ -264,9 +293,9 @@ local function commit_runs(goes_on)
   for _, there in ipairs(queues) do
     for from = 1, #by_queue[there], 1000 do
       local rows = { unpack(by_queue[there], from, math.min(from + 999, #by_queue[there])) }
-      local reply = call_add_items(keys_at(there, keys_of_add_items), arguments_at(there, rows))
-      if reply.err then
-        return reply
+      local refused = add_to(there, rows)
+      if refused then
+        return refused
       end
     end
   end

@@ -12,11 +12,13 @@ class StageRef(NamedTuple):
         home: The name of the queue whose keys hold the run.
         run: The id of the run.
         path: The name of the stage; of a child, `<path of its parent>/<index>`. Empty: the run itself.
+        mark: What tells this run from earlier and later ones of its id; empty: it is not known.
     """
 
     home: str
     run: str
     path: str
+    mark: str = ""
 
     @property
     def item_id(self) -> str:
@@ -30,13 +32,13 @@ class StageRef(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the reference as the scripts know it."""
-        return "\0".join(self).encode(errors="surrogateescape")
+        return "\0".join(self if self.mark else self[:3]).encode(errors="surrogateescape")
 
     @classmethod
     def decode(cls, raw: bytes) -> Self | None:
         """Read a reference; None if this is none."""
         parts = raw.decode(errors="surrogateescape").split("\0")
-        return cls(*parts) if len(parts) == 3 and parts[0] and parts[1] else None
+        return cls(*parts) if len(parts) in (3, 4) and parts[0] and parts[1] else None
 
 
 def run_key(home: str, run: str) -> bytes:

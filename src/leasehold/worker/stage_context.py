@@ -52,7 +52,7 @@ class StageContext:
         correlation: str | None,
         inputs: Mapping[str, bytes],
     ) -> None:
-        self.home, self.run, self.path = ref
+        self.home, self.run, self.path, _ = ref
         self.flow = flow
         self.correlation = correlation
         self.inputs = inputs

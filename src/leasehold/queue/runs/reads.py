@@ -148,13 +148,25 @@ class RunReader:
             level=int(facts["level"] or 0),
         )
 
-    async def failed(self, run_id: str) -> AsyncIterator[tuple[str, str]]:
-        """Yield the path and the queue of each stage and child of a run that has failed or was cancelled."""
+    async def entered(self, run_id: str) -> dict[str, list[str]]:
+        """Return the paths of the stages and children of a run that have had items, by queue.
+
+        The definition of a child that is done may be removed: its path is listed for each queue of the run.
+        """
         [view] = await self.views([run_id], (), children=True)
         stages = view.stages if view is not None else {}
-        paths = [path for path, one in stages.items() if one.state in {"failed", "cancelled"}]
-        for path, queue in zip(paths, await self._queues(run_id, paths), strict=True):
-            yield path, queue
+        paths = [path for path, one in stages.items() if one.state not in {"not entered", "skipped"}]
+        own = await self._definitions(run_id, paths)
+        found: dict[str, list[str]] = {"": [""]}  # which adds the first stages, if they are many
+        unknown: list[str] = []
+        for path, queue, definition in zip(paths, await self._queues(run_id, paths), own, strict=True):
+            if definition:
+                found.setdefault(queue, []).append(path)
+            else:
+                unknown.append(path)
+        for queue in [*found] if unknown else ():
+            found[queue] += unknown
+        return found
 
     async def reopenable(self, view: FlowRunView) -> list[bytes]:
         """Return the paths from which a failed run can be done again, given its view with all children.

@@ -16,6 +16,7 @@ from leasehold.queue.runs.checks import check_stages
 from leasehold.queue.runs.lookups import lookup_texts
 from leasehold.queue.runs.reads import RunReader
 from leasehold.queue.runs.results import read_result
+from leasehold.queue.runs.settling import stages_of
 from leasehold.queue.runs.stages import cancel_rest, report, start_run
 from leasehold.queue.runs.views import RUN_STATES, FlowRunView, RunState
 from leasehold.queue.stage_ref import StageRef
@@ -395,13 +396,12 @@ class Runs:
         return found
 
     async def _forget_stages(self, run_id: str) -> None:
-        """Drop the dead letters of the stages of a run, and notes that they were cancelled."""
-        found: dict[str, builtins.list[bytes]] = {}
-        async for path, queue in self._reader.failed(run_id):
-            found.setdefault(queue or self._queue.name, []).append(f"{run_id}/{path}".encode())
-        for queue, ids in found.items():
-            for at in range(0, len(ids), _STEP):
-                await self._engine().run_at(queue, "run_forget", ids[at : at + _STEP])
+        """Drop the dead letters of the stages of a run, their notes, and items that were not completed."""
+        home = StageRef(self._queue.name, run_id, "")
+        for queue, paths in (await self._reader.entered(run_id)).items():
+            stages = stages_of(home, [f"{run_id}/{path}".encode() for path in paths])
+            for at in range(0, len(stages), _STEP):
+                await self._engine().run_at(queue or home.home, "run_forget", stages[at : at + _STEP])
 
 
 def _checked(run_id: str) -> bytes:

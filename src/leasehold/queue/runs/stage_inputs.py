@@ -116,9 +116,10 @@ class _RunRead:
 
     def __init__(self, fields: _Fields, leases: Sequence[tuple[int, Lease, StageRef]]) -> None:
         self.fields = fields
-        self._stages = [(at, _bytes(ref.path), needs_of(lease.data)) for at, lease, ref in leases]
-        fields.want(b"state", b"flow", b"correlation")
-        for _, path, needs in self._stages:
+        self._stages = [(at, ref, needs_of(lease.data)) for at, lease, ref in leases]
+        fields.want(b"state", b"flow", b"correlation", b"mark")
+        for _, ref, needs in self._stages:
+            path = _bytes(ref.path)
             fields.want(b"s:" + path, b"e:" + path)
             for need in needs.values():
                 fields.want(*_fields_of(need))
@@ -126,7 +127,7 @@ class _RunRead:
     async def states(self) -> list[tuple[int, StageState]]:
         """Return the states of the stages, after the fields for them were read."""
         await self.fields.read_parents()
-        return [(at, await _state_of(self.fields, path, needs)) for at, path, needs in self._stages]
+        return [(at, await _state_of(self.fields, ref, needs)) for at, ref, needs in self._stages]
 
 
 async def _read_first(queue: QueueObject, several: Sequence[_Fields]) -> None:
@@ -137,7 +138,10 @@ async def _read_first(queue: QueueObject, several: Sequence[_Fields]) -> None:
         fields.note(step, values)
 
 
-async def _state_of(fields: _Fields, path: bytes, needs: Mapping[str, Need]) -> StageState:
+async def _state_of(fields: _Fields, ref: StageRef, needs: Mapping[str, Need]) -> StageState:
+    if ref.mark and fields.text(b"mark") != ref.mark:  # that of an earlier run of this id
+        return StageState("", "", "", None, "", {})
+    path = _bytes(ref.path)
     stage = fields.text(b"s:" + path)
     inputs = {}
     for parameter, need in needs.items() if stage == "w" else ():
