@@ -42,7 +42,8 @@ local function read_runs()
   for _, row in ipairs(rows) do
     local run = row.run
     if run then
-      local names = names_of[run] or { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark' }
+      local names = names_of[run]
+        or { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark' }
       local parent = parent_of(row.path)
       names_of[run], names[#names + 1] = names, 's:' .. row.path
       if parent then

@@ -29,7 +29,9 @@ for row = entries + 1, #ARGV do
   if home then
     is_its = redis.call('EXISTS', dead_key(id)) == 0
       or is_of(reference, redis.call('HGET', dead_key(id), 'options'))
-    if redis.call('EXISTS', data_key(id)) == 1 and is_of(reference, redis.call('HGET', options, id)) then
+    if
+      redis.call('EXISTS', data_key(id)) == 1 and is_of(reference, redis.call('HGET', options, id))
+    then
       items[#items + 1], items[#items + 2] = id, '0'
     end
   end

@@ -31,7 +31,10 @@ for at = entries + 1, #ARGV, 3 do
     answer = -2
   elseif home then
     local run = open_run(home, run_id)
-    read_fields(run, { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path })
+    read_fields(
+      run,
+      { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path }
+    )
     heal_run(run)
     if is_marked(run, mark) and run_field(run, 's:' .. path) == 'w' then
       end_stage(run, path, ARGV[at + 1] == 'done' and 'd' or 'f', ARGV[at + 2])

@@ -110,7 +110,8 @@ local function is_there(id, home, run_id, path)
   if redis.call('EXISTS', data_key(id)) == 0 then
     return false
   end
-  local at, of_run, of_path = split_reference(read_options(redis.call('HGET', options, id)).run or '')
+  local at, of_run, of_path =
+    split_reference(read_options(redis.call('HGET', options, id)).run or '')
   return at == home and of_run == run_id and of_path == path
 end
 
@@ -125,7 +126,10 @@ for i, id in ipairs(ids) do
     answers[i] = -2
   elseif home and not is_there(id, home, run_id, path) then
     local run = open_run(home, run_id)
-    read_fields(run, { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path })
+    read_fields(
+      run,
+      { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path }
+    )
     heal_run(run)
     notes[#notes + 1] = id
     if not is_adding(run, path) then

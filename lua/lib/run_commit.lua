@@ -232,6 +232,7 @@ local function add_to(there, rows)
       return
     elseif is_of_stage(run, path, text, true) then
       call_cancel_many(keys_at(there, keys_of_cancel_many), arguments_at(there, { id, '0' }))
+      redis.call('HDEL', there .. ':unsettled', id)
       add({ id, ... })
     else
       redis.call('HSET', there .. ':unsettled', id, reference)
@@ -278,7 +279,12 @@ local function commit_runs(goes_on)
     end
     for _, path in ipairs(run.rest) do
       local reference = table.concat({ run.home, run.id, path }, '\0')
-      redis.call('HSET', run.home .. ':unsettled', '!' .. reference, run_field(run, 'mark') or 'cancel')
+      redis.call(
+        'HSET',
+        run.home .. ':unsettled',
+        '!' .. reference,
+        run_field(run, 'mark') or 'cancel'
+      )
     end
   end
   for _, run in ipairs(opened_runs) do

@@ -123,9 +123,9 @@ MADE_KEYS = {
     "progress": Key("hash", "id → what a holder of the item has reported last, JSON of at most 1,000 bytes"),
     "unsettled": Key(
         "hash",
-        "id → the reference of its stage, for items of flow runs that have ended by another way than the "
-        "scripts for flow runs; it ends in NUL if the item was completed. `!<reference>` → `cancel`: what is "
-        "left of this stage is to be cancelled",
+        "id → the reference of its stage, for items of flow runs that ended in another way than by the "
+        "scripts for flow runs; it ends in NUL if the item was completed. `!<reference>` → the run's mark "
+        "or `cancel`: what is left of this stage is to be cancelled",
     ),
     "recent": Key(
         "zset, with a time to live", "id → until when the id stays taken, even if its item has ended"

@@ -119,6 +119,7 @@ async def test_a_stage_waits_for_a_client_of_another_library(
 @pytest.mark.seed("GLD-O23", "GLD-B18")
 async def test_the_join_waits_for_a_child_that_was_handed_over(tasks: TaskQueue) -> None:
     flow = Flow("access", tasks, attributes={"user_id": int})
+    handed_over = asyncio.Event()
 
     @tasks.task
     async def reward(user_id: int) -> str:
@@ -127,6 +128,7 @@ async def test_the_join_waits_for_a_child_that_was_handed_over(tasks: TaskQueue)
     @tasks.task
     async def by_hand(user_id: int) -> str:
         assert user_id == 3
+        handed_over.set()
         raise HandedOver
 
     @tasks.task
@@ -136,6 +138,7 @@ async def test_the_join_waits_for_a_child_that_was_handed_over(tasks: TaskQueue)
     flow.stage(rewards)
     run = await flow.start(user_id=3)
     async with working(new_worker(tasks)):
+        await asyncio.wait_for(handed_over.wait(), 20)
         with pytest.raises(TimeoutError):
             await run.result(timeout=0.2)
         assert await flow.runs.report(run.id, "rewards/1", "done")

@@ -227,6 +227,34 @@ async def test_a_deleted_run_leaves_no_trace(
         assert await left_over(redis, one.name) == set()
 
 
+@pytest.mark.parametrize("then", ["failed", "deleted"])
+async def test_a_deleted_run_leaves_nothing_of_an_interrupted_step(
+    queue: AsyncWorkQueue, redis: Redis, then: str
+) -> None:
+    """The step has ended the run, and its item is still there; another client may fail it as a plain one."""
+    found, allowed, ended = 0, 0, False
+    while not ended:
+        await queue.runs.start(Plan((StagePlan("a", queue.name, b"{}"),)), "r")
+        [lease] = await queue.lease_many(1, 60, block=False)
+        call = Call("run_finish", [StageRow(lease, "done", b"1").encode()])
+        ended = (await Interrupter(Space(redis, queue.name)).run(call, allowed)).ended
+        allowed += 1
+        if (await states(queue))["a"] == "done":
+            if then == "failed":
+                found += await queue.fail(lease, "plainly", retry_in=None)
+            else:
+                found += not ended
+            assert await queue.runs.delete("r") is True
+            left = {key.removeprefix(f"{queue.name}:".encode()) for key in await left_over(redis, queue.name)}
+            assert left <= {b"deadlines", b"processing", b"options", b"ledger"}, (
+                allowed
+            )  # a clean drops these
+        else:
+            await queue.runs.cancel("r")
+            assert await queue.runs.delete("r") is True
+    assert found
+
+
 async def test_a_stage_whose_item_exists_nowhere_is_found_and_settled(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
 ) -> None:
