@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
@@ -196,6 +198,39 @@ async def test_it_runs_until_a_signal_and_answers_over_http(file: Path, queue: A
         assert process.returncode == 0, err.decode()
         assert [json.loads(line)["leads"] for line in out.splitlines()] == [True] * len(out.splitlines())
         assert {json.loads(line)["level"] for line in err.splitlines()} <= {"info", "warning"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "second"), [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGINT)]
+)
+async def test_a_second_signal_ends_it_in_the_middle_of_a_pass(
+    file: Path, queue: AsyncWorkQueue, first: signal.Signals, second: signal.Signals
+) -> None:
+    change(file, "/asked", "/asked; exec sleep 3600")
+    change(file, "ready =", 'timeout = "1h"\nready =')
+    await queue.add_item(Item(b""))
+    async with started("autoscale", str(file)) as process:
+        await eventually("it is in a pass", lambda: bool(asked(file)))
+        assert process.stderr is not None
+        lines: list[str] = []
+
+        async def logged(text: str) -> None:
+            while not lines or text not in lines[-1]:
+                assert process.stderr is not None
+                lines.append((await process.stderr.readline()).decode())
+                assert lines[-1], f"it has ended without {text!r}: {lines}"
+
+        process.send_signal(first)
+        await logged(f"{first.name}: stopping")
+        await asyncio.sleep(0.1)
+        assert process.returncode is None, "it waits for the end of the pass"
+        process.send_signal(second)
+        async with asyncio.timeout(30):
+            await logged(f"{second.name}: stopping at once")
+            await logged("interrupted; what runs goes on")
+            assert await process.wait() == 0
+    assert "Traceback" not in "".join(lines)
 
 
 # ------------------------------------------------------------------------------------------------- estimate
