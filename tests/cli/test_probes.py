@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
-from contextlib import ExitStack, closing, contextmanager
+import threading
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import httpx
@@ -84,6 +85,70 @@ def test_a_client_that_sends_nothing_delays_no_other() -> None:
         assert get(server, "/live") == (200, "ok\n")
         for one in silent:
             one.close()
+
+
+def threads_of_clients() -> int:
+    return sum("process_request_thread" in one.name for one in threading.enumerate())
+
+
+def test_a_hundred_clients_that_stall_hold_a_few_threads_and_delay_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probes._Handler, "timeout", 3600.0)
+    monkeypatch.setattr(probes, "CONNECTION_SECONDS", 3600.0)
+    others = threads_of_clients()
+    with ExitStack() as stack, serving({"/live": probe(tuple), "/ready": note("x" * (1 << 22))}) as server:
+        for index in range(100):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            if index % 3:  # a third sends nothing, a third no end, and a third takes no answer
+                client.sendall(b"GET /ready HTTP/1.0\r\n" + b"\r\n" * (index % 3 - 1))
+            if index % 25 == 24:
+                assert get(server, "/live") == (200, "ok\n")
+        assert get(server, "/live") == (200, "ok\n")
+        assert threads_of_clients() - others <= probes.MAX_THREADS
+
+
+def test_a_client_that_sends_its_request_byte_by_byte_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "CONNECTION_SECONDS", 0.2)
+    with (
+        serving({"/live": probe(tuple)}) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=0.01) as client,
+    ):
+        cut = False
+        for _ in range(3000):
+            try:
+                client.send(b"x")
+                cut = client.recv(1) == b""
+            except TimeoutError:
+                continue
+            except OSError:
+                cut = True
+            if cut:
+                break
+        assert cut
+
+
+def test_threads_whose_answers_hang_are_not_more_than_their_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "MAX_CLIENTS", 2)
+    monkeypatch.setattr(probes, "MAX_THREADS", 4)
+    goes_on = threading.Event()
+
+    def hangs() -> Iterator[str]:
+        goes_on.wait(60)
+        yield from ()
+
+    others = threads_of_clients()
+    with ExitStack() as stack, serving({"/live": probe(hangs)}) as server:
+        clients = []
+        for _ in range(10):
+            clients.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.port))))
+            clients[-1].sendall(b"GET /live HTTP/1.0\r\n\r\n")
+        for client in clients[4:]:  # they have all been accepted, and refused
+            client.settimeout(20)
+            with suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+        assert threads_of_clients() - others <= 4
+        goes_on.set()
 
 
 def test_an_address_in_use_is_an_error_unless_it_waits() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import socketserver
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-#: Seconds that a client may take to send its request and to take the answer.
-CLIENT_SECONDS = 5.0
+#: Seconds for which a client may be silent, and for which its connection lasts in all.
+CLIENT_SECONDS, CONNECTION_SECONDS = 5.0, 10.0
+#: So many clients are answered at the same time. For each further one, the oldest connection ends: answers
+#: take milliseconds, so it is that of a client that stalls.
+MAX_CLIENTS = 32
+#: The most threads. There are more than clients only while answers take long that no client waits for.
+MAX_THREADS = 2 * MAX_CLIENTS
 #: Seconds between two tries to listen at an address that is in use.
 RETRY_SECONDS = 0.5
 #: How often to look whether the server was closed.
@@ -195,6 +201,10 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def __init__(self, family: int, address: tuple[str, int], answer: WSGIApplication) -> None:
         self.address_family = family
+        #: The connections and when they began, the oldest first; and all that have a thread.
+        self._since: dict[socket.socket, float] = {}
+        self._busy: set[socket.socket] = set()
+        self._lock = threading.Lock()
         super().__init__(address, _Handler)
         self.set_app(answer)
 
@@ -207,6 +217,42 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread. There are not more than `MAX_THREADS`, however many clients stall."""
+        with self._lock:
+            accepted = len(self._busy) < MAX_THREADS
+            if accepted:
+                if len(self._since) >= MAX_CLIENTS:
+                    self._end(next(iter(self._since)))
+                self._since[request] = time.monotonic()
+                self._busy.add(request)
+        if accepted:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer one client."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._since.pop(request, None)
+                self._busy.discard(request)
+
+    def service_actions(self) -> None:
+        """End connections that have lasted too long, now and then."""
+        with self._lock:
+            now = time.monotonic()
+            for one in [one for one, since in self._since.items() if now - since > CONNECTION_SECONDS]:
+                self._end(one)
+
+    def _end(self, request: socket.socket) -> None:
+        """End a connection: what its thread reads or writes then fails."""
+        del self._since[request]
+        with contextlib.suppress(OSError):  # it has just ended
+            request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - as in the base class
         """Ignore clients that disappear."""
