@@ -144,7 +144,7 @@ async def test_a_stale_report_does_not_count(path: str) -> None:
 
 
 async def test_a_report_that_cannot_be_read_is_served_until_it_is_stale(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(http, "LONGEST_LOOK", 0.01)
     kept = Kept()
@@ -155,7 +155,9 @@ async def test_a_report_that_cannot_be_read_is_served_until_it_is_stale(
         assert get(server, "/report")[0] == 200
         server.show(replace(REPORT, age=51.0))
         status, text = get(server, "/health")
-        assert (status, "the report cannot be read: gone" in text) == (503, True)
+        assert (status, "the report cannot be read: ConnectionLost, see the log" in text) == (503, True)
+        [logged] = caplog.messages
+        assert logged.startswith("the report cannot be read: gone")
         kept.error = None
         before = kept.reads
         await eventually("it is read again", lambda: kept.reads > before + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 import threading
@@ -16,6 +17,7 @@ from leasehold.cli.probes import AddressUnusable, ProbeServer, note, one_at_a_ti
 from leasehold.cli.worker.health import HealthPort
 from leasehold.worker import Worker, health
 from tests.eventually import eventually
+from tests.queue.asking import until
 from tests.worker.working import Gate, new_worker, working
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from leasehold import AsyncWorkQueue
+    from tests.conftest import MakeServer
+    from tests.queue.fixtures import MakeQueue
 
 
 def fails(_: WSGIEnvironment, __: StartResponse) -> list[bytes]:
@@ -217,3 +221,37 @@ async def test_a_worker_that_stands_still_is_not_live(
             assert (status, worker.health().live) == (503, False)
             assert "the event loop has been blocked" in text
             assert "the background thread has stood still" in text
+
+
+async def test_what_a_server_is_called_is_in_the_log_and_not_in_the_answer(
+    make_server: MakeServer,
+    make_queue: MakeQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.prometheus", None)  # it is for the whole process
+    server = await make_server()
+    worker = new_worker()
+    Gate(worker, make_queue(url=server.url))
+    port = HealthPort("127.0.0.1", 0, waits=False)
+    port.start()
+    with closing(port):
+        async with working(worker):
+            port.serve(worker)
+            await server.stop()
+            address = f"127.0.0.1:{server.port}"
+            answers: list[tuple[int, str]] = []
+
+            async def is_logged() -> bool:
+                answers.append(await asyncio.to_thread(fetch, port.url, "/ready"))
+                return any("not ready: " in one and address in one for one in caplog.messages)
+
+            await until("the log says which server it is", is_logged)
+            status, text = answers[-1]
+            assert status == 503
+            assert "s: ConnectionLost, see the log\n" in text
+            assert not any(part in one for _, one in answers for part in ("127.0.0.1", str(server.port)))
+            logged = caplog.text.count("not ready: ")
+            for _ in range(20):
+                assert (await asyncio.to_thread(fetch, port.url, "/ready"))[0] == 503
+            assert caplog.text.count("not ready: ") < logged + 10, "once for each problem"

@@ -103,12 +103,15 @@ class EmbeddedWorker:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What is wrong with the worker, a sentence each; empty if it is healthy, or was told to stop."""
+        """What is wrong with the worker, a sentence each; empty if it is healthy, or was told to stop.
+
+        They are for answers to anyone: the log has the errors.
+        """
         if self.crash is not None:
-            return (f"the worker has crashed: {describe(self.crash)}",)
+            return (f"the worker has crashed: {type(self.crash).__name__}, see the log",)
         if self._task is not None and self._task.done() and not self._is_stopping:
             return ()
-        return self._worker.health().reasons
+        return self._worker.health().public_reasons
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = asyncio.CancelledError("its task was cancelled") if task.cancelled() else task.exception()

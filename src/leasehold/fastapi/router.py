@@ -47,6 +47,7 @@ from leasehold.fastapi.problems import (
 )
 from leasehold.fastapi.sources import Source, Sources
 from leasehold.fleet.fleet import Fleet
+from leasehold.log import Log
 
 #: The longest time that a request may wait for a result (s): proxies end silent connections, and a server
 #: that stops waits for its requests.
@@ -57,6 +58,8 @@ MAX_RETRY_AFTER = 60
 READY_SECONDS = 2.0
 #: What a server would log of a request whose client has gone; no client sees it.
 CLIENT_GONE = 499
+
+log = Log("leasehold.fastapi")
 
 
 class NameConvertor(Convertor[str]):
@@ -275,6 +278,9 @@ def _add_queues(made: APIRouter, sources: Sources, reading: dict[str, Any], refu
 
 
 def _add_health(made: APIRouter, sources: Sources) -> None:
+    #: The last error of a server that was logged: probes ask every few seconds.
+    logged = ""
+
     @made.get(
         "/live",
         name="live",
@@ -296,13 +302,20 @@ def _add_health(made: APIRouter, sources: Sources) -> None:
     )
     async def ready(request: Request) -> Health:
         """For a readiness probe: whether the server answers, and the worker in this process is healthy."""
+        nonlocal logged
         serving = find_serving(request)
         reasons = [] if serving is None or serving.worker is None else [*serving.worker.reasons]
         try:
             await (sources if serving is None else serving.sources).check(within=READY_SECONDS)
         except LeaseholdError as error:
-            refused = isinstance(error, ServerRefused)
-            reasons.append(f"the server {'refuses' if refused else 'does not answer'}: {error}")
+            what = f"the server {'refuses' if isinstance(error, ServerRefused) else 'does not answer'}"
+            # The error has its address, which is not for anyone who can ask.
+            reasons.append(f"{what}: {type(error).__name__}, see the log")
+            if logged != str(error):
+                log.warning("not ready: %s: %s", what, error)
+                logged = str(error)
+        else:
+            logged = ""
         if reasons:
             raise ProblemFound(NOT_READY, "; ".join(reasons), reasons=reasons)
         return Health(status="ok")

@@ -18,7 +18,7 @@ from leasehold.log import Log
 from leasehold.queue.internals import has_limits, is_listening, release_arrivals
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.executor import Executor
@@ -49,6 +49,8 @@ class Health:
     ok: bool
     #: What is wrong, a sentence each; empty if the worker is healthy.
     reasons: tuple[str, ...]
+    #: The same without the errors of servers, which name addresses and users: for answers to anyone.
+    public_reasons: tuple[str, ...]
     #: How many runs are in progress, and how many leased items wait for a slot.
     running: int
     waiting: int
@@ -126,14 +128,19 @@ class Monitor:
     def health(self) -> Health:
         """Return the worker's health; callable from any thread."""
         now = time.monotonic()
-        reasons = [*self._failures(now), *self._ignored_queues(now)]
+        reasons = [*self._ignored_queues(now)]
         if (blocked := self.blocked_for()) > BLOCKED_SECONDS:
             reasons.append(f"the event loop has been blocked for {blocked:.1f} s")
         if (stuck := now - self._turned_at) > BLOCKED_SECONDS:
             reasons.append(f"the background thread has stood still for {stuck:.1f} s")
+        failures = [*self._failures(now)]
         return Health(
-            ok=not reasons,
-            reasons=tuple(reasons),
+            ok=not reasons and not failures,
+            reasons=(*(f"{what}: {error}" for what, error in failures), *reasons),
+            public_reasons=(
+                *(f"{what}: {type(error).__name__}, see the log" for what, error in failures),
+                *reasons,
+            ),
             running=len(self._executor.running),
             waiting=len(self._renewer.waiting),
             since_last_lease=now - self._fetcher.fetched_at,
@@ -169,18 +176,17 @@ class Monitor:
         else:
             self._ignored.pop(queue, None)
 
-    def _failures(self, now: float) -> list[str]:
+    def _failures(self, now: float) -> Iterator[tuple[str, LeaseholdError]]:
+        """Yield what cannot be done on a server, and why."""
         found = [
             ("no items can be leased", self._fetcher.failing.values()),
             ("leases cannot be renewed", self._renewer.failing.values()),
             ("the server does not answer", self._away.values()),
         ]
-        return [
-            f"{'the server refuses' if isinstance(error, ServerRefused) else what} for {now - since:.1f} s: "
-            f"{error}"
-            for what, failures in found
-            for since, error in sorted(failures, key=itemgetter(0))[:1]
-        ]
+        for what, failures in found:
+            for since, error in sorted(failures, key=itemgetter(0))[:1]:
+                refused = isinstance(error, ServerRefused)
+                yield f"{'the server refuses' if refused else what} for {now - since:.1f} s", error
 
     def _ignored_queues(self, now: float) -> list[str]:
         """Name the queues with items that were seen waiting twice although a slot was free."""

@@ -392,8 +392,9 @@ class Worker:
         """
         runtime = self._runtime
         if runtime is None:
+            reasons = ("the worker is not running",)
             return Health(
-                ok=False, reasons=("the worker is not running",), running=0, waiting=0, since_last_lease=0.0
+                ok=False, reasons=reasons, public_reasons=reasons, running=0, waiting=0, since_last_lease=0.0
             )
         return runtime.monitor.health()
 

@@ -92,7 +92,10 @@ class ReportServer:
             try:
                 report = await self._read()
             except LeaseholdError as error:
-                self._problem = f"the report cannot be read: {error}"
+                # The error has the server's address, which is not for anyone who can ask.
+                if not self._problem:
+                    log.warning("the report cannot be read: %s", error)
+                self._problem = f"the report cannot be read: {type(error).__name__}, see the log"
             else:
                 self._problem = ""
                 if report is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from leasehold import telemetry
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter
 
     from leasehold.worker import Worker
+
+_FIGURES = re.compile(r"\d+(\.\d+)?", re.ASCII)
 
 log = Log("leasehold.worker")
 
@@ -39,6 +42,8 @@ class HealthPort:
         }
         self._server = ProbeServer(host, port, routes)
         self._waits = waits
+        #: What was logged of an unhealthy worker, without figures: probes ask every few seconds.
+        self._logged: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -70,7 +75,7 @@ class HealthPort:
 
     def _stuck(self) -> Iterable[str]:
         if self._worker is not None and not (health := self._worker.health()).live:
-            yield from health.reasons
+            yield from health.public_reasons
 
     def _unready(self) -> Iterable[str]:
         if self._worker is None:
@@ -78,7 +83,16 @@ class HealthPort:
             return
         if self._worker.stopping:
             yield "the worker is stopping"
-        yield from self._worker.health().reasons
+        health = self._worker.health()
+        self._log(health.reasons)
+        yield from health.public_reasons
+
+    def _log(self, reasons: Iterable[str]) -> None:
+        """Log what the answer does not show: the errors of servers, with their addresses."""
+        now = {_FIGURES.sub("", one): one for one in reasons}
+        if new := [one for known, one in now.items() if known not in self._logged]:
+            log.warning("not ready: %s", "; ".join(new))
+        self._logged = self._logged | now.keys() if now else set()
 
     def _answer_metrics(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         return self._metrics(environ, start_response)
