@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import Item
-from leasehold.worker import RetryPolicy, current_run
+from leasehold.worker import RetryPolicy, current_run, lease_renewer
 from tests.eventually import eventually
 from tests.queue.asking import command, until
 from tests.queue.keyspace import audit, left_over
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue, EmbeddedServer
     from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
+
+
+@pytest.fixture
+def holds_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers keep what waits for a slot, which they release soon otherwise."""
+    monkeypatch.setattr(lease_renewer, "STALE_SECONDS", 3600)
 
 
 async def subscribed(redis: Redis, queue: AsyncWorkQueue) -> None:
@@ -79,6 +85,7 @@ async def test_a_thousand_running_handlers_are_cancelled_at_once(make_queue: Mak
     assert gate.done[0] not in ids
 
 
+@pytest.mark.usefixtures("holds_on")
 async def test_an_item_that_waits_in_the_worker_never_starts(make_queue: MakeQueue) -> None:
     queue, other = make_queue(), make_queue()
     worker = new_worker(lease_time=600, concurrency=1)
@@ -158,6 +165,7 @@ def current_leases(worker: Any) -> list[Any]:
     return [lease for run in worker._runtime.renewer.held for lease in run.leases]
 
 
+@pytest.mark.usefixtures("holds_on")
 async def test_a_cancelled_item_of_a_batch_that_has_not_started_is_left_out(make_queue: MakeQueue) -> None:
     queue, other = make_queue(), make_queue()
     worker = new_worker(lease_time=600, concurrency=1)
