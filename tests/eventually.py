@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-async def eventually(what: str, condition: Callable[[], bool], *, within: float = 20.0) -> None:
+async def eventually(what: str, condition: Callable[[], bool], *, within: float = 40.0) -> None:
     """Return as soon as the condition holds.
 
     Raises:

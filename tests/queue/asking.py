@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DAY = 24 * 3600
 
 
-async def until(what: str, ask: Callable[[], Awaitable[bool]], *, within: float = 20.0) -> None:
+async def until(what: str, ask: Callable[[], Awaitable[bool]], *, within: float = 40.0) -> None:
     """Repeat a question until the answer is True.
 
     Raises:
