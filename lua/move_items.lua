@@ -8,7 +8,7 @@
 --   prefix   text     the name of the queue that gets the items
 --   now_ms   integer  the time; empty: the server's time
 --   source   text     the name of the queue that they are taken from, in the same slot
---   spot     text     where there: "queue", "held" or "lanes" (waiting); "ids": anywhere
+--   spot     text     where there: "queue", "lanes" (those above level 0), "held" or "lower" (the other lanes); "ids": anywhere
 --   left_out integer  how many of the first ids there to leave out
 --   count    count    how many ids to check there
 --   entries  rest     ids, or none
@@ -23,13 +23,18 @@ end
 local function theirs(name)
   return source .. ':' .. name
 end
-local ids, members = {}, {}
+local ids, members, is_laned = {}, {}, spot == 'lanes' or spot == 'lower'
 if spot == 'ids' then
   for row = entries + 1, #ARGV do
     ids[#ids + 1] = ARGV[row]
   end
-elseif spot == 'lanes' then
-  members = redis.call('ZRANGE', theirs('lanes'), left_out, left_out + count - 1)
+elseif is_laned then
+  local first, last = '-', '(50'
+  if spot == 'lower' then
+    first, last = '[50', '+'
+  end
+  local lanes_there = theirs('lanes')
+  members = redis.call('ZRANGE', lanes_there, first, last, 'BYLEX', 'LIMIT', left_out, count)
   for i, member in ipairs(members) do
     ids[i] = string.sub(member, string.find(member, '\0', 1, true) + 17)
   end
@@ -129,7 +134,7 @@ end
 -- Take ids out of the other queue, whose data is gone from there. Deep in a list or in a lane, some of `entries` stay behind
 -- and are dropped when they are met.
 local function leave_there()
-  if spot == 'lanes' then
+  if is_laned then
     in_chunks('ZREM', theirs('lanes'), leaving_members)
   elseif spot ~= 'ids' and #leaving_places == #ids and left_out == 0 then
     redis.call('LTRIM', theirs(spot), 0, -#ids - 1)

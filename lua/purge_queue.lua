@@ -12,9 +12,11 @@
 -- Limits: `count` ids (at most 1,000) a call, except in inboxes: 100 of each of 1,000 sessions, which hold one or two.
 
 if count == 0 then
+  begin_writes()
   if emitting then
     emit('purged', '', { details = { count = purged } })
   end
+  wake_next() -- not before: that would move an item to where the purge was already
   flush()
   return { 0, 0, 0 }
 end
@@ -79,7 +81,6 @@ if emitting then
     emit('discarded', id, { details = { reason = 'purged' } })
   end
 end
-wake_next()
 flush()
 notify_watchers(removed, 'cancelled ')
 return { length, #ids, #removed }

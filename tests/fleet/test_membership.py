@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from leasehold import AsyncWorkQueue, Fleet, InvalidArgument, Item, Lease
 from leasehold.queue.internals import registry
 from leasehold.queue.registry import Beat, Registry
+from leasehold.scripting.catalogue import find_script
 from leasehold.worker import RetryPolicy
 from tests.eventually import eventually
 from tests.fleet.members import no_keys, the_worker
@@ -359,3 +360,31 @@ async def test_a_worker_is_registered_before_it_leases(
         await worker.start_queue(other.name)
         await finished(other)
     assert known == [[worker.name]] * 3
+
+
+async def test_the_first_lease_waits_for_no_connection_but_its_own(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    worker, other = new_worker(), make_queue(name=f"{queue.name}-other")
+    for served in (queue, other):
+        worker.handler(served)(_do_nothing)
+        await add(served, b"x")
+    names = {find_script(name).sha.decode(): name for name in ("worker_beat", "lease_many")}
+    sent: dict[str, list[tuple[str, str]]] = {queue.name: [], other.name: []}
+    async with redis.monitor() as monitor, working(worker):
+        async for command in monitor.listen():
+            what, *words = command["command"].split()
+            name = names.get(words[0]) if what == "EVALSHA" else None
+            if name:
+                place = next(one for one in (other.name, queue.name) if one in words)
+                sent[place].append((name, f"{command['client_address']}:{command['client_port']}"))
+            if all("lease_many" in dict(calls) for calls in sent.values()):
+                break
+        await finished(queue)
+    for calls in sent.values():
+        leasing = next(address for name, address in calls if name == "lease_many")
+        assert calls[0] == ("worker_beat", leasing), "the worker is known before, from the same connection"
+
+
+def _do_nothing(_: bytes) -> None:
+    pass

@@ -94,16 +94,17 @@ async def test_an_item_keeps_its_attempts_its_error_and_its_options(
     assert await other.complete(lease)
 
 
-async def test_levels_and_groups_go_first_and_keep_their_order(
+async def test_items_move_in_the_order_in_which_they_are_leased(
     queue: AsyncWorkQueue, other: AsyncWorkQueue
 ) -> None:
     await fill(queue, "plain-1", "plain-2")
     await queue.add_items([Item(b"x", id=f"low-{n}") for n in range(3)], priority=-1)
     await queue.add_items([Item(b"x", id=f"high-{n}") for n in range(3)], priority=1)
     await other.add_item(Item(b"x", id="theirs"), priority=1)
+    expected = [view.id for view in await queue.peek(9)]
     moved = await queue.move_to(other, count=4)
-    assert moved == ["high-0", "high-1", "high-2", "low-0"]
-    assert sorted(await queue.move_to(other)) == ["low-1", "low-2", "plain-1", "plain-2"]
+    assert moved == ["high-0", "high-1", "high-2", "plain-1"] == expected[:4]
+    assert await queue.move_to(other) == ["plain-2", "low-0", "low-1", "low-2"] == expected[4:]
     assert [lease.id for lease in await other.lease_many(9, 30)] == [
         "theirs",
         *(f"high-{n}" for n in range(3)),

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 STEP = 250
 #: Where waiting items are: on their way to a process, in the queue, and in the lanes of a controlled one.
 WAITING_PLACES = ("inboxes", "queue", "held", "lanes")
+#: The same for `move`: in the order in which they are leased, and twice, as the queue may become a controlled
+#: or a plain one meanwhile, with which its items change their places.
+MOVED_FROM = ("queue", "lanes", "held", "lower") * 2
 #: What follows the queue's name in keys that `delete` does not remove, or removes last.
 KEPT = {"fence", "control", "sessions", "workers", "heartbeats", "inbox", "probe", NONE}
 #: What follows it in all other keys that are not those of single items or sessions.
@@ -145,7 +148,7 @@ async def move(engine: Engine, other: str, count: int | None, ids: Sequence[byte
     else:
         moved = []
         left = (await engine.run("counts"))[0] if count is None else count
-        for spot in ("lanes", "held", "queue"):
+        for spot in MOVED_FROM:
             some = await _move_from(engine, other, spot, left)
             moved += some
             left -= len(some)

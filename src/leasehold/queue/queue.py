@@ -856,7 +856,7 @@ class AsyncWorkQueue:
 
         Args:
             other: The other queue, or its name; on a cluster it has the same hash tag.
-            count: How many, from the front; None: all that wait now.
+            count: How many, in the order of `peek`; None: all that wait now.
             ids: Instead: the ids of the items, which wait or are scheduled. Those that are leased stay.
 
         Returns:

@@ -85,6 +85,22 @@ class Membership:
             member.due = 0.0
         self._woken.set()
 
+    async def register(self, consumer: Consumer, registration: Registration) -> None:
+        """Send the first heartbeat, from the main event loop, before `add`; it names no connections yet."""
+        await registration.ended()
+        if registration.registered:  # by another worker that shares it
+            return
+        sent_at = time.monotonic()
+        alive_ms = _in_ms(self._dead_after)
+        about = {**self._owner.about(consumer), "connections": [], "permanent": alive_ms is None}
+        try:
+            reply = await registry(consumer.queue).beat(about, alive_ms=alive_ms, first=True)
+        except LeaseholdError as error:
+            log.debug("%s does not know this worker yet: %s", consumer.queue.name, error)
+        else:
+            if reply.accepted:
+                registration.accepted(sent_at)
+
     def add(self, consumer: Consumer, registration: Registration) -> None:
         """Register on a queue."""
         loop = asyncio.get_running_loop()
@@ -172,7 +188,7 @@ class Membership:
         # Not exactly, so that workers that were started together do not beat together.
         member.due = sent_at + self._every * random.uniform(0.9, 1.0)  # noqa: S311 - no secret
         dead_after = registration.dead_after
-        alive_ms = None if dead_after == math.inf else round(dead_after * 1000)
+        alive_ms = _in_ms(dead_after)
         about = {**registration.about(member), "permanent": alive_ms is None}
         if alive_ms is None:
             about["connections"] = []  # nor is it failed because these are gone
@@ -252,3 +268,8 @@ class Membership:
                 )
         finally:
             del self._failing[consumer, worker]
+
+
+def _in_ms(dead_after: float) -> int | None:
+    """Return for how long a heartbeat holds, in ms; None: until the worker leaves."""
+    return None if dead_after == math.inf else round(dead_after * 1000)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 #: How often `stop_queue` looks for the ends of runs (s).
 TICK = 0.02
-#: How long the first lease waits, at most, until the worker is registered (s), and how often it looks.
-REGISTER_SECONDS, REGISTER_TICK = 1.0, 0.002
+#: How long the first lease waits, at most, until the worker is registered (s).
+REGISTER_SECONDS = 1.0
 #: How much of an item's id a worker says in its registration.
 MAX_ID = 256
 
@@ -111,7 +111,8 @@ class ServedQueues(Owner):
         self.connections = OwnConnections(self.membership.beat_soon)
         self.on_sessions: OnSessions = lambda _: None
         self._facts: dict[str, Any] = {}
-        self._registrations: dict[Consumer, Registration] = {}
+        #: The tasks that register on a queue.
+        self._registering: dict[Consumer, asyncio.Task[None]] = {}
         #: What ends the subscriptions of a queue.
         self._pushes: dict[Consumer, list[Callable[[], None]]] = {}
         #: The tasks that begin anew.
@@ -134,12 +135,10 @@ class ServedQueues(Owner):
 
         Nothing is leased before: no peer would fail a worker that dies unknown.
         """
-        deadline = self._loop.time() + REGISTER_SECONDS
-        waiting = [self._registrations[one] for one in consumers or self.consumers]
-        while self._loop.time() < deadline:
-            if all(one.registered or one.failed for one in waiting):
-                return
-            await asyncio.sleep(REGISTER_TICK)
+        chosen = consumers or self._registering
+        waiting = [self._registering[one] for one in chosen if one in self._registering]
+        if waiting:
+            await asyncio.wait(waiting, timeout=REGISTER_SECONDS)
 
     async def stop_changing(self) -> None:
         """Begin no queue anew any more, as the worker ends."""
@@ -147,6 +146,7 @@ class ServedQueues(Owner):
         for task in self._renewing:
             task.cancel()
         await asyncio.gather(*self._renewing, return_exceptions=True)
+        await self._end_registering(*self._registering)
 
     async def leave_all(self, *, within: float) -> None:
         """End all registrations, in so many seconds at most."""
@@ -198,6 +198,7 @@ class ServedQueues(Owner):
             await asyncio.sleep(TICK)
         await self._parts.acknowledgers[consumer].drain()
         self._end_pushes(consumer)
+        await self._end_registering(consumer)
         await self._in_background(partial(self.membership.leave, consumer))
         log.info("no longer working on %s", consumer.queue.name)
 
@@ -231,8 +232,28 @@ class ServedQueues(Owner):
             *(on_push(queue, what, partial(self._pushed, what)) for what in ("quiet", "resume", "stop")),
             self._parts.cancellations.start(queue),
         ]
-        registration = self._registrations[consumer] = registration_of(queue)
-        self._parts.background.call_soon(partial(self.membership.add, consumer, registration))
+        registering = self._register(consumer, registration_of(queue))
+        self._registering[consumer] = asyncio.create_task(registering, name="leasehold registering")
+
+    async def _register(self, consumer: Consumer, registration: Registration) -> None:
+        """Send the first heartbeat from this event loop; the background thread sends the others.
+
+        It takes the connection that leases; the background thread may still be opening its own. If it fails,
+        the background thread tries again.
+        """
+        try:
+            await self.membership.register(consumer, registration)
+        finally:
+            self._parts.background.call_soon(partial(self.membership.add, consumer, registration))
+
+    async def _end_registering(self, *consumers: Consumer) -> None:
+        """Return when no first heartbeat is in flight, which must not arrive after the registration ended."""
+        waiting = [self._registering.pop(one) for one in consumers if one in self._registering]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=REGISTER_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def _end_pushes(self, consumer: Consumer) -> None:
         for end in self._pushes.pop(consumer, ()):

@@ -1,7 +1,8 @@
 """Stop the next script of a queue after one of its writes, as the server does when it is killed.
 
 Every script of this process gets a text in front: if the key `~cut:<queue>` exists, it holds how many writes
-the next script of this queue may make, and the one after them raises an error. What was written stays.
+the next script of this queue may make, and the one after them raises an error. What was written stays. If the
+number begins with "+", what the next script has not used is for the scripts after it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
 STOPPED = "stopped by the test"
 BEFORE = b"""
 local server, reads, writes, allowed = redis, {}, 0, redis.call('GET', '~cut:' .. ARGV[1])
+local is_shared = allowed and string.sub(allowed, 1, 1) == '+'
 if allowed then
   allowed = tonumber(allowed)
-  redis.call('DEL', '~cut:' .. ARGV[1])
+  if not is_shared then
+    redis.call('DEL', '~cut:' .. ARGV[1])
+  end
   for name in string.gmatch('%s', '%%u+') do
     reads[name] = true
   end
@@ -35,9 +39,13 @@ local function guarded(send)
   return allowed and function(command, ...)
     if not reads[string.upper(command)] then
       if writes >= allowed then
+        server.call('DEL', '~cut:' .. ARGV[1])
         error('%s', 0)
       end
       writes = writes + 1
+      if is_shared then
+        server.call('SET', '~cut:' .. ARGV[1], '+' .. allowed - writes)
+      end
     end
     return send(command, ...)
   end or send
@@ -78,6 +86,11 @@ def stop_next(server: Any, queue: str, writes: int) -> None:
     server.set(f"~cut:{queue}", writes)
 
 
-def stop_none(server: Any, queue: str) -> None:
-    """Let all scripts of a queue run to their ends."""
-    server.delete(f"~cut:{queue}")
+def stop_after(server: Any, queue: str, writes: int) -> None:
+    """Stop a queue's scripts after so many writes in all, in the next one or in a later one."""
+    server.set(f"~cut:{queue}", f"+{writes}")
+
+
+def stop_none(server: Any, queue: str) -> bool:
+    """Let all scripts of a queue run to their ends; return whether one was to be stopped still."""
+    return bool(server.delete(f"~cut:{queue}"))
