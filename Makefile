@@ -33,7 +33,7 @@ ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
-.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-restart test-long test-containers test-kubernetes soak
+.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-modules test-restart test-long test-containers test-kubernetes soak
 .PHONY: lint format types coverage docs docs-serve lock clean
 .PHONY: machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals
 
@@ -71,6 +71,11 @@ test-fast: .venv/ready machine-servers ## Run the quick tests of each room in a 
 test: $(FOR_TESTS) ## Run all tests but the long ones, and beside them the core ones on each of SERVERS
 	@tests/beside.sh "$(SERVERS)" $(BIN)/python -m pytest $(CORE) -m "core and server and not slow and not long" $(ARGS) \
 	    -- $(PYTEST) -m "not long and not containers" $(ARGS)
+
+# Each process of the tests would rewrite their modules itself, where none has done so before.
+test-modules: .venv/ready $(NODE_CLIENT)
+	@mkdir -p build
+	@$(BIN)/python -m pytest --collect-only -qq >build/test-modules.txt || { cat build/test-modules.txt; exit 1; }
 
 test-restart: .venv/ready ## Restart and kill a server in a container under a queue and a worker
 	tests/with-containers.sh $(BIN)/python -m pytest tests/containers $(ARGS)
@@ -140,8 +145,10 @@ clean: ## Remove everything that these targets created
 	@echo "Setting up .venv from requirements.lock (about a minute, once)"
 	@tests/setup-machine.sh venv
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@# pip would compile in one process, and also the packages' own tests. One package, uuid, is for Python 2 only.
+	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '/(tests/.*|site-packages/uuid)\.py$$' .venv/lib
 	@touch $@
 
 # Each rival, and Leasehold, has its own environment: in one, they could not all have their newest releases.
