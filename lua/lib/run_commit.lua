@@ -49,6 +49,9 @@ local function close_run(run)
   end
 end
 
+-- Why no items can be added to a queue, by its name; false: they can.
+local known_refusals = {}
+
 -- Read the keys of a queue to which items are added, so that one of a wrong type is found before anything is written; not
 -- those of `opened_runs.checked`, which the script has read. Returns an error if the queue is being deleted.
 local function check_queue(there)
@@ -56,13 +59,18 @@ local function check_queue(there)
     for command, names in pairs({
       LLEN = { 'queue', 'processing' },
       ZCARD = { 'gone', 'deadlines', 'scheduled' },
-      HLEN = { 'ledger', 'options', 'errors' },
+      HLEN = { 'ledger', 'errors' },
       XLEN = { 'events' },
     }) do
       for _, name in ipairs(names) do
         redis.call(command, there .. ':' .. name)
       end
     end
+    if known_refusals[there] == false then
+      redis.call('HLEN', there .. ':options')
+      return
+    end
+    redis.call('HDEL', there .. ':options', '')
   end
   if redis.call('HEXISTS', there .. ':control', 'closed') == 1 then
     return redis.error_reply('QUEUEDELETED the queue ' .. there .. ' is being deleted')
@@ -74,6 +82,8 @@ local function why_refused(there)
   local reply = redis.pcall('HEXISTS', there .. ':control', 'closed')
   if reply == 1 then
     return 'the queue ' .. there .. ' is being deleted'
+  elseif reply == 0 and there ~= opened_runs.checked then
+    reply = redis.pcall('HDEL', there .. ':options', '') -- removes nothing, and is refused to those who may only read
   end
   local text = type(reply) == 'table' and reply.err or ''
   if
@@ -85,9 +95,6 @@ local function why_refused(there)
       .. there
   end
 end
-
--- Why no items can be added to a queue, by its name; false: they can.
-local known_refusals = {}
 
 -- Fail the stages and children whose queues cannot be used, and what then follows of these: another try would be refused, too.
 local function fail_refused(run)

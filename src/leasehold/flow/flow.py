@@ -283,7 +283,11 @@ class Flow:
             InvalidFlow: As in `check`.
         """
         self.check()
-        return self.tasks.consumers(retry=retry, lease_time=lease_time)
+        found = self.tasks.consumers(retry=retry, lease_time=lease_time)
+        queues = sorted({self.tasks.queue.name, *(stage.queue for stage in self.stages if stage.queue)})
+        for one in found:
+            one.adds_to = queues
+        return found
 
     def only(self, *stages: Stage[Any] | str) -> StagesOfFlow:
         """Return what a worker takes to serve the queues of some stages only.

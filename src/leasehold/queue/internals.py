@@ -12,9 +12,10 @@ from leasehold.queue.encoding import encoded, encoded_id
 from leasehold.queue.engine import BATCHED, LEASING
 from leasehold.queue.registry import Registry
 from leasehold.queue.runs.reads import RunReader
+from leasehold.queue.slot import expect_queues
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from leasehold.queue.engine import Engine
     from leasehold.queue.lease import Lease
@@ -231,19 +232,25 @@ async def stop_listening(queue: AsyncWorkQueue) -> None:
         await engine.stop_listening()
 
 
-async def expect_rights(queue: AsyncWorkQueue) -> None:
+async def expect_rights(queue: AsyncWorkQueue, adds_to: Iterable[str] = ()) -> None:
     """Check that the server permits the session of the running event loop what a worker needs.
 
     What only other calls need is logged. The commands are those of the whole queue: a rule for single keys of
     it is found when they are used.
 
+    Args:
+        queue: The queue.
+        adds_to: The names of other queues in its slot to which the worker adds items of flow runs, or which
+            hold their state.
+
     Raises:
-        AccessDenied: If a command of the scripts with which items are leased and acknowledged, or `BLMOVE`,
-            is forbidden. The text has the rules that permit them.
+        AccessDenied: If one of these queues is forbidden, or a command of the scripts with which items are
+            leased and acknowledged, or `BLMOVE`. The text has the rules that permit them.
         QueueClosed, ServerError: If the server cannot be asked.
     """
     engine = _lifecycle(queue).engine()
     await engine.session.runner.expect_rights(LEASING | BATCHED.keys(), engine.keys)
+    await expect_queues(queue, adds_to, "which the stages of a flow need")
 
 
 async def ask_server(queue: AsyncWorkQueue, *commands: tuple[bytes, ...]) -> list[Any]:

@@ -205,6 +205,12 @@ class Plan:
     level: int = 0
     trace: str | None = None
 
+    @property
+    def queues(self) -> set[str]:
+        """The names of the queues of its items."""
+        found = {stage.queue for stage in self.stages}
+        return {*found, *(child.queue for stage in self.stages for child in stage.children)} - {""}
+
     def linked(self) -> Plan:
         """Return the plan with both directions of each edge: `after` and `then` say the same."""
         after = {stage.name: dict.fromkeys(stage.after) for stage in self.stages}

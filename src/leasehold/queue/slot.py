@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from leasehold.errors import AccessDenied
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from leasehold.queue.engine import Engine
 
@@ -46,6 +48,30 @@ async def run_at(
 def soon(queue: QueueObject, work: Coroutine[Any, Any, object]) -> None:
     """Do some work in a task that ends before the queue object is closed. Errors of the server are logged."""
     _engine_of(queue).soon(work)
+
+
+async def expect_queues(queue: QueueObject, names: Iterable[str], why: str) -> None:
+    """Check that the server permits this session to write to other queues in the slot, each once.
+
+    Args:
+        queue: The queue object whose connection is used.
+        names: The names of the queues.
+        why: What needs them, for the error.
+
+    Raises:
+        AccessDenied: If it does not permit one; the text has the rule that permits it.
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    rights = _engine_of(queue).session.runner.rights
+    for name in dict.fromkeys(names):
+        if name == queue.name or name in rights.reached:
+            continue
+        try:
+            # Which settles nothing: no item has this id. The server checks the rules for all its keys.
+            await run_at(queue, name, "run_settle", [b"\0"], cursor=b"0")
+        except AccessDenied as error:
+            raise error if error.commands else rights.denied_queue(name, why) from error
+        rights.reached.add(name)
 
 
 async def read_key(queue: QueueObject, command: bytes, key: bytes, *arguments: bytes) -> Any:

@@ -39,12 +39,14 @@ class Rights:
         refused: The commands that it refuses and that scripts cannot do without.
         queue: The queue on which this is found out.
         warned: Whether a forbidden channel was logged.
+        reached: The names of the other queues of flows that it was found to permit.
     """
 
     def __init__(self, user: str = "default") -> None:
         self._user = user
         self.queue = "QUEUE"
         self.warned = False
+        self.reached: set[str] = set()
         self._listed = False
         self._learned_at = 0.0
         self.set_many = False
@@ -81,6 +83,20 @@ class Rights:
             f"the access rules forbid {', '.join(wrong)}, {why}; nothing was applied. "
             f"{self._permit(wrong)} permits {'it' if len(wrong) == 1 else 'them'}{self._all}",
             commands=wrong,
+        )
+
+    def denied_queue(self, name: str, why: str) -> AccessDenied:
+        """Return the error for a queue on which items are to be added, with the rule that permits it.
+
+        Args:
+            name: The name of the queue.
+            why: What needs it.
+        """
+        pattern = pattern_of(name)
+        return AccessDenied(
+            f"the access rules forbid to write to the queue {name!r}, {why}; nothing was applied. "
+            f"{self._permit((), f'~{pattern}', f'&{pattern}')} permits it{self._all}",
+            keys=[pattern],
         )
 
     def expect(self, scripts: Collection[str], also: Iterable[str] = ()) -> None:

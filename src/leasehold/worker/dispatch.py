@@ -111,9 +111,10 @@ class Dispatcher(Consumer):
             InvalidArgument: If two handlers have the same name.
         """
         ours = {handler.name: handler.function for handler in self.handlers}
+        self.adds_to = [*self.adds_to, *other.adds_to]
         if all(ours.get(handler.name) is handler.function for handler in other.handlers):
             return self
-        return type(self)(
+        joined = type(self)(
             self.queue,
             [handler.on(self.queue) for one in (self, other) for handler in one.handlers],
             choose=self._choose,
@@ -121,6 +122,8 @@ class Dispatcher(Consumer):
             declarations=[*self.declarations, *other.declarations],
             limits=[*self.limits, *other.limits],
         )
+        joined.adds_to = self.adds_to
+        return joined
 
     def on(self, queue: AsyncWorkQueue) -> Self:
         """Return a copy for the items of another queue."""

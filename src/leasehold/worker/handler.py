@@ -59,6 +59,7 @@ class Consumer:
         lease_time: For how long items are leased, in seconds; the worker renews the leases.
         declarations: The schedules of the queue that the worker declares.
         limits: The limits of groups that the worker declares before it leases.
+        adds_to: The names of the queues to which its runs add items, as far as that is known before.
     """
 
     queue: AsyncWorkQueue
@@ -68,6 +69,7 @@ class Consumer:
     lease_time: float
     declarations: Sequence[Declaration] = ()
     limits: Sequence[DeclaredLimit] = ()
+    adds_to: Sequence[str] = ()
 
     @property
     def handlers(self) -> Sequence[Handler]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.worker.handler import Consumer
 
 #: How long to wait at the start for a server that does not answer (s).
 START_SECONDS = 5.0
@@ -29,13 +30,13 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, (ServerRefused, ServerTooOld))
 
 
-async def check_admission(queues: Iterable[AsyncWorkQueue], stopping: asyncio.Event) -> None:
+async def check_admission(consumers: Iterable[Consumer], stopping: asyncio.Event) -> None:
     """Ask the servers of queues whether they accept this client, until all have answered.
 
     A server that is away is not waited for: the worker begins, and waits for it then.
 
     Args:
-        queues: The queues.
+        consumers: What leases their items.
         stopping: Ends this when it is set.
 
     Raises:
@@ -43,7 +44,10 @@ async def check_admission(queues: Iterable[AsyncWorkQueue], stopping: asyncio.Ev
         ServerTooOld: If one of them is too old.
     """
     stopped = asyncio.create_task(stopping.wait())
-    asking = [asyncio.create_task(_ask(queue)) for queue in dict.fromkeys(queues)]
+    adds_to: dict[AsyncWorkQueue, list[str]] = {}
+    for one in consumers:
+        adds_to.setdefault(one.queue, []).extend(one.adds_to)
+    asking = [asyncio.create_task(_ask(queue, names)) for queue, names in adds_to.items()]
     try:
         async with asyncio.timeout(START_SECONDS):
             for asked in asking:
@@ -62,9 +66,9 @@ async def check_admission(queues: Iterable[AsyncWorkQueue], stopping: asyncio.Ev
         await asyncio.gather(stopped, *asking, return_exceptions=True)
 
 
-async def _ask(queue: AsyncWorkQueue) -> None:
+async def _ask(queue: AsyncWorkQueue, adds_to: Iterable[str]) -> None:
     try:
-        await expect_rights(queue)
+        await expect_rights(queue, adds_to)
     except LeaseholdError as error:
         if is_refusal(error):
             raise

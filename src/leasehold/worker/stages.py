@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasehold import codec
 from leasehold.describing import describe, shown, text_of
-from leasehold.errors import InvalidArgument, LeaseholdError, ResultError, ResultMismatch
+from leasehold.errors import AccessDenied, InvalidArgument, LeaseholdError, ResultError, ResultMismatch
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.log import Log
 from leasehold.queue.runs.stage_inputs import StageState, read_stages
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: How long an item waits whose flow run could not be read, since the server was away (s).
 UNREAD_SECONDS = 0.5
+#: How long one waits for another worker if the access rules forbid this one to read its flow run (s).
+DENIED_SECONDS = 5.0
 
 #: What `enter` returns, for `leave`.
 Entered: TypeAlias = "tuple[Token[StageContext | None], Token[str | None]]"
@@ -124,12 +127,18 @@ async def prepare(run: ActiveRun, reader: StageReader) -> bool:
     try:
         states = await reader.read(run.handler.queue, leases)
     except LeaseholdError as error:
-        if not error.transient:
+        is_denied = isinstance(error, AccessDenied)
+        if not (error.transient or is_denied):
             raise
-        log.warning(
-            "%r cannot start, since its flow run cannot be read: %s", run, error, extra=run.log_fields
+        homes = sorted({lease.stage.home for lease in leases if lease.stage is not None})
+        log.log(
+            logging.ERROR if is_denied else logging.WARNING,
+            "%r cannot start, since its flow run, on the queue %s, cannot be read: %s",
+            *(run, ", ".join(homes), error),
+            extra=run.log_fields,
         )
-        run.outcomes = [Release(delay=UNREAD_SECONDS)] * len(run.leases)
+        delay = DENIED_SECONDS if is_denied else UNREAD_SECONDS
+        run.outcomes = [Release(delay=delay)] * len(run.leases)
         return False
     for lease, state in zip(leases, states, strict=True):
         context = stages.contexts[lease.token]

@@ -439,7 +439,7 @@ class Worker:
         self._retiring = False
         try:
             # Before the lifespan, which may take long, and may change something elsewhere.
-            await check_admission((handler.queue for handler in self.handlers), self._stopping)
+            await check_admission(self._consumers(), self._stopping)
             if self._stopping.is_set():
                 return None
             async with AsyncExitStack() as stack:

@@ -65,7 +65,7 @@ async def _check(worker: Worker, *, lifespan: bool) -> list[Counts]:
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 for handler in worker.handlers:
-                    await expect_rights(handler.queue)
+                    await expect_rights(handler.queue, handler.consumer.adds_to)
                 counts = [await handler.queue.counts() for handler in worker.handlers]
         except TimeoutError:
             raise ConnectionLost("the server does not answer", maybe_applied=False) from None

@@ -17,7 +17,7 @@ from leasehold.keys import check_prefix, hash_tag
 from leasehold.queue.encoding import ROW_BYTES, encoded, error_text, trips
 from leasehold.queue.plan import check_run_id
 from leasehold.queue.runs.settling import AGAIN, answered, cancel_rest, report, settle
-from leasehold.queue.slot import QueueObject, read_key, run_at
+from leasehold.queue.slot import QueueObject, expect_queues, read_key, run_at
 from leasehold.queue.stage_ref import StageRef, run_key
 
 if TYPE_CHECKING:
@@ -108,9 +108,11 @@ async def start_run(queue: QueueObject, plan: Plan, run_id: str) -> bool:
     Raises:
         InvalidArgument: If the id cannot be used. Nothing was sent.
         InvalidFlow: If the plan cannot be carried out. Nothing was sent.
+        AccessDenied: If the access rules forbid the queue of one of its stages. Nothing was stored.
         QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`.
     """
     fields = plan.fields()
+    await expect_queues(queue, plan.queues, "where a stage of the flow run has its item")
     steps = [*trips([len(name) + len(value) for name, value in fields])]
     answer = STARTED_ANEW
     while answer == STARTED_ANEW:
