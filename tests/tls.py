@@ -6,7 +6,6 @@ It is Debian's redis-server: the servers of wheels are built without TLS.
 from __future__ import annotations
 
 import asyncio
-import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import trustme
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from tests.ports import free_port
 from tests.queue.asking import until
 from tests.servers import program
 
@@ -93,7 +93,8 @@ async def running(certificates: Certificates, *, asks_clients: bool) -> AsyncIte
     Raises:
         ServerMissing: If the program is not installed.
     """
-    server = TlsServer(_free_port(), _free_port(), certificates)
+    first = free_port(2)
+    server = TlsServer(first, first + 1, certificates)
     options = {
         "port": server.plain_port,
         "tls-port": server.port,
@@ -122,10 +123,3 @@ async def running(certificates: Certificates, *, asks_clients: bool) -> AsyncIte
     finally:
         process.terminate()
         await process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

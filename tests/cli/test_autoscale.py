@@ -15,8 +15,8 @@ import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
 from leasehold import Item
 from tests.cli.program import started, usage_error
 from tests.cli.test_command_line import complete
-from tests.cli.test_health_port import free_port
 from tests.eventually import eventually
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,8 @@ from leasehold.cli import exporter as exporter_module
 from leasehold.cli.exporter import Exporter
 from leasehold.queue.internals import registry
 from tests.cli.program import started, usage_error
-from tests.cli.test_health_port import free_port, get
+from tests.cli.test_health_port import get
+from tests.ports import free_port
 from tests.queue.asking import until
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import importlib
 import os
 import re
 import signal
-import socket
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from leasehold import AsyncWorkQueue
 from leasehold.cli.app import load
 from leasehold.worker.signals import LAST_SECONDS
 from tests.docs.pages import DOCS, README, ROOT, blocks
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -98,19 +98,11 @@ async def answered(http: httpx.AsyncClient, url: str) -> httpx.Response:
             await asyncio.sleep(0.05)
 
 
-def free_ports() -> dict[str, int]:
-    """Return a free port for each part of the service."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
-    found = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return dict(zip(PORTS, found, strict=True))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_the_service_runs(redis_url: str) -> None:
-    ports = free_ports()
+    first = free_port(len(PORTS))
+    ports = dict(zip(PORTS, range(first, first + len(PORTS)), strict=True))
     web, worker, exporter = (f"http://127.0.0.1:{port}" for port in ports.values())
     async with AsyncExitStack() as stack:
         for part, port in ports.items():

@@ -96,12 +96,12 @@ async def test_an_id_deep_in_the_queue_stays_without_data_and_is_dropped(space: 
 
 async def test_who_waits_later_is_told_until_the_id_is_added_again(space: Space) -> None:
     await space.seed(picture(waiting=["a", "b"]))
-    assert await space.run("cancel_many", [("a", 1000), ("b", 1000)]) == [1, 1]
+    assert await space.run("cancel_many", [("a", HOUR), ("b", HOUR)]) == [1, 1]
     asked = [("a",), ("b",)]
     assert await space.run("await_results", asked, keep_ms=15_000) == [3, b"", 3, b""]
     await space.run("add_items", [new("b")])
     assert (await space.run("await_results", asked, keep_ms=15_000))[::2] == [3, 0]
-    later: dict[str, Any] = {"keep_ms": 15_000, "now_ms": NOW + 1000}
+    later: dict[str, Any] = {"keep_ms": 15_000, "now_ms": NOW + HOUR}
     assert (await space.run("await_results", asked, **later))[::2] == [-1, 0]
     _, _, _, _, _, token, _ = await space.run("lease_many", [(1, 60_000)])
     assert await space.run("complete_many", [("b", token, 0)]) == [1]
@@ -110,9 +110,9 @@ async def test_who_waits_later_is_told_until_the_id_is_added_again(space: Space)
 
 async def test_what_was_cancelled_long_ago_is_forgotten(space: Space) -> None:
     await space.seed(picture(waiting=["a"]) | {"cancelled": {f"{n}": NOW - 1.0 for n in range(5)}})
-    assert await space.run("cancel_many", [("a", 10)]) == [1]
+    assert await space.run("cancel_many", [("a", HOUR)]) == [1]
     assert await space.snapshot() == {
-        "cancelled": Expiring({"2": NOW - 1.0, "3": NOW - 1.0, "4": NOW - 1.0, "a": NOW + 10.0})
+        "cancelled": Expiring({"2": NOW - 1.0, "3": NOW - 1.0, "4": NOW - 1.0, "a": float(NOW + HOUR)})
     }
 
 

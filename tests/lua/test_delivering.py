@@ -112,8 +112,8 @@ async def test_an_item_is_not_delivered(space: Space, before: State, rows: list[
 
 @pytest.mark.usefixtures("channel")
 async def test_a_delayed_item_is_not_delivered(space: Space) -> None:
-    after = IDLE | picture(scheduled={"a": NOW + 900})
-    assert await space.apply(IDLE, "add_items", [new("a", delay=900)]) == ([1], after)
+    after = IDLE | picture(scheduled={"a": NOW + 900_000})
+    assert await space.apply(IDLE, "add_items", [new("a", delay=900_000)]) == ([1], after)
 
 
 @pytest.mark.usefixtures("channel")
