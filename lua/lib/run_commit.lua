@@ -254,6 +254,19 @@ local function add_to(there, rows)
   return reply.err and reply
 end
 
+-- Note what of a run is to be cancelled, until it is.
+local function note_rest(run)
+  for _, path in ipairs(run.rest) do
+    local reference = table.concat({ run.home, run.id, path }, '\0')
+    redis.call(
+      'HSET',
+      run.home .. ':unsettled',
+      '!' .. reference,
+      run_field(run, 'mark') or 'cancel'
+    )
+  end
+end
+
 -- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted. `goes_on`: instead, the
 -- stages fail whose queues are being deleted or forbidden.
 local function commit_runs(goes_on)
@@ -284,15 +297,7 @@ local function commit_runs(goes_on)
     if run.prepare then
       run.prepare() -- what is removed before the hash is written
     end
-    for _, path in ipairs(run.rest) do
-      local reference = table.concat({ run.home, run.id, path }, '\0')
-      redis.call(
-        'HSET',
-        run.home .. ':unsettled',
-        '!' .. reference,
-        run_field(run, 'mark') or 'cancel'
-      )
-    end
+    note_rest(run)
   end
   for _, run in ipairs(opened_runs) do
     if run.starts then
