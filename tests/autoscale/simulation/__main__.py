@@ -7,8 +7,8 @@ import sys
 import time
 
 from tests.autoscale.simulation.judge import HINDSIGHT, OURS, RULES, compare
-from tests.autoscale.simulation.loads import LOADS
 from tests.autoscale.simulation.ours import Ours
+from tests.autoscale.simulation.sets import ALL, SETS
 from tests.autoscale.simulation.simulate import simulate
 
 
@@ -16,13 +16,14 @@ def main() -> None:
     """Print a line per load and rule, or what each of our passes sees and wants."""
     parser = argparse.ArgumentParser(prog="python -m tests.autoscale.simulation", description=__doc__)
     add = parser.add_argument
-    add("--only", nargs="+", choices=[*LOADS], default=[*LOADS], metavar="LOAD", help=", ".join(LOADS))
+    add("--set", choices=[*SETS], help="only the loads of one set")
+    add("--only", nargs="+", choices=[*ALL], metavar="LOAD", help=", ".join(ALL))
     add("--rules", nargs="+", choices=[*RULES], default=[OURS], metavar="RULE", help=", ".join(RULES))
     add("--long", action="store_true", help="the loads of the benchmark, not the short ones of the tests")
     add("--log", action="store_true", help="print each of our passes instead")
     asked = parser.parse_args()
-    for name in asked.only:
-        load = LOADS[name](short=not asked.long)
+    for name in asked.only or (SETS[asked.set] if asked.set else ALL):
+        load = ALL[name](short=not asked.long)
         sys.stdout.write(f"{name}\n")
         if asked.log:
             simulate(load, Ours(log=lambda line: sys.stdout.write(f"  {line}\n")))

@@ -73,7 +73,8 @@ def _without_spin_up(load: Load) -> Load:
         )
         for name, one in load.policy.deployments.items()
     }
-    return replace(load, policy=replace(load.policy, deployments=deployments), lifetimes={}, away={})
+    policy = replace(load.policy, deployments=deployments)
+    return replace(load, policy=policy, lifetimes={}, away={}, restarts=(), heartbeat=0.0)
 
 
 class _Search:

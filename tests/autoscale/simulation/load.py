@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +32,8 @@ class Items:
     #: How many items of other jobs each adds when it ends; and how long those run that others add to this.
     children: Mapping[str, Times] = field(default_factory=dict)
     child_seconds: Times = field(default_factory=lambda: np.zeros(0))
+    #: With so many busy workers, a run takes twice as long.
+    crowd: float = inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,12 @@ class Load:
     #: By deployment and tier: for how long a unit lives on average (s); and when the platform has none.
     lifetimes: Mapping[tuple[str, str], float] = field(default_factory=dict)
     away: Mapping[tuple[str, str], tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    #: When all units are stopped, and others started in their place (s).
+    restarts: tuple[float, ...] = ()
+    #: By which part of it spin-up times are longer or shorter, at random.
+    spin_up_spread: float = 0.0
+    #: How often each worker says what it did (s); 0: all that they do is known at once.
+    heartbeat: float = 0.0
 
     def spin_up(self, job: str) -> float:
         """Return the spin-up time of the first tier that does a job (s)."""

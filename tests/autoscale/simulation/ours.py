@@ -14,11 +14,11 @@ from leasehold.autoscale.planning import plan
 from tests.autoscale.simulation.rules import FIRST_PASS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from leasehold.autoscale import Plan, Signals
     from tests.autoscale.simulation.load import Load
-    from tests.autoscale.simulation.pool import Line, Pool
+    from tests.autoscale.simulation.pool import Line, Pool, Run
     from tests.autoscale.simulation.rules import Requests
     from tests.autoscale.simulation.simulate import World
 
@@ -116,14 +116,10 @@ def sample(line: Line, pool: Pool, now: float, look_ahead: float, before: int = 
     """Return the counters of a queue, as a server has them."""
     runs = pool.running(line)
     next_at = line.next_at()
-    workers = WorkerSample(
-        id="all",
-        items=line.ended * line.weight,
-        seconds=line.ran_seconds,
-        squares=line.ran_squares,
-        concurrency=pool.workers_ready(),
-        running=tuple((now - run.start) % (run.seconds / line.weight) for run in runs[:AGES]),
-    )
+    if line.reports is not None:
+        workers = line.reports.look(pool.workers(), runs, now)
+    else:
+        workers = (_all_workers(line, pool, runs, now),)
     return Sample(
         waiting=line.waiting(now),
         leased=len(runs) * line.weight,
@@ -131,5 +127,17 @@ def sample(line: Line, pool: Pool, now: float, look_ahead: float, before: int = 
         scheduled=(len(line.arrivals) - line.position) * line.weight if line.scheduled else 0,
         due_soon=line.due_within(now, look_ahead),
         oldest_age=max(0.0, now - next_at),
-        workers=(workers,),
+        workers=workers,
+    )
+
+
+def _all_workers(line: Line, pool: Pool, runs: Sequence[Run], now: float) -> WorkerSample:
+    """Return what the workers of a queue have done, as if they were one."""
+    return WorkerSample(
+        id="all",
+        items=line.ended * line.weight,
+        seconds=line.ran_seconds,
+        squares=line.ran_squares,
+        concurrency=pool.workers_ready(),
+        running=tuple((now - run.start) % (run.seconds / line.weight) for run in runs[:AGES]),
     )

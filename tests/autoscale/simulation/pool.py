@@ -10,13 +10,14 @@ import heapq
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
-from math import inf
+from math import exp, inf
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from leasehold.autoscale import TierPolicy
+    from tests.autoscale.simulation.reports import Reports
 
 #: What a worker needs between two runs (s): to complete one item and to lease the next.
 BETWEEN = 0.001
@@ -34,6 +35,10 @@ class Line:
     weight: int = 1
     #: Whether the arrivals are in the schedule beforehand.
     scheduled: bool = False
+    #: With so many busy workers, a run takes twice as long.
+    crowd: float = inf
+    #: What each worker says of its runs; None: they say it at once, as if they were one.
+    reports: Reports | None = None
     #: Called with the number of runs that have ended before, and when one more has ended.
     spawn: Callable[[int, float], None] | None = None
     #: How many of the arrivals have begun.
@@ -102,6 +107,8 @@ class Tier:
     lifetime: float = inf
     #: From, to: when the platform takes all units away, and starts none until the end.
     away: tuple[tuple[float, float], ...] = ()
+    #: By which part of it spin-up times are longer or shorter.
+    spread: float = 0.0
     requested: int = 0
     #: How often the requested number was changed.
     requests: int = 0
@@ -128,9 +135,16 @@ class Run(NamedTuple):
 class Pool:
     """The units of a deployment, their workers, and the queues that they serve in turns."""
 
-    def __init__(self, lines: Sequence[Line], tiers: Sequence[Tier], lifetime: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        lines: Sequence[Line],
+        tiers: Sequence[Tier],
+        lifetime: Callable[[], float],
+        restarts: Sequence[float] = (),
+    ) -> None:
         self.lines = list(lines)
         self.tiers = list(tiers)
+        self._restarts = deque(sorted(restarts))
         #: When units began to be paid for, when they were not any more, and how many workers they had.
         self.paid: list[tuple[float, float, int]] = []
         self._lifetime = lifetime  # random, its mean is 1
@@ -160,6 +174,9 @@ class Pool:
             if start >= until:
                 break
             came, seconds = line.take(start)
+            if line.crowd < inf:
+                self._end_runs(start)
+                seconds *= 1 + len(self._runs) / line.crowd
             end = start + seconds + BETWEEN
             number += 1
             run = Run(end, number, worker, line, came, start, seconds)
@@ -195,10 +212,16 @@ class Pool:
             line.ended += 1
             line.ran_seconds += run.seconds
             line.ran_squares += run.seconds**2 / line.weight
+            if line.reports is not None:
+                line.reports.ended.append(run)
 
     def running(self, line: Line) -> list[Run]:
         """Return the runs of a queue's items."""
         return [run for run in self._runs if run.line is line and run.number not in self._lost]
+
+    def workers(self) -> Iterable[int]:
+        """Return the numbers of the workers."""
+        return self._free_at
 
     # ------------------------------------------------------------------------------------------- units
 
@@ -206,7 +229,8 @@ class Pool:
         """Return when a unit becomes ready, or is taken away, next."""
         ready = [unit.ready_at for tier in self.tiers for unit in tier.starting[:1] if unit.ready_at > now]
         away = [at for tier in self.tiers for period in tier.away for at in period if at > now]
-        return min([inf, *ready, *away, *(death[0] for death in self._deaths[:1])])
+        deploys = [at for at in self._restarts if at > now]
+        return min([inf, *ready, *away, *deploys, *(death[0] for death in self._deaths[:1])])
 
     def happen(self, now: float) -> None:
         """Let the units become ready, and be taken away, whose time it is."""
@@ -214,6 +238,13 @@ class Pool:
             _, _, tier, unit = heapq.heappop(self._deaths)
             if unit in tier.ready:
                 self._kill(tier, [unit], now)
+        while self._restarts and self._restarts[0] <= now:
+            self._restarts.popleft()
+            for tier in self.tiers:
+                for unit in tier.ready:
+                    self._leave(unit, self._ended(unit, now))
+                tier.ready.clear()
+                self._start(tier, now)
         for tier in self.tiers:
             if tier.is_away(now):
                 self._kill(tier, tier.ready, now)
@@ -251,15 +282,24 @@ class Pool:
         del tier.starting[len(tier.starting) - cancelled :]
         surplus -= cancelled
         if surplus:
-            ended = {unit: max(now, *map(self._free_at.__getitem__, unit.workers)) for unit in tier.ready}
+            ended = {unit: self._ended(unit, now) for unit in tier.ready}
             tier.ready.sort(key=lambda unit: (-ended[unit], unit.ready_at))
             for unit in tier.ready[len(tier.ready) - surplus :]:
                 self._leave(unit, ended[unit])
             del tier.ready[len(tier.ready) - surplus :]
 
+    def _ended(self, unit: Unit, now: float) -> float:
+        """Return when a unit has ended its items."""
+        return max(now, *map(self._free_at.__getitem__, unit.workers))
+
     def _start(self, tier: Tier, now: float) -> None:
-        missing = tier.requested - len(tier.starting) - len(tier.ready)
-        tier.starting += [Unit(now + tier.policy.spin_up) for _ in range(missing)]
+        for _ in range(tier.requested - len(tier.starting) - len(tier.ready)):
+            factor = 1.0
+            if tier.spread:  # from 1 - spread to 1 + spread, each as likely
+                factor += tier.spread * (1 - 2 * exp(-self._lifetime()))
+            tier.starting.append(Unit(now + factor * tier.policy.spin_up))
+        if tier.spread:
+            tier.starting.sort(key=lambda unit: unit.ready_at)
 
     def _leave(self, unit: Unit, at: float) -> None:
         self.paid.append((unit.ready_at, at, len(unit.workers)))

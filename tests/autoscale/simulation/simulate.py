@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from tests.autoscale.simulation.pool import Line, Pool, Tier
+from tests.autoscale.simulation.reports import Reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -44,7 +45,13 @@ class World:
         random = np.random.default_rng(SEED)
         for name, items in self.load.jobs.items():
             self.lines[name] = Line(
-                name, items.arrivals.tolist(), items.seconds.tolist(), items.weight, items.scheduled
+                name,
+                items.arrivals.tolist(),
+                items.seconds.tolist(),
+                items.weight,
+                items.scheduled,
+                crowd=items.crowd,
+                reports=Reports(self.load.heartbeat) if self.load.heartbeat else None,
             )
         for name, items in self.load.jobs.items():
             if items.children:
@@ -55,11 +62,12 @@ class World:
                     policy,
                     self.load.lifetimes.get((name, policy.name), inf),
                     self.load.away.get((name, policy.name), ()),
+                    self.load.spin_up_spread,
                 )
                 for policy in deployment.tiers
             ]
             lines = [self.lines[job] for job in deployment.jobs]
-            self.pools[name] = Pool(lines, tiers, random.standard_exponential)
+            self.pools[name] = Pool(lines, tiers, random.standard_exponential, self.load.restarts)
 
     def _spawning(self, items: Items) -> Callable[[int, float], None]:
         """Return what adds the children of an item. Their run times are those of the other job, in order."""
