@@ -187,7 +187,7 @@ def test_an_item_that_is_reclaimed_does_not_arrive_twice() -> None:
         sample = Sample(waiting=waiting, leased=leased, leases=50, expired=expired)
         signals, memory = measure(sample, memory, NOW + at * EVERY)
         assert signals.waiting == (0 if at == 0 else 10)
-    assert memory["recent"] == [(EVERY, 10), (EVERY, 0), (EVERY, 0)]
+    assert memory["window"] == [(EVERY, 10), (EVERY, 0), (EVERY, 0)]
 
 
 def test_counters_that_go_back_and_clocks_that_jump_are_left_out() -> None:
@@ -209,7 +209,7 @@ def test_counters_that_go_back_and_clocks_that_jump_are_left_out() -> None:
         {"at": NOW},
         {"window": 7},
         {"window": [[0, 1]]},
-        {"recent": [[-1, 1]]},
+        {"last": [[-1, 1]]},
         {"aside": [[0, 0]]},
         {"at": float("nan")},
         {"leases": 1e300},

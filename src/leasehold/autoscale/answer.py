@@ -92,6 +92,7 @@ class _Job:
     rate: float
     #: The rate when workers that are asked for now can work, if it grows.
     coming_rate: float
+    error: float
     arrival_variation: float
     service_time: float | None
     service_variation: float
@@ -122,6 +123,7 @@ class _Job:
             age=_sound(signals.oldest_age),
             rate=rate,
             coming_rate=rate + min(growth, _MOST_GROWTH * rate),
+            error=_sound(signals.arrival_error),
             arrival_variation=_sound(signals.arrival_variation),
             service_time=None if service_time is None or math.isnan(service_time) else _sound(service_time),
             service_variation=_sound(signals.service_variation),
@@ -143,15 +145,14 @@ class _Job:
         """Return within which time (s) all that waits some time later is to be begun.
 
         All of it counts as old as the oldest. The spin-up time does not count: nothing can be done in it. Old
-        items have a part of the target at least.
+        items have a part of the target at least, or the time until more can work.
         """
-        age = max(0.0, self.age + later - self.spin_up)
-        return max(self.age_target - age, _LEAST_TIME_LEFT * self.age_target)
+        return time_left(self.age_target, self.age + later, self.spin_up, self.every)
 
     @property
     def deviations(self) -> float:
         """How many standard deviations the wished share of items is."""
-        return max(0.0, NormalDist().inv_cdf(self.confidence)) if self.confidence > 0 else 0.0
+        return deviations(self.confidence)
 
     @property
     def diffusion(self) -> float:
@@ -171,6 +172,22 @@ class _Job:
         """
         likely = _RARE if self.reaction <= self.age_target else 1 - self.confidence
         return self.rate > 0 and self.rate * self.horizon >= likely
+
+
+def deviations(share: float) -> float:
+    """Return how many standard deviations above the mean such a share of chances lies, 0 or more."""
+    share = min(share, 1 - 1e-12)
+    return max(0.0, NormalDist().inv_cdf(share)) if share > 0 else 0.0
+
+
+def time_left(target: float, age: float, spin_up: float, every: float = PASS) -> float:
+    """Return within which time (s) items of an age are to be begun.
+
+    The spin-up time does not count: nothing could be done in it. What is older has a part of the target at
+    least, but no more than the time in which workers can come twice.
+    """
+    least = min(_LEAST_TIME_LEFT * target, 2 * (spin_up + every))
+    return max(target - max(0.0, age - spin_up), least)
 
 
 def _sound(number: float) -> float:
@@ -214,8 +231,7 @@ def _for_rate(job: _Job, service_time: float) -> int:
     meanwhile = [_to_keep(job, service_time, 0.0, job.age_target, at) for at in moments]
     enough = min(always, max(stable, *meanwhile))
     if until > job.age_target:  # the backlog will tell too late: more may come than was measured
-        less = -_RATE_ERROR * job.coming_rate * until
-        enough = max(enough, _to_keep(job, service_time, less, 0.0, until))
+        enough = fewest_workers(replace(demand, rate=demand.rate + job.deviations * job.error), wait=job.age_target, share=job.confidence)
     return max(1, enough)
 
 

@@ -1,16 +1,16 @@
-"""How fast items arrive: an average over as long a time as the rate seems to have been the same.
+"""How fast items arrive: an average over as long a time as the rate seems to have gone on as before.
 
-The counts of the last passes are a window, which grows for an hour at most. If the rate of its newer part
-differs from that of its older part by more than chance explains, the older part is dropped. So after a jump
-the estimate follows with the second pass, as one count alone may be a burst, which comes once; and while
-nothing changes it is as exact as an hour of counts allows. This is adaptive windowing (Bifet and Gavaldà,
-2007), with a test for counts: their square roots have the same variance at any rate (Anscombe, 1948). How
-much is chance follows from the dispersion of the counts, as items may arrive in batches.
+The counts of the last passes are a window, which grows for an hour at most. A rate goes on as before if it
+is the same, or changes along a line. If what is newer differs from that by more than chance explains, what
+is older is dropped. So after a jump the estimate follows with the second pass, as one count alone may be a
+burst, which comes once; while nothing changes it is as exact as an hour of counts allows; and a rate that
+grows is followed without a lag. This is adaptive windowing (Bifet and Gavaldà, 2007), with a test for counts:
+their square roots have the same variance at any rate (Anscombe, 1948). How much is chance follows from the
+dispersion of the counts, as items may arrive in batches.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 CHANGE, TREND = 4.0, 3.0
 #: How many counts a trend has at least: right after a jump there is none.
 TRENDING = 8
-#: Which part of a higher rate the count has, at least, in whose middle it begins.
-BEGUN = 0.05
-#: How long the window may become (s); how many counts it has, before older ones are merged; and of
-#: how many single passes the dispersion is measured.
-LONGEST, MOST, RECENT = 3600.0, 40, 20
-#: How many counts the assumption is worth that items arrive at random, the limits of the dispersion, and by
-#: what it is larger than the mean without the two largest, at random.
-PRIOR, STEADIEST, WILDEST, TRIMMED = 5, 0.1, 100.0, 1.54
+#: Which part of a higher rate the count has, at least, in whose middle it begins. And how clear a change is,
+#: as a part of what is no chance, that one count next to a clear one confirms.
+BEGUN, HALF = 0.05, 0.5
+#: How long the window may become (s), and how many counts it has, before older ones are merged.
+LONGEST, MOST = 3600.0, 40
+#: How many counts the assumption is worth that items arrive at random, of how many at most the dispersion is
+#: the mean, and its limits.
+PRIOR, REMEMBERED, STEADIEST, WILDEST = 20.0, 40.0, 0.1, 100.0
 
 
 class Count(NamedTuple):
@@ -47,31 +47,52 @@ class Arrivals(NamedTuple):
     rate: float = 0.0
     trend: float = 0.0
     variation: float = 1.0
+    #: The standard error of the rate.
+    error: float = 0.0
+
+
+class Spread(NamedTuple):
+    """The index of dispersion of counts, and of how many counts it is the mean."""
+
+    counts: float = PRIOR
+    dispersion: float = 1.0
 
 
 class Counts(NamedTuple):
     """What is remembered of the arrivals of a job."""
 
-    #: Counts while the rate seems to have been the same, the oldest first; older ones are merged.
+    #: Counts while the rate seems to have gone on as before, the oldest first; older ones are merged.
     window: Sequence[Count] = ()
-    #: The counts of the last passes.
-    recent: Sequence[Count] = ()
+    spread: Spread = Spread()
+    #: The last count.
+    last: Sequence[Count] = ()
     #: The last count, if it is far above the window: a burst, or the begin of a higher rate.
     aside: Sequence[Count] = ()
 
 
+class _Line(NamedTuple):
+    """A rate that changes: by so much each second, since the middle of the window, which is so long ago."""
+
+    slope: float = 0.0
+    middle: float = 0.0
+    #: How many standard errors the slope is, and what one is.
+    clear: float = 0.0
+    error: float = 0.0
+
+
 def follow(known: Counts, count: Count) -> Counts:
     """Return what is known after one more count."""
-    recent = [*known.recent, count][-RECENT:]
+    spread = _spread(known, count)
     # What is steadier than at random must not make chance look like a change.
-    dispersion = max(1.0, _dispersion(recent))
+    dispersion = max(1.0, known.spread.dispersion)
     window, aside = [*known.window], [*known.aside]
-    if window and _change(_sum(window), count, dispersion) > 1:
+    up = _change(_expected(window, dispersion), count, dispersion) if window else 0.0
+    if up > 1 or (aside and up > HALF):
         begun = aside or _begun(window, count, dispersion)
         if not begun:
-            return Counts(window, recent, [count])
+            return Counts(window, spread, [count], [count])
         window = [*begun, count]
-        return Counts(window[_begin(window, dispersion) :], recent)
+        return Counts(window[_begin(window, dispersion) :], spread, [count])
     window.append(count)
     while len(window) > 1 and sum(one.seconds for one in window[1:]) > LONGEST:
         del window[0]
@@ -79,56 +100,81 @@ def follow(known: Counts, count: Count) -> Counts:
         half = MOST // 2
         merged = [_sum(window[at : at + 2]) for at in range(0, half, 2)]
         window = [*merged, *window[half:]]
-    return Counts(window[_begin(window, dispersion) :], recent)
+    return Counts(window[_begin(window, dispersion) :], spread, [count])
 
 
 def _begun(window: Sequence[Count], count: Count, dispersion: float) -> Sequence[Count]:
     """Return the last count if a higher rate seems to have begun in it; else nothing."""
     before, last = window[:-1], window[-1]
     part = last.items * count.seconds / last.seconds
-    if before and part > BEGUN * count.items and _change(_sum(before), last, dispersion) > 0.5:
+    if before and part > BEGUN * count.items and _change(_sum(before), last, dispersion) > HALF:
         return [last]
     return []
 
 
 def arrivals(known: Counts) -> Arrivals:
     """Return how items arrive, given what `follow` returned."""
-    window = known.window
+    window, variation = known.window, known.spread.dispersion
     seconds, items = _sum(window)
-    variation = _dispersion(known.recent)
     if seconds <= 0 or items <= 0:
         return Arrivals(variation=variation)
     rate = items / seconds
-    trend, lead = _slope(window, rate, max(1.0, variation))
+    line = _trend(window, max(1.0, variation))
     # The mean is that of the middle of the window: with a trend, the rate has gone on since.
-    now = min(max(rate + trend * lead, rate / 2), rate * 2)
-    return Arrivals(now, trend, variation)
+    now = min(max(rate + line.slope * line.middle, rate / 2), rate * 2)
+    error = math.hypot(math.sqrt(now * max(1.0, variation) / seconds), line.error * line.middle)
+    return Arrivals(now, line.slope, variation, error)
 
 
 def _sum(counts: Sequence[Count]) -> Count:
     return Count(sum(one.seconds for one in counts), sum(one.items for one in counts))
 
 
+def _expected(window: Sequence[Count], dispersion: float) -> Count:
+    """Return the window as if its rate had always been what it is expected to be now."""
+    seconds, items = _sum(window)
+    line = _trend(window, dispersion)
+    return Count(seconds, max(0.0, items + line.slope * line.middle * seconds))
+
+
 def _begin(counts: Sequence[Count], dispersion: float) -> int:
-    """Return where the part begins in which the rate seems to be the same."""
+    """Return where the part begins in which the rate seems to go on as before."""
     begin = 0
-    while (cut := _cut(counts[begin:], dispersion)) > 0:
+    while (cut := _cut(counts[begin:], dispersion)[0]) > 0:
+        line = _trend(counts[begin:], dispersion)
+        if line.clear:
+            # Along a curve, a line is soon no line any more.
+            cut, clear = _cut(_level(counts[begin:], line), dispersion, least=TREND / CHANGE)
+            if not cut:
+                break
         begin += cut
     return begin
 
 
-def _cut(counts: Sequence[Count], dispersion: float) -> int:
-    """Return where the rate seems to have changed most clearly; 0: it has not."""
+def _level(counts: Sequence[Count], line: _Line) -> Sequence[Count]:
+    """Return the counts as they would be if the rate had not changed along a line."""
+    seconds, items = _sum(counts)
+    mean, ago = items / seconds, seconds - line.middle
+    found, at = list[Count](), -ago
+    for one in counts:
+        rate = mean + line.slope * (at + one.seconds / 2)
+        found.append(Count(one.seconds, one.items * mean / max(rate, mean / 10)))
+        at += one.seconds
+    return found
+
+
+def _cut(counts: Sequence[Count], dispersion: float, least: float = 1.0) -> tuple[int, float]:
+    """Return where the rate seems to have changed most clearly, 0: it has not; and how clearly."""
     total = _sum(counts)
     seconds, items = 0.0, 0.0
-    best, found = 1.0, 0
+    best, found = least, 0
     for place, one in enumerate(counts[:-1], 1):
         seconds, items = seconds + one.seconds, items + one.items
         after = Count(total.seconds - seconds, total.items - items)
         clear = abs(_change(Count(seconds, items), after, dispersion))
         if clear > best:
             best, found = clear, place
-    return found
+    return found, best
 
 
 def _change(before: Count, after: Count, dispersion: float) -> float:
@@ -138,44 +184,55 @@ def _change(before: Count, after: Count, dispersion: float) -> float:
     return (now - then) / error / CHANGE
 
 
-def _dispersion(recent: Sequence[Count]) -> float:
-    """Return the variance of the counts over their mean, measured between neighbours.
+def _spread(known: Counts, count: Count) -> Spread:
+    """Return the dispersion with one more count: the variance over the mean, measured between neighbours.
 
-    A change of the rate is a difference between two neighbours: the two largest do not count.
+    A difference that chance does not explain counts as the largest that it explains (P. J. Huber, 1964).
     """
-    total = _sum(recent)
-    if total.items <= 0 or len(recent) < 2:
-        return 1.0
-    rate = total.items / total.seconds
-    found: list[float] = []
-    for before, after in itertools.pairwise(recent):
-        difference = after.items / after.seconds - before.items / before.seconds
-        chance = rate * (1 / after.seconds + 1 / before.seconds)
-        found.append(difference * difference / chance)
-    kept = sorted(found)[:-2] if len(found) > 4 else []
+    counts, dispersion = known.spread
+    if not known.last:
+        return known.spread
+    before = known.last[0]
+    both, expected = _sum((before, count)), _expected(known.window, max(1.0, dispersion))
+    rate = max(one.items / one.seconds for one in (both, expected) if one.seconds > 0)
+    chance = rate * (1 / count.seconds + 1 / before.seconds)
+    if chance <= 0:
+        return known.spread
+    difference = (count.items / count.seconds - before.items / before.seconds) ** 2 / chance
     # Counts of 0 and 1 say little.
-    part = min(1.0, total.items / len(recent))
-    measured = (PRIOR + part * sum(kept) * TRIMMED) / (PRIOR + part * len(kept))
-    return min(max(measured, STEADIEST), WILDEST)
+    part = min(1.0, (before.items + count.items) / 2)
+    mean = (counts * dispersion + part * min(difference, CHANGE**2 * max(1.0, dispersion))) / (counts + part)
+    return Spread(
+        round(min(counts + part, REMEMBERED), 3), round(min(max(mean, STEADIEST), WILDEST), 4)
+    )
 
 
-def _slope(window: Sequence[Count], rate: float, dispersion: float) -> tuple[float, float]:
-    """Return by how much the rate changes each second, and for how long (s) since the middle of the window.
+def _trend(window: Sequence[Count], dispersion: float) -> _Line:
+    """Return the line along which the rate changes: none if chance, or one change, explains it as well.
 
-    0: no more than chance explains.
+    One that would have begun below 0 is none, either.
     """
+    line = _slope(window, dispersion)
+    if abs(line.clear) <= TREND or abs(line.clear) < CHANGE * _cut(window, dispersion, TREND / CHANGE)[1]:
+        return _Line()
+    seconds, items = _sum(window)
+    return line if items / seconds > line.slope * (seconds - line.middle) else _Line()
+
+
+def _slope(window: Sequence[Count], dispersion: float) -> _Line:
+    """Return the line that fits best (least squares)."""
     if len(window) < TRENDING:
-        return 0.0, 0.0
+        return _Line()
     ago, middles = 0.0, list[float]()
     for one in reversed(window):
         middles.append(-ago - one.seconds / 2)
         ago += one.seconds
     middles.reverse()
-    weight = sum(one.seconds for one in window)
-    middle = sum(at * one.seconds for at, one in zip(middles, window, strict=True)) / weight
+    seconds, items = _sum(window)
+    middle = sum(at * one.seconds for at, one in zip(middles, window, strict=True)) / seconds
     spread = sum((at - middle) ** 2 * one.seconds for at, one in zip(middles, window, strict=True))
-    if spread <= 0:
-        return 0.0, 0.0
+    if spread <= 0 or items <= 0:
+        return _Line()
     slope = sum((at - middle) * one.items for at, one in zip(middles, window, strict=True)) / spread
-    error = math.sqrt(rate * dispersion / spread)
-    return (slope, -middle) if abs(slope) > TREND * error else (0.0, 0.0)
+    error = math.sqrt(items / seconds * dispersion / spread)
+    return _Line(slope, -middle, slope / error, error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from leasehold.autoscale.arrivals import Arrivals, Count, Counts, arrivals, follow
+from leasehold.autoscale.arrivals import Arrivals, Count, Counts, Spread, arrivals, follow
 from leasehold.autoscale.model import Signals
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class _Memory(msgspec.Struct, forbid_unknown_fields=True):
     leased: float
     #: What arrived, and in how many seconds: see `arrivals`.
     window: list[tuple[float, float]]
-    recent: list[tuple[float, float]]
+    spread: tuple[float, float]
+    last: list[tuple[float, float]]
     aside: list[tuple[float, float]]
     #: In how many seconds how many items were leased lately.
     begun: tuple[float, float]
@@ -131,7 +132,8 @@ def measure(sample: Sample, memory: Mapping[str, object], now: float) -> Measure
     seen = _Seen.of(sample)
     interval = now - last.at
     known = 0 < interval <= LONGEST_INTERVAL and seen.leases >= last.leases
-    counts = Counts(*([Count(*one) for one in some] for some in (last.window, last.recent, last.aside)))
+    window, before, aside = ([Count(*one) for one in some] for some in (last.window, last.last, last.aside))
+    counts = Counts(window, Spread(*last.spread), before, aside)
     begun, held = last.begun, last.held
     if known:
         leases = seen.leases - last.leases
@@ -153,7 +155,8 @@ def measure(sample: Sample, memory: Mapping[str, object], now: float) -> Measure
         leases=seen.leases,
         leased=seen.leased,
         window=[*counts.window],
-        recent=[*counts.recent],
+        spread=counts.spread,
+        last=[*counts.last],
         aside=[*counts.aside],
         begun=begun,
         done=done,
@@ -227,6 +230,7 @@ def _signals(sample: Sample, seen: _Seen, rates: Arrivals, known: _Memory) -> Si
         oldest_age=_number(sample.oldest_age) if seen.demand else 0.0,
         arrival_rate=rates.rate,
         arrival_trend=rates.trend,
+        arrival_error=rates.error,
         arrival_variation=rates.variation,
         lease_rate=begun / begun_in if begun_in > 0 else 0.0,
         service_time=service_time,
@@ -341,11 +345,11 @@ def _read(memory: Mapping[str, object]) -> _Memory:
         found = msgspec.convert(memory, _Memory)
     except (msgspec.ValidationError, OverflowError):
         return _nothing()
-    pairs = [*found.window, *found.recent, *found.aside, found.begun, found.held]
+    pairs = [*found.window, *found.last, *found.aside, found.spread, found.begun, found.held]
     values = [value for row in (*pairs, found.done, found.late, *found.workers.values()) for value in row]
     values += [found.demand, found.leases, found.leased, found.peak]
     sound = all(0 <= value <= LARGEST for value in values) and math.isfinite(found.at)
-    sound = sound and all(row[0] > 0 for row in (*found.window, *found.recent, *found.aside))
+    sound = sound and all(row[0] > 0 for row in (*found.window, *found.last, *found.aside, found.spread))
     return found if sound else _nothing()
 
 
@@ -356,7 +360,8 @@ def _nothing() -> _Memory:
         leases=0.0,
         leased=0.0,
         window=[],
-        recent=[],
+        spread=Spread(),
+        last=[],
         aside=[],
         begun=(0.0, 0.0),
         done=(0.0, 0.0, 0.0),

@@ -29,6 +29,8 @@ class Signals:
     #: Items per second that come to wait, smoothed, and by how much that changes each second.
     arrival_rate: float = 0.0
     arrival_trend: float = 0.0
+    #: The standard error of the rate (items per second): how wrong it may be by chance.
+    arrival_error: float = 0.0
     #: The squared coefficient of variation of the times between arrivals; 1: at random.
     arrival_variation: float = 1.0
     #: Items per second that workers have begun lately.

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from leasehold.autoscale.answer import time_left
 from leasehold.autoscale.model import JobPolicy, Signals
 
 if TYPE_CHECKING:
@@ -102,18 +103,48 @@ def pooled(members: Sequence[Member]) -> tuple[Signals, JobPolicy]:
 
 
 def side_by_side(members: Sequence[Member], spin_up: float) -> int:
-    """Return how many workers begin all that waits in the time that is left, besides what they do anyway.
+    """Return how many workers all jobs take next to each other, since workers fetch from them in turns.
 
-    A job of short items gets only the workers that those of long items leave. Long items are begun at once,
-    so they take as many workers as there are of them, more or fewer from time to time: the number of busy
-    workers tends to rate times service time, and of those that are busy now, exp(-t / service time) are so
-    after a time t. This is exact for exponential service times.
+    Once the workers can work that are asked for now, each job has busy workers, and items that wait. While
+    all that waits of one job is begun, no more items of each other job are; but these keep their workers
+    busy, and the items of the other job that have just come are begun before the older ones of the one job.
+    All times are taken as exponential.
     """
-    workers = 0.0
-    for member in members:
-        signals, time, target = member.signals, member.service_time, member.age_target
-        still = math.exp(-spin_up / time)
-        workers += signals.leased * still + signals.arrival_rate * time * (1 - still)
-        age = max(0.0, signals.oldest_age - spin_up)  # nothing could be done in that time
-        workers += time * member.waiting / max(target - age, target / 2)
+    lines = [_Line.of(member, spin_up) for member in members]
+    workers = math.fsum(line.busy for line in lines)
+    for own in lines:
+        if own.items > 0:
+            others = (line.beside(own.items, own.left) for line in lines if line is not own)
+            workers = max(workers, own.items * own.time / own.left + math.fsum(others))
     return math.ceil(workers - 1e-9)
+
+
+class _Line(NamedTuple):
+    """A job, once the workers can work that are asked for now."""
+
+    time: float
+    rate: float
+    #: How many workers are busy on average, how many items wait, and within which time (s) all these are to
+    #: be begun.
+    busy: float
+    items: float
+    left: float
+
+    @classmethod
+    def of(cls, member: Member, spin_up: float) -> _Line:
+        """Look ahead. The number of busy workers tends to rate x time, by the part of runs that end."""
+        signals, time = member.signals, member.service_time
+        still = math.exp(-spin_up / time)
+        return cls(
+            time=time,
+            rate=signals.arrival_rate,
+            busy=signals.leased * still + signals.arrival_rate * time * (1 - still),
+            items=member.waiting + signals.due_soon,
+            left=time_left(member.age_target, signals.oldest_age, spin_up),
+        )
+
+    def beside(self, items: float, within: float) -> float:
+        """Return how many workers it takes on average while so many items of another job are begun."""
+        still = self.time / within * (1 - math.exp(-within / self.time))
+        begun = min(self.items + self.rate * within, items)
+        return self.busy * still + begun * self.time / within * (1 - still)
