@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.measure import Row
 from tests.autoscale.simulation.judge import HINDSIGHT, INT32, SEED, compare
-from tests.autoscale.simulation.loads import LOADS
+from tests.autoscale.simulation.sets import SETS
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
@@ -26,15 +26,20 @@ WITHIN, READY = "% begun within the target", "workers ready"
 
 
 async def autoscale(bench: Bench) -> list[Row]:
-    """Simulate each load under each rule: what was kept, with how many workers, in how many requests."""
+    """Simulate each load under each rule: what was kept, with how many workers, in how many requests.
+
+    Two sets: the loads on which the rule was tuned, and others that were held out.
+    """
+    loads = [(which, name) for which, its in SETS.items() for name in its]
     with ProcessPoolExecutor() as processes:
-        rows = processes.map(partial(_rows, short=bench.quick), LOADS)
+        rows = processes.map(partial(_rows, short=bench.quick), loads)
         return [row for its in rows for row in its]
 
 
-def _rows(name: str, *, short: bool) -> list[Row]:
-    verdicts = compare(LOADS[name](short=short))
-    rows = [_row(name, one) for one in verdicts if one.rule != INT32 or _differs(verdicts)]
+def _rows(load: tuple[str, str], *, short: bool) -> list[Row]:
+    which, name = load
+    verdicts = compare(SETS[which][name](short=short))
+    rows = [_row(which, name, one) for one in verdicts if one.rule != INT32 or _differs(verdicts)]
     if name in DRAWN:
         rows += [_series(name, one) for one in verdicts if one.rule != INT32]
     return rows
@@ -46,7 +51,7 @@ def _differs(verdicts: list[Verdict]) -> bool:
     return int32.worker_seconds != whole.worker_seconds
 
 
-def _row(load: str, one: Verdict) -> Row:
+def _row(which: str, load: str, one: Verdict) -> Row:
     outcome = one.outcome
     share = 100 * outcome.within()
     more = {
@@ -58,6 +63,7 @@ def _row(load: str, one: Verdict) -> Row:
     return Row(
         what=load,
         who=one.rule,
+        setting={"set": which.replace("_", " ")},
         unit=WITHIN,
         value=share,
         low=100 * outcome.worst_job(),

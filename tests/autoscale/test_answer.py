@@ -222,6 +222,12 @@ def test_units_that_are_coming_are_not_asked_for_again() -> None:
 def test_a_spin_up_longer_than_the_target_needs_a_reserve() -> None:
     seen = Signals(arrival_rate=2.4, service_time=5, ready=12, requested=12)
     assert wanted_workers(seen, POLICY, spin_up=30).for_rate == 12
+    assert wanted_workers(seen, POLICY, spin_up=300).for_rate == 13
+
+
+def test_a_rate_that_is_not_known_well_needs_a_larger_reserve() -> None:
+    seen = Signals(arrival_rate=2.4, arrival_error=0.1, service_time=5, ready=12, requested=12)
+    assert wanted_workers(seen, POLICY, spin_up=30).for_rate == 12
     assert wanted_workers(seen, POLICY, spin_up=300).for_rate == 14
 
 

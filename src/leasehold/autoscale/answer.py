@@ -231,7 +231,15 @@ def _for_rate(job: _Job, service_time: float) -> int:
     meanwhile = [_to_keep(job, service_time, 0.0, job.age_target, at) for at in moments]
     enough = min(always, max(stable, *meanwhile))
     if until > job.age_target:  # the backlog will tell too late: more may come than was measured
-        enough = fewest_workers(replace(demand, rate=demand.rate + job.deviations * job.error), wait=job.age_target, share=job.confidence)
+        less = -_RATE_ERROR * job.coming_rate * until
+        surely = replace(demand, rate=demand.rate + job.deviations * job.error)
+        enough = max(
+            enough,
+            min(
+                fewest_workers(surely, wait=job.age_target, share=job.confidence),
+                _to_keep(job, service_time, less, 0.0, until),
+            ),
+        )
     return max(1, enough)
 
 

@@ -1,12 +1,11 @@
-"""How fast items arrive: an average over as long a time as the rate seems to have gone on as before.
+"""How fast items arrive: an average over as long a time as the rate seems to have been the same.
 
-The counts of the last passes are a window, which grows for an hour at most. A rate goes on as before if it
-is the same, or changes along a line. If what is newer differs from that by more than chance explains, what
-is older is dropped. So after a jump the estimate follows with the second pass, as one count alone may be a
-burst, which comes once; while nothing changes it is as exact as an hour of counts allows; and a rate that
-grows is followed without a lag. This is adaptive windowing (Bifet and Gavaldà, 2007), with a test for counts:
-their square roots have the same variance at any rate (Anscombe, 1948). How much is chance follows from the
-dispersion of the counts, as items may arrive in batches.
+The counts of the last passes are a window, which grows for an hour at most. If the rate of its newer part
+differs from that of its older part by more than chance explains, the older part is dropped. So after a jump
+the estimate follows with the second pass, as one count alone may be a burst, which comes once; and while
+nothing changes it is as exact as an hour of counts allows. This is adaptive windowing (Bifet and Gavaldà,
+2007), with a test for counts: their square roots have the same variance at any rate (Anscombe, 1948). How
+much is chance follows from the dispersion of the counts, as items may arrive in batches.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Spread(NamedTuple):
 class Counts(NamedTuple):
     """What is remembered of the arrivals of a job."""
 
-    #: Counts while the rate seems to have gone on as before, the oldest first; older ones are merged.
+    #: Counts while the rate seems to have been the same, the oldest first; older ones are merged.
     window: Sequence[Count] = ()
     spread: Spread = Spread()
     #: The last count.
@@ -70,23 +69,13 @@ class Counts(NamedTuple):
     aside: Sequence[Count] = ()
 
 
-class _Line(NamedTuple):
-    """A rate that changes: by so much each second, since the middle of the window, which is so long ago."""
-
-    slope: float = 0.0
-    middle: float = 0.0
-    #: How many standard errors the slope is, and what one is.
-    clear: float = 0.0
-    error: float = 0.0
-
-
 def follow(known: Counts, count: Count) -> Counts:
     """Return what is known after one more count."""
     spread = _spread(known, count)
     # What is steadier than at random must not make chance look like a change.
     dispersion = max(1.0, known.spread.dispersion)
     window, aside = [*known.window], [*known.aside]
-    up = _change(_expected(window, dispersion), count, dispersion) if window else 0.0
+    up = _change(_sum(window), count, dispersion) if window else 0.0
     if up > 1 or (aside and up > HALF):
         begun = aside or _begun(window, count, dispersion)
         if not begun:
@@ -119,62 +108,36 @@ def arrivals(known: Counts) -> Arrivals:
     if seconds <= 0 or items <= 0:
         return Arrivals(variation=variation)
     rate = items / seconds
-    line = _trend(window, max(1.0, variation))
+    trend, lead = _slope(window, rate, max(1.0, variation))
     # The mean is that of the middle of the window: with a trend, the rate has gone on since.
-    now = min(max(rate + line.slope * line.middle, rate / 2), rate * 2)
-    error = math.hypot(math.sqrt(now * max(1.0, variation) / seconds), line.error * line.middle)
-    return Arrivals(now, line.slope, variation, error)
+    now = min(max(rate + trend * lead, rate / 2), rate * 2)
+    return Arrivals(now, trend, variation, math.sqrt(now * max(1.0, variation) / seconds))
 
 
 def _sum(counts: Sequence[Count]) -> Count:
     return Count(sum(one.seconds for one in counts), sum(one.items for one in counts))
 
 
-def _expected(window: Sequence[Count], dispersion: float) -> Count:
-    """Return the window as if its rate had always been what it is expected to be now."""
-    seconds, items = _sum(window)
-    line = _trend(window, dispersion)
-    return Count(seconds, max(0.0, items + line.slope * line.middle * seconds))
-
-
 def _begin(counts: Sequence[Count], dispersion: float) -> int:
-    """Return where the part begins in which the rate seems to go on as before."""
+    """Return where the part begins in which the rate seems to be the same."""
     begin = 0
-    while (cut := _cut(counts[begin:], dispersion)[0]) > 0:
-        line = _trend(counts[begin:], dispersion)
-        if line.clear:
-            # Along a curve, a line is soon no line any more.
-            cut, clear = _cut(_level(counts[begin:], line), dispersion, least=TREND / CHANGE)
-            if not cut:
-                break
+    while (cut := _cut(counts[begin:], dispersion)) > 0:
         begin += cut
     return begin
 
 
-def _level(counts: Sequence[Count], line: _Line) -> Sequence[Count]:
-    """Return the counts as they would be if the rate had not changed along a line."""
-    seconds, items = _sum(counts)
-    mean, ago = items / seconds, seconds - line.middle
-    found, at = list[Count](), -ago
-    for one in counts:
-        rate = mean + line.slope * (at + one.seconds / 2)
-        found.append(Count(one.seconds, one.items * mean / max(rate, mean / 10)))
-        at += one.seconds
-    return found
-
-
-def _cut(counts: Sequence[Count], dispersion: float, least: float = 1.0) -> tuple[int, float]:
-    """Return where the rate seems to have changed most clearly, 0: it has not; and how clearly."""
+def _cut(counts: Sequence[Count], dispersion: float) -> int:
+    """Return where the rate seems to have changed most clearly; 0: it has not."""
     total = _sum(counts)
     seconds, items = 0.0, 0.0
-    best, found = least, 0
+    best, found = 1.0, 0
     for place, one in enumerate(counts[:-1], 1):
         seconds, items = seconds + one.seconds, items + one.items
         after = Count(total.seconds - seconds, total.items - items)
         clear = abs(_change(Count(seconds, items), after, dispersion))
         if clear > best:
             best, found = clear, place
-    return found, best
+    return found
 
 
 def _change(before: Count, after: Count, dispersion: float) -> float:
@@ -193,8 +156,8 @@ def _spread(known: Counts, count: Count) -> Spread:
     if not known.last:
         return known.spread
     before = known.last[0]
-    both, expected = _sum((before, count)), _expected(known.window, max(1.0, dispersion))
-    rate = max(one.items / one.seconds for one in (both, expected) if one.seconds > 0)
+    both, window = _sum((before, count)), _sum(known.window)
+    rate = max(one.items / one.seconds for one in (both, window) if one.seconds > 0)
     chance = rate * (1 / count.seconds + 1 / before.seconds)
     if chance <= 0:
         return known.spread
@@ -202,37 +165,26 @@ def _spread(known: Counts, count: Count) -> Spread:
     # Counts of 0 and 1 say little.
     part = min(1.0, (before.items + count.items) / 2)
     mean = (counts * dispersion + part * min(difference, CHANGE**2 * max(1.0, dispersion))) / (counts + part)
-    return Spread(
-        round(min(counts + part, REMEMBERED), 3), round(min(max(mean, STEADIEST), WILDEST), 4)
-    )
+    return Spread(round(min(counts + part, REMEMBERED), 3), round(min(max(mean, STEADIEST), WILDEST), 4))
 
 
-def _trend(window: Sequence[Count], dispersion: float) -> _Line:
-    """Return the line along which the rate changes: none if chance, or one change, explains it as well.
+def _slope(window: Sequence[Count], rate: float, dispersion: float) -> tuple[float, float]:
+    """Return by how much the rate changes each second, and for how long (s) since the middle of the window.
 
-    One that would have begun below 0 is none, either.
+    0: no more than chance explains.
     """
-    line = _slope(window, dispersion)
-    if abs(line.clear) <= TREND or abs(line.clear) < CHANGE * _cut(window, dispersion, TREND / CHANGE)[1]:
-        return _Line()
-    seconds, items = _sum(window)
-    return line if items / seconds > line.slope * (seconds - line.middle) else _Line()
-
-
-def _slope(window: Sequence[Count], dispersion: float) -> _Line:
-    """Return the line that fits best (least squares)."""
     if len(window) < TRENDING:
-        return _Line()
+        return 0.0, 0.0
     ago, middles = 0.0, list[float]()
     for one in reversed(window):
         middles.append(-ago - one.seconds / 2)
         ago += one.seconds
     middles.reverse()
-    seconds, items = _sum(window)
-    middle = sum(at * one.seconds for at, one in zip(middles, window, strict=True)) / seconds
+    weight = sum(one.seconds for one in window)
+    middle = sum(at * one.seconds for at, one in zip(middles, window, strict=True)) / weight
     spread = sum((at - middle) ** 2 * one.seconds for at, one in zip(middles, window, strict=True))
-    if spread <= 0 or items <= 0:
-        return _Line()
+    if spread <= 0:
+        return 0.0, 0.0
     slope = sum((at - middle) * one.items for at, one in zip(middles, window, strict=True)) / spread
-    error = math.sqrt(items / seconds * dispersion / spread)
-    return _Line(slope, -middle, slope / error, error)
+    error = math.sqrt(rate * dispersion / spread)
+    return (slope, -middle) if abs(slope) > TREND * error else (0.0, 0.0)

@@ -91,6 +91,12 @@ def pooled(members: Sequence[Member]) -> tuple[Signals, JobPolicy]:
         oldest_age=max(member.signals.oldest_age * target / member.age_target for member in members),
         arrival_rate=total(in_items, rates),
         arrival_trend=total(in_items, [member.signals.arrival_trend for member in members]),
+        arrival_error=math.sqrt(
+            math.fsum(
+                (part * member.signals.arrival_error) ** 2
+                for part, member in zip(in_items, members, strict=True)
+            )
+        ),
         arrival_variation=variation / rate if rate > 0 else 1.0,
         service_time=mean,
         service_variation=max(0.0, square / mean**2 - 1),
@@ -111,6 +117,13 @@ def side_by_side(members: Sequence[Member], spin_up: float) -> int:
     All times are taken as exponential.
     """
     lines = [_Line.of(member, spin_up) for member in members]
+    seconds = math.fsum(
+        # less what the present runs still take
+        (member.signals.coming or 0.0) * spin_up - (member.signals.leased - line.kept) * line.time
+        for member, line in zip(members, lines, strict=True)
+    )
+    begun = _begun_in_turns(lines, seconds) if seconds > 0 else 0.0
+    lines = [line._replace(items=max(0.0, line.items - begun)) for line in lines]
     workers = math.fsum(line.busy for line in lines)
     for own in lines:
         if own.items > 0:
@@ -119,13 +132,24 @@ def side_by_side(members: Sequence[Member], spin_up: float) -> int:
     return math.ceil(workers - 1e-9)
 
 
+def _begun_in_turns(lines: Sequence[_Line], seconds: float) -> float:
+    """Return how many items of each job, or all that it has, so many seconds of workers begin."""
+    begun, time = 0.0, math.fsum(line.time for line in lines)
+    for line in sorted(lines, key=lambda line: line.items):
+        if (work := (line.items - begun) * time) >= seconds:
+            return begun + seconds / time
+        begun, seconds, time = line.items, seconds - work, time - line.time
+    return begun
+
+
 class _Line(NamedTuple):
     """A job, once the workers can work that are asked for now."""
 
     time: float
     rate: float
-    #: How many workers are busy on average, how many items wait, and within which time (s) all these are to
-    #: be begun.
+    #: How many of the runs of now still go on, how many workers are busy on average, how many items wait,
+    #: and within which time (s) all these are to be begun.
+    kept: float
     busy: float
     items: float
     left: float
@@ -138,8 +162,9 @@ class _Line(NamedTuple):
         return cls(
             time=time,
             rate=signals.arrival_rate,
+            kept=signals.leased * still,
             busy=signals.leased * still + signals.arrival_rate * time * (1 - still),
-            items=member.waiting + signals.due_soon,
+            items=member.waiting + signals.due_soon + signals.arrival_rate * spin_up,
             left=time_left(member.age_target, signals.oldest_age, spin_up),
         )
 
