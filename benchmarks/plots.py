@@ -324,8 +324,11 @@ PANELS = {
         Panel("flows", "The longest script call", _longest, "flows", what="longest script call"),
     ],
     "autoscale": [
-        Panel("autoscale", "Begun within the target", _kept, "autoscale", unit="% begun within the target"),
-        Panel("autoscale", "Workers", _spent, "autoscale", unit="% begun within the target"),
+        *(
+            Panel("autoscale", f"{title}, {which}", draws, "autoscale", set=which)
+            for which in ("tuned on", "held out")
+            for title, draws in (("Begun within the target", _kept), ("Workers", _spent))
+        ),
         *(
             Panel("autoscale", load, over_time, "autoscale", what=f"workers ready, {load}")
             for load in ("unannounced jump", "bursts", "a day", "feeding queues")
