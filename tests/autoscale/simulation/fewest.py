@@ -1,4 +1,4 @@
-"""The fewest worker-seconds of the short loads: what `judge.fewest` finds in half a minute."""
+"""The fewest worker-seconds of the short loads: what `judge.fewest` finds in a minute."""
 
 FEWEST = {
     "steady, small": 3_850,
@@ -17,4 +17,21 @@ FEWEST = {
     "several jobs": 53_015,
     "100,000 at once": 1_904_310,
     "one item": 330,
+    "down and up": 134_057,
+    "saw-tooth": 85_030,
+    "two days": 66_301,
+    "weekend": 13_259,
+    "heavy tail": 50_081,
+    "slow hours": 29_164,
+    "a shared database": 78_880,
+    "late reports": 43_470,
+    "uneven spin-up": 60_861,
+    "one an hour": 630,
+    "a batch a night": 167_770,
+    "a deploy": 142_800,
+    "a slow leak": 61_472,
+    "small and large": 42_880,
+    "clumps": 33_371,
+    "a long target": 119_493,
+    "a short target": 31_100,
 }
