@@ -174,6 +174,40 @@ async def test_a_part_that_fails_is_exit_code_1_and_the_server_5(
     assert "127.0.0.1:1" in outcome.error
 
 
+async def test_a_tier_that_was_removed_is_named_by_a_check_until_it_is_retired(
+    leasehold: Leasehold, file: Path, queue: AsyncWorkQueue
+) -> None:
+    await queue.add_items([Item(b"") for _ in range(30)])
+    assert (await leasehold("autoscale", str(file), "--once")).code == 0
+    [units] = asked(file)
+    change(file, "deployments.media", "deployments.pictures")
+    for _ in range(2):
+        outcome = await leasehold("autoscale", str(file), "--check")
+        assert outcome.code == 0
+        assert "warning: tier media/default: it is no longer in the configuration, and its" in outcome.error
+        assert f"was asked for {units} units last" in outcome.error
+    outcome = await leasehold("autoscale", str(file), "--retire", "media/default")
+    assert (outcome.code, outcome.error) == (
+        0,
+        f"forgot tier media/default (command), which was asked for {units} units last",
+    )
+    assert (await leasehold("autoscale", str(file), "--check")).err == ""
+    outcome = await leasehold("autoscale", str(file), "--retire", "media/default")
+    assert (outcome.code, outcome.error) == (
+        1,
+        "there is no tier 'media/default' that was removed from the file",
+    )
+
+
+async def test_a_check_without_a_server_says_so(leasehold: Leasehold, file: Path, redis_url: str) -> None:
+    change(file, f'url = "{redis_url}"', "")
+    outcome = await leasehold("autoscale", str(file), "--check", LEASEHOLD_URL="redis://127.0.0.1:1")
+    assert outcome.code == 0
+    assert outcome.error.startswith(
+        "the file was not compared with the tiers that have units: ConnectionLost"
+    )
+
+
 @pytest.mark.slow
 async def test_it_runs_until_a_signal_and_answers_over_http(file: Path, queue: AsyncWorkQueue) -> None:
     port = free_port()

@@ -13,11 +13,14 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Self
 
+from msgspec import structs
+
 from leasehold.autoscale.backends import open_backend as open_configured
 from leasehold.autoscale.leader import Leadership
 from leasehold.autoscale.parts import Parts
 from leasehold.autoscale.passes import Passes, reports_of
 from leasehold.autoscale.report import PassError, PassReport, read_report
+from leasehold.autoscale.retiring import Retirement, known_tiers, removed_tiers
 from leasehold.autoscale.state import State, digest_of
 from leasehold.describing import describe
 from leasehold.errors import InvalidArgument, LeaseholdError
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from leasehold.autoscale.backends import Backend
     from leasehold.autoscale.config import Config
     from leasehold.autoscale.leader import Turn
+    from leasehold.autoscale.retiring import KnownTier
     from leasehold.queue.queue import AsyncWorkQueue
 
 #: How long a copy that stops takes at most to hand over the lead (s).
@@ -83,6 +87,7 @@ class Autoscaler:
         self._clock = clock
         self._settings = digest_of(config)
         self._passes = Passes(config, open_backend=open_backend, clock=clock)
+        self._retirement = Retirement(config)
         self._queue = self._passes.queue_at(config.url, config.name, cluster=config.cluster)
         self._copy = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(3)}"
         self._leadership = Leadership(self._queue, copy=self._copy, every=config.every)
@@ -180,6 +185,41 @@ class Autoscaler:
             return None
         return read_report(state.report, age=now - state.at)
 
+    async def removed_tiers(self) -> list[KnownTier]:
+        """Return the tiers that were asked for units and that the configuration no longer has.
+
+        Raises:
+            LeaseholdError: If the server cannot be asked.
+        """
+        state = await self._leadership.read() or State()
+        return removed_tiers(self._config, state.tiers)
+
+    async def retire(self, name: str) -> tuple[list[KnownTier], tuple[PassError, ...]]:
+        """Forget the tiers of a name, as `media/spot`, that the configuration no longer has.
+
+        A tier of Kubernetes is asked for no units first.
+
+        Returns:
+            The tiers that were forgotten, and what went wrong. No tier, also if another copy makes a pass.
+
+        Raises:
+            LeaseholdError: If the server cannot be asked.
+        """
+        parts = Parts()
+        async with self._lock, self._leadership.turn(at_once=True) as turn:
+            if turn is None:
+                parts.fail("server", "another copy makes a pass at this moment: try again")
+                return [], tuple(parts.errors)
+            gone = [one for one in removed_tiers(self._config, turn.state.tiers) if one.name == name]
+            for one in gone:
+                await self._retirement.retire(one, parts)
+            keys = {one.key for one in gone}
+            left = {key: one for key, one in turn.state.tiers.items() if key not in keys}
+            if not await turn.keep(structs.replace(turn.state, tiers=left)):
+                return [], (PassError(part="server", problem="another copy has taken the lead: try again"),)
+            self._leadership.lead(turn.state)
+        return gone, tuple(parts.errors)
+
     async def close(self) -> None:
         """Hand over the lead, and close the back ends and the connections. Closing twice is fine.
 
@@ -187,6 +227,7 @@ class Autoscaler:
         """
         self.stop()
         await self._hand_over()
+        await self._retirement.close()
         await self._passes.close()
         await self._queue.close()
 
@@ -238,6 +279,7 @@ class Autoscaler:
         if not await turn.confirm():
             return self._lost()
         tiers = [] if planned is None else await self._passes.request(planned, sight, parts)
+        removed = await self._retirement.act(state.tiers, parts)
         report = PassReport(
             number=state.number + 1,
             at=turn.at,
@@ -253,6 +295,7 @@ class Autoscaler:
             settings=self._settings,
             plan=state.plan if planned is None else dict(planned.memory),
             jobs=sight.memory,
+            tiers={**removed, **known_tiers(self._config, state.tiers, tiers)},
             report=asdict(report),
         )
         if not await turn.keep(after):
@@ -273,6 +316,7 @@ class Autoscaler:
         except LeaseholdError as error:
             parts.fail("server", str(error))
             state, now = State(), time.time()
+        self._retirement.report(state.tiers, parts)
         sight = await self._passes.look(state, parts, dry_run=True)
         planned = self._passes.plan(sight, state, parts, now=now)
         return PassReport(

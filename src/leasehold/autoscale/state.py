@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leasehold.autoscale.liveness import Mark
+from leasehold.autoscale.retiring import KnownTier  # noqa: TC001 - msgspec reads the types when it runs
 from leasehold.log import Log
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     #: What `plan` is to be given, and for each job what `measure` is.
     plan: dict[str, Any] = msgspec.field(default_factory=dict)
     jobs: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+    #: The tiers that were asked for units, by their keys.
+    tiers: dict[str, KnownTier] = msgspec.field(default_factory=dict)
     #: The last report; None: there is none.
     report: dict[str, Any] | None = None
 

@@ -101,6 +101,11 @@ class ProcessBackend:
         #: How long the last unit lived that has failed at its start (s).
         self._lived = 0.0
 
+    @property
+    def count(self) -> int:
+        """How many units run, those included that are to leave, as far as was seen last."""
+        return sum(one.alive() for one in self._units.values())
+
     async def ready(self) -> int:
         """Return how many units are at work: registered, and neither quiet nor stopping.
 

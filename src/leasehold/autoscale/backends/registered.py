@@ -43,7 +43,7 @@ class Registered:
         for error in errors:
             if not isinstance(error, LeaseholdError):
                 raise error
-        if len(errors) == len(answers):
+        if errors and len(errors) == len(answers):
             raise BackendError(
                 backend, target, f"the registered workers cannot be read: {errors[0]}"
             ) from errors[0]

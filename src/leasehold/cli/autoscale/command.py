@@ -19,7 +19,8 @@ from leasehold.cli.options import number_option
 from leasehold.cli.server import AsJson, Code, command, fail, note
 from leasehold.cli.times import duration_option
 from leasehold.cli.worker.logs import set_up_logs
-from leasehold.errors import InvalidConfig
+from leasehold.describing import counted, describe
+from leasehold.errors import InvalidConfig, LeaseholdError
 from leasehold.log import Log
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 MAX_WORKERS, MAX_ITEMS = 1_000_000, 1_000_000_000
 #: What stands for one of a file's deployments in --worker.
 _WORKER = re.compile(r"(?:([A-Za-z0-9_-]{1,63})=)?([^=\s]+:[^=\s]+)", re.ASCII)
+#: How long `--check` waits for the server (s).
+COMPARE_SECONDS = 3.0
 _RATE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(?:/(s|m|h|d))?", re.ASCII)
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, None: 1.0}
 
@@ -73,6 +76,10 @@ async def run(
         bool, typer.Option("--dry-run", help="The same, but ask for nothing and change nothing.")
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
+    retire: Annotated[
+        str | None,
+        typer.Option(metavar="TIER", help="Forget a tier, DEPLOYMENT/NAME, that was removed from FILE."),
+    ] = None,
     as_json: AsJson = False,
 ) -> Code:
     """Run as many workers as the work of the queues needs, until SIGTERM or Ctrl-C.
@@ -86,7 +93,10 @@ async def run(
         return _refuse(error)
     if check:
         print_config(config, as_json=as_json)
+        await _compare(config)
         return Code.DONE
+    if retire is not None:
+        return await _retire(config, retire)
     if once or dry_run:
         return await _once(config, dry_run=dry_run, as_json=as_json)
     return await _run(config, as_json=as_json)
@@ -96,6 +106,37 @@ def _refuse(error: InvalidConfig) -> Code:
     for line in str(error).splitlines():
         note(line)
     return Code.USAGE
+
+
+async def _compare(config: Config) -> None:
+    """Name the tiers that the autoscaler's state has and the file does not."""
+    from leasehold.autoscale import Autoscaler
+
+    try:
+        async with Autoscaler(config) as autoscaler, asyncio.timeout(COMPARE_SECONDS):
+            removed = await autoscaler.removed_tiers()
+    except (LeaseholdError, TimeoutError) as error:
+        note(f"the file was not compared with the tiers that have units: {describe(error)}")
+        return
+    for one in removed:
+        ours = one.backend == "processes"
+        problem = "it is no longer in the file: the next pass stops its processes" if ours else one.problem
+        if ours or one.units:
+            note(f"warning: tier {one.name}: {problem}")
+
+
+async def _retire(config: Config, name: str) -> Code:
+    from leasehold.autoscale import Autoscaler
+
+    async with Autoscaler(config) as autoscaler:
+        gone, errors = await autoscaler.retire(name)
+    for one in gone:
+        note(f"forgot tier {one.name} ({one.backend}), which was asked for {counted(one.units, 'unit')} last")
+    for error in errors:
+        fail(f"{error.part}: {error.problem}", Code.MISSED)
+    if not gone and not errors:
+        return fail(f"there is no tier {name!r} that was removed from the file", Code.MISSED)
+    return Code.MISSED if errors else Code.DONE
 
 
 async def _once(config: Config, *, dry_run: bool, as_json: bool) -> Code:
