@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from leasehold.autoscale import Autoscaler, loop
+from leasehold.autoscale import Autoscaler, leader, loop
 from leasehold.worker import peers
+from leasehold.worker.connections import OwnConnections
 from tests.autoscale.scaling import Platform, make_config
 from tests.eventually import eventually
 from tests.queue.asking import until
@@ -21,6 +22,7 @@ from tests.queue.fixtures import tidy
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from leasehold import AsyncWorkQueue
     from leasehold.autoscale import Config, PassReport
 
 __all__ = ["tidy"]
@@ -102,17 +104,32 @@ def test_a_standby_takes_over_from_a_leader_that_is_killed_without_waiting_for_i
     assert (reports[0].number, reports[0].errors) == (1 if where == "in a pass" else 2, ())
 
 
+async def test_a_pass_waits_for_the_check_of_its_connections_that_is_under_way(queue: AsyncWorkQueue) -> None:
+    """Otherwise it notes nothing, and if it dies in that pass, the standby waits for its lease."""
+    await queue.queue_len()
+    own, found = OwnConnections(lambda: None), []
+
+    async def check() -> None:
+        await own.check([queue])
+        found.append(own.vouched(queue).connections)
+
+    await asyncio.gather(check(), check())
+    own.close()
+    assert found[0]
+    assert found == [found[0]] * 2
+
+
 async def test_a_leader_that_connects_anew_between_two_passes_says_so_at_once(
     redis_url: str, redis: Redis, name: str
 ) -> None:
     reports: list[PassReport] = []
-    async with Autoscaler(make_config(name, redis_url, every=HOUR), open_backend=Platform()) as leader:
-        running = asyncio.create_task(leader.run(on_report=reports.append))
+    async with Autoscaler(make_config(name, redis_url, every=HOUR), open_backend=Platform()) as one:
+        running = asyncio.create_task(one.run(on_report=reports.append))
         await eventually("it leads", lambda: bool(reports))
         before = (await state_of(redis, name))["connections"]
         assert before
-        for one in before:
-            await redis.client_kill_filter(_id=str(one))
+        for number in before:
+            await redis.client_kill_filter(_id=str(number))
 
         async def is_known() -> bool:
             now = (await state_of(redis, name))["connections"]
@@ -154,3 +171,31 @@ async def test_a_leader_that_was_taken_for_dead_during_a_pass_keeps_nothing(
         assert await state_of(redis, name) == kept
         second.stop()
         await running
+
+
+async def test_a_standby_that_leases_what_another_copy_has_led_since_gives_it_back(
+    redis_url: str, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped between its look and its lease, while another copy has made a pass."""
+    monkeypatch.setattr(leader, "STANDBY_TURNS", 0.0)
+    config = make_config(name, redis_url, every=HOUR)
+    async with (
+        Autoscaler(config, open_backend=Platform()) as first,
+        Autoscaler(config, open_backend=Platform()) as second,
+    ):
+        await first.once()
+        standby = second._leadership
+        assert await standby._is_free()
+        monkeypatch.setattr(standby, "_is_free", _true)
+        assert (await first.once()).number == 2
+        async with standby.turn() as turn:
+            assert turn is None
+        assert (await state_of(redis, name))["number"] == 2
+        again = first._leadership
+        again._follow()  # as it found the item leased by the standby
+        async with again.turn() as turn:
+            assert turn is not None, "no other copy has led"
+
+
+async def _true() -> bool:
+    return True

@@ -1,4 +1,4 @@
-"""Of any number of copies of the autoscaler one leads, and what it remembers outlives it."""
+"""Of any number of copies of the autoscaler one leads, and its memory outlives it. One concept."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, InvalidArgument, Item
 from leasehold.autoscale import Autoscaler, PassReport
+from leasehold.autoscale import leader as leader_module
 from tests.autoscale.scaling import Platform, add_items, make_config
 from tests.eventually import eventually
 from tests.queue.fixtures import Clock, clock, tidy
@@ -88,7 +89,12 @@ async def state_of(redis: Redis, name: str) -> dict[str, Any]:
     return state
 
 
-async def test_of_two_copies_one_makes_all_passes(copies: Callable[..., Copy]) -> None:
+async def test_of_two_copies_one_makes_all_passes(
+    copies: Callable[..., Copy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        leader_module, "STANDBY_TURNS", 1e6
+    )  # they share an event loop, which may stand still
     both = [copies().start(), copies().start()]
     await eventually("there were passes", lambda: max(len(one.reports) for one in both) >= 8)
     leader, standby = sorted(both, key=lambda one: -len(one.reports))
@@ -102,8 +108,9 @@ async def test_of_two_copies_one_makes_all_passes(copies: Callable[..., Copy]) -
 
 
 async def test_a_copy_that_starts_beside_a_leader_says_so_once(
-    copies: Callable[..., Copy], caplog: pytest.LogCaptureFixture
+    copies: Callable[..., Copy], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(leader_module, "STANDBY_TURNS", 1e6)
     leader = copies().start()
     await eventually("it leads", lambda: bool(leader.reports))
     with caplog.at_level(logging.INFO, "leasehold.autoscale"):

@@ -153,6 +153,8 @@ class Leadership:
         #: What was last seen of the item, and since when it has been so, by `time.monotonic()`.
         self._seen: object = None
         self._seen_since = time.monotonic()
+        #: The number and the leader of the state when this copy saw that it may lead.
+        self._free = (0, "")
         #: The lease of a turn that could not be released, as the server was away.
         self._left: Lease | None = None
         #: The last state that this copy has kept while it led.
@@ -182,8 +184,8 @@ class Leadership:
             yield None
             return
         turn = Turn(self._queue, lease, self._state_in(lease), copy=self._copy, lease_time=self._lease_time)
-        if self._leads and not at_once and turn.state.leader not in {"", self._copy}:
-            # It has taken the lead since this copy made its last pass, which was perhaps stopped for a while.
+        if not at_once and self._is_overtaken(turn.state):
+            # Another copy has led since this one has looked, or made its last pass: it was perhaps stopped.
             self._left = await turn.end()
             self._follow()
             yield None
@@ -199,6 +201,12 @@ class Leadership:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
             self._left = await turn.end()
+
+    def _is_overtaken(self, state: State) -> bool:
+        """Return whether another copy leads, by the state that was found when the item was leased."""
+        if self._leads:
+            return state.leader not in {"", self._copy}
+        return (state.number, state.leader) != self._free
 
     def lead(self, state: State) -> None:
         """Note that this copy has kept a state, so that it leads."""
@@ -271,13 +279,15 @@ class Leadership:
             self._seen = None  # the leader cannot reach the server either
             raise
         if found is None:
+            self._free = (0, "")
             return await self._queue.add_item(Item(b"", id=PASS_ID))
         now = time.monotonic()
         seen = (found.state, found.token, found.due)
         if seen != self._seen:
             self._seen, self._seen_since = seen, now
         state, _ = decode_state(found.data or b"")
-        if found.state == "waiting" and not state.leader:
+        self._free = (state.number, state.leader)
+        if found.state == "waiting" and state.leader in {"", self._copy}:
             return True
         return await self._has_died(found, state) or now - self._seen_since >= self._standby_time
 

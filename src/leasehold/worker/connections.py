@@ -139,6 +139,10 @@ class OwnConnections:
     async def _check(self, session: Session, same: Sequence[Session]) -> bool:
         self._watch(same)
         state = self._states.setdefault(session, _State())
+        async with state.checking:  # what another call is about to find out is waited for
+            return await self._check_state(state, session, same)
+
+    async def _check_state(self, state: _State, session: Session, same: Sequence[Session]) -> bool:
         if self._off is not None or not state.stale:
             return True
         before = state.vouched
@@ -181,6 +185,7 @@ class _State:
 
     def __init__(self) -> None:
         self.vouched = NOT_CHECKABLE
+        self.checking = asyncio.Lock()
         self.checked_at: float | None = None
         self._cuts: deque[float] = deque(maxlen=CUTS)
 
