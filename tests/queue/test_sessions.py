@@ -77,11 +77,15 @@ async def test_calls_go_on_with_a_session_that_is_replaced_and_its_connection_is
     assert replaced != before.id
     assert queue.session == replaced
     await asyncio.sleep(0.2)
-    monkeypatch.setattr("leasehold.queue.engine.UNUSED_SECONDS", 0.5)
+    monkeypatch.setattr("leasehold.queue.engine.UNUSED_SECONDS", 3600)
     proxy.resume()
     await asyncio.gather(*calls)
-    await asyncio.sleep(0.1)  # longer than until the timer looks next; the time without a call begins anew
+    looks = engine._unused_timer
+    assert looks is not None
+    await eventually("the time without a call begins anew", lambda: engine._unused_timer is not looks)
     assert await engine.run("counts")
+    monkeypatch.setattr("leasehold.queue.engine.UNUSED_SECONDS", 0.05)
+    engine.close_when_unused()
     await eventually("its connection is closed", lambda: not before.connections)
     assert before not in list(SESSIONS)
 
