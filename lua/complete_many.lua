@@ -10,7 +10,7 @@
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
---   entries  rest     id, token, fenced (1: accept only the current holder; else 0), …
+--   entries  rest     id, token, fenced (1: accept only the current holder; else 0; 2: as 0, and the flow run has recorded it), …
 -- Reply: a list with an entry per item: 1 completed by this call, 0 completed before, -1 rejected (the token
 --   is of an earlier incarnation or, if fenced, not the current one).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.

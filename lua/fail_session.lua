@@ -75,7 +75,7 @@ enter_waiting(held, true)
 in_chunks('HSET', ledger, new_records)
 leave_leased(held)
 if controlled then
-  lanes().drop_alarm(worker)
+  drop_alarm(worker)
 end
 wake_next()
 if ends then

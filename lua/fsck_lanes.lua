@@ -92,7 +92,7 @@ end
 
 local function check_levels()
   if redis.call('EXISTS', lanes_key, levels_key, held_key, control_key) == 0 then
-    redis.call('UNLINK', lanes().key_of('promoted')) -- nothing is promoted in a plain queue
+    redis.call('UNLINK', prefix .. ':promoted') -- nothing is promoted in a plain queue
     return
   end
   if redis.call('EXISTS', held_key) == 1 and not redis.call('ZSCORE', levels_key, '50') then
@@ -137,7 +137,7 @@ local function check_slots()
   local ids, ends = page_of('ZSCAN', deadlines)
   for i, found in ipairs(controlled and options_of(ids) or {}) do
     if found.group and is_ours(ends[i]) and has_data(ids[i]) then
-      local key = lanes().key_of('running:') .. found.group
+      local key = prefix .. ':running:' .. found.group
       if redis.call('ZADD', key, 'NX', ends[i], ids[i]) == 1 then
         repaired('lost_slot', ids[i])
       end

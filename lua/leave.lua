@@ -63,7 +63,7 @@ elseif is_accepted then
 end
 local returned = empty_inbox(inbox, 1000)
 if controlled then
-  lanes().drop_alarm(session)
+  drop_alarm(session)
 end
 wake_next()
 if returned < 1000 and not stays then

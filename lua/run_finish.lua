@@ -38,25 +38,30 @@ end
 
 -- Read of each run what most of its rows need.
 local function read_runs()
-  local names_of = {}
   for _, row in ipairs(rows) do
-    local run = row.run
+    local run, path = row.run, row.path
     if run then
-      local names = names_of[run]
-        or { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark' }
-      local parent = parent_of(row.path)
-      names_of[run], names[#names + 1] = names, 's:' .. row.path
+      local names = run.names
+      if not names then
+        names = { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path }
+        run.names = names
+      else
+        names[#names + 1] = 's:' .. path
+      end
+      local parent = parent_of(path)
       if parent then
         names[#names + 1], names[#names + 2] = 'j:' .. parent, 's:' .. parent
         names[#names + 1], names[#names + 2] = 'm:' .. parent, 'e:' .. parent
       else
-        names[#names + 1] = 'n:' .. row.path
+        names[#names + 1] = 'n:' .. path
       end
     end
   end
-  for run, names in pairs(names_of) do
-    read_fields(run, names)
-    heal_run(run)
+  for _, run in ipairs(opened_runs) do
+    read_fields(run, run.names)
+    if run.fields.adding then
+      heal_run(run)
+    end
   end
 end
 
@@ -172,6 +177,7 @@ read_runs()
 local all_exist = redis.call('EXISTS', unpack(data_keys)) == #ids
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
+local none_foreign = are_leases_ours(ids)
 local answers, completed, completed_at, failed, failed_at, seen = {}, {}, {}, {}, {}, {}
 for i, row in ipairs(rows) do
   local id, ending = row.id, row.kind == 'failed' and 'fail' or 'complete'
@@ -179,12 +185,15 @@ for i, row in ipairs(rows) do
   if ending == 'fail' then
     is_valid = is_current(id, tonumber(row.token), scores[i], records[i])
   else
-    is_valid = accepts_token(id, row.token, row.fenced == '1', records[i], scores[i])
+    is_valid = accepts_token(id, row.token, row.fenced == '1', records[i], scores[i], none_foreign)
       and (all_exist or redis.call('EXISTS', data_key(id)) == 1)
   end
   if is_valid and not seen[id] then
     seen[id] = true
     ending = is_full(row) and -2 or finish(row)
+    if row.run and is_marked(row.run, row.mark) and id == row.run.id .. '/' .. row.path then
+      row.fenced = '2' -- it was checked, and what became of it is recorded
+    end
   end
   if ending == 'complete' then
     completed_at[#completed_at + 1] = i

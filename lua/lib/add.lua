@@ -10,10 +10,19 @@
 
 local any_recent = any_rare and redis.call('ZCARD', recent_key) > 0
 
+-- Return the options in the fourth value of a row if they are only the stage of a flow run: these are stored as they are.
+local function only_stage(how)
+  local is_only = string.sub(how, 2, 9) == ':{"run":'
+    and string.find(how, '"', 11, true) == #how - 1
+    and string.byte(how, -1) == 125
+    and string.byte(how, -3) ~= 92 -- a backslash
+  return is_only and string.byte(how) < 50 and string.sub(how, 3)
+end
+
 -- Read the rows; returns their ids, the data keys with the data, how many of the keys exist that show that an id is in
--- use, whether all ids are different and to be added without a delay, and the answers if so.
+-- use, whether all ids are different and to be added without a delay, and if so the answers, and the options by id.
 local function read_rows(count, before)
-  local ids, values, keys, seen, plain, answers = {}, {}, {}, {}, true, {}
+  local ids, values, keys, seen, plain, answers, text_of = {}, {}, {}, {}, true, {}, {}
   for i = 1, count do
     local row = items + 4 * (i - 1)
     local id = ARGV[row + 1]
@@ -21,18 +30,18 @@ local function read_rows(count, before)
     ids[i], values[2 * i - 1], values[2 * i] = id, key, ARGV[row + 2]
     keys[3 * i - 2], keys[3 * i - 1] = key, prefix .. ':lease:' .. id
     keys[3 * i] = prefix .. ':leased_by_session:' .. id
-    plain = plain
-      and not seen[id]
-      and not before[i]
-      and ARGV[row + 3] == '0'
-      and #ARGV[row + 4] == 1
+    plain = plain and not seen[id] and not before[i] and ARGV[row + 3] == '0'
+    if plain and #ARGV[row + 4] > 1 then
+      text_of[id] = only_stage(ARGV[row + 4])
+      plain = text_of[id]
+    end
     seen[id], answers[i] = true, 1
   end
   local exist = 0
   for from = 1, #keys, 1000 do
     exist = exist + redis.call('EXISTS', unpack(keys, from, math.min(from + 999, #keys)))
   end
-  return ids, values, exist, plain, answers
+  return ids, values, exist, plain, answers, text_of
 end
 
 -- Return whether any client may be working on an item.
@@ -152,17 +161,17 @@ end
 -- all ids new.
 local function add_rows(before)
   local count = (#ARGV - items) / 4
-  local ids, values, exist, plain, answers = read_rows(count, before)
+  local ids, values, exist, plain, answers, text_of = read_rows(count, before)
   local added, stored, waiting, later, due_at = ids, values, ids, nil, nil
-  local text_of, window_of, replaced = nil, nil, {}
+  local window_of, replaced = nil, {}
   if not plain or exist > 0 or any_recent then
     answers, added, stored, waiting, later, due_at, text_of, window_of, replaced =
       place_rows(ids, values, before, exist)
   end
   if #added > 0 then
     local earlier = find_earlier(added, exist == 0)
-    if any_options() or (text_of and next(text_of)) then
-      write_options(added, text_of or {})
+    if any_options() or next(text_of) then
+      write_options(added, text_of)
     end
     enter_waiting(waiting, false)
     if later and later[1] then

@@ -13,7 +13,9 @@ local function find_earlier(ids, no_keys)
   local scores = read_in_chunks('ZMSCORE', deadlines, ids)
   local due = any_rare and read_in_chunks('ZMSCORE', scheduled, ids) or {}
   local records = read_in_chunks('HMGET', ledger, ids)
-  local any = not no_keys or any_facts or any_cancelled
+  local any = not no_keys
+    or any_cancelled
+    or (any_facts and redis.call('EXISTS', errors, progress_key) > 0)
   for i = 1, #ids do
     any = any or scores[i] or due[i] or records[i]
   end

@@ -1,6 +1,7 @@
 -- Complete items: remove their data and all bookkeeping.
 --
--- The rows come after `entries`, as in `complete_many`: id, token, fenced. Removing the data decides. Before it only
+-- The rows come after `entries`, as in `complete_many`: id, token, fenced. If that is 2, the flow run of the item has recorded its
+-- end. Removing the data decides. Before it only
 -- results are written; after it a clean or a lease of the id finds what is left, as after a foreign completion.
 --
 -- Needs: entries, prefix, queue, scheduled, ledger, deadlines
@@ -57,12 +58,12 @@ local function leave_places(places)
 end
 
 -- Remove items with all their bookkeeping: `keys` are those of their data and leases, `leased` the ids under lease, and
--- `places` where the others wait; `answer_of`: see `forget_facts`. Call it after `check_processing`, and tell the watchers
+-- `places` where the others wait; `answer_of`, `asked`: see `forget_facts`. Call it after `check_processing`, and tell the watchers
 -- after it.
-local function remove_items(ids, leased, places, keys, answer_of)
+local function remove_items(ids, leased, places, keys, answer_of, asked)
   note_options(leased)
   in_chunks('UNLINK', nil, keys) -- decides
-  forget_facts(ids, answer_of)
+  forget_facts(ids, answer_of, asked)
   in_chunks('HDEL', ledger, ids)
   if places[1] then
     leave_places(places)
@@ -98,7 +99,7 @@ local function complete()
   local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
   local answers = answer_rows(ids, records, scores)
   local leased, finished, handled, places, keys, results = {}, {}, {}, {}, {}, {}
-  local count = 0
+  local count, asked = 0, {}
   for i = 1, #ids do
     local id = ids[i]
     if answers[i] == 1 and #ARGV[entries + 3 * i] > 1 then
@@ -108,6 +109,7 @@ local function complete()
     if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not handled[id] then
       count = count + 1
       handled[id], finished[count] = answers[i], id
+      asked[#asked + 1] = ARGV[entries + 3 * i] ~= '2' and id or nil
       keys[3 * count - 2], keys[3 * count - 1] = data_key(id), prefix .. ':lease:' .. id
       keys[3 * count] = prefix .. ':leased_by_session:' .. id
       if scores[i] then
@@ -133,7 +135,7 @@ local function complete()
   for _, i in ipairs(results) do
     store_result(ids[i], ARGV[entries + 3 * i])
   end
-  remove_items(finished, leased, places, keys, handled)
+  remove_items(finished, leased, places, keys, handled, asked)
   notify_watchers(finished)
   return answers
 end

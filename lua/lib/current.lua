@@ -14,8 +14,9 @@ local function is_current(id, token, score, record)
     and redis.call('EXISTS', data_key(id)) == 1
 end
 
--- Return whether a token (a text) is one of the item's incarnation or, if `fenced`, that of the current holder.
-local function accepts_token(id, token, fenced, record, score)
+-- Return whether a token (a text) is one of the item's incarnation or, if `fenced`, that of the current holder. `none_foreign`:
+-- `are_leases_ours` has said so.
+local function accepts_token(id, token, fenced, record, score, none_foreign)
   token = tonumber(token)
   -- Reading the rest of the record would cost a µs.
   local first, last = string.match(record or '', '^(%d+) (%d+)')
@@ -23,5 +24,6 @@ local function accepts_token(id, token, fenced, record, score)
   if not (first and token >= first and token <= last) then
     return false
   end
-  return not fenced or (is_ours(score) and token == last and not foreign_lease_left(id))
+  return not fenced
+    or (is_ours(score) and token == last and (none_foreign or not foreign_lease_left(id)))
 end

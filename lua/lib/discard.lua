@@ -21,8 +21,8 @@ end
 -- Return which of these items have expired, if they are not leased: id -> true.
 local function late_among(ids)
   local over = {}
-  for i, found in ipairs(lanes().options_of(ids)) do
-    over[ids[i]] = is_late(ids[i], found) or nil
+  for i, text in ipairs(option_texts(ids)) do
+    over[ids[i]] = string.find(text or '', '"expires"') and is_late(ids[i], read_options(text))
   end
   return over
 end

@@ -6,7 +6,7 @@
 -- written there and cannot be read counts as no options.
 --
 -- Needs: options, errors
--- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, options_of, traces_of, options_text, write_options
+-- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts, options_of, placed, traces_of, options_text, write_options
 
 local any_facts = any_rare and redis.call('EXISTS', options, errors, progress_key) > 0
 if any_facts then
@@ -36,24 +36,26 @@ local function read_options(text)
   }
 end
 
--- Forget the facts of items that have ended. `answer_of`: id -> 1 if it was completed.
+-- Forget the facts of items that have ended. `answer_of`: id -> 1 if it was completed. `asked`: those of them
+-- whose flow runs may not have recorded it; nil: all.
 --
 -- Those are noted that are of a stage of a flow run which has not ended, or that were removed although it is done: see
 -- `run_settle`. The note of an item that was completed ends in NUL.
-local function forget_facts(ids, answer_of)
+local function forget_facts(ids, answer_of, asked)
   if any_facts then
-    for i, text in ipairs(read_in_chunks('HMGET', options, ids)) do
+    asked = asked or ids
+    for i, text in ipairs(read_in_chunks('HMGET', options, asked)) do
       local of_run = string.find(text or '', '"run"') and read_options(text).run or ''
       local home, id, path = string.match(of_run, '^(%Z+)%z(%Z+)%z(%Z*)')
       if home then
         local found = redis.pcall('HMGET', home .. ':run:' .. id, 's:' .. path, 'j:' .. path)
-        local stage, is_done = found[1], answer_of and answer_of[ids[i]] == 1
+        local stage, is_done = found[1], answer_of and answer_of[asked[i]] == 1
         if
           stage == 'w'
           or (stage == 'x' and not string.find(found[2] or '', '^(%d+) %1 '))
           or (not answer_of and (stage == 'x' or stage == 'd'))
         then
-          redis.call('HSET', unsettled_key, ids[i], of_run .. (is_done and '\0' or ''))
+          redis.call('HSET', unsettled_key, asked[i], of_run .. (is_done and '\0' or ''))
         end
       end
     end
@@ -78,9 +80,20 @@ local function any_options()
   return any_facts and redis.call('HLEN', options) > 0
 end
 
+-- Return the text of the options of each item, or false; nothing if no item has any.
+local function option_texts(ids)
+  return any_facts and read_in_chunks('HMGET', options, ids) or {}
+end
+
+-- Return whether any of the items may have a level or a group, and so belong to a lane.
+local function placed(ids)
+  local texts = any_facts and cjson.encode(option_texts(ids))
+  return texts and (string.find(texts, '"l', 1, true) or string.find(texts, '"g', 1, true))
+end
+
 -- Return a table of options for each item, an empty one if it has none.
 local function options_of(ids)
-  local texts, found = any_options() and read_in_chunks('HMGET', options, ids) or {}, {}
+  local texts, found = option_texts(ids), {}
   for i = 1, #ids do
     found[i] = texts[i] and read_options(texts[i]) or {}
   end
@@ -90,8 +103,8 @@ end
 -- Return the trace of each item, or false; nil if none has one. Of the stage of a flow run it is the trace, if it has one, a
 -- line feed and the reference.
 local function traces_of(ids)
-  local texts, traces, any = any_options() and read_in_chunks('HMGET', options, ids) or {}, {}, nil
-  for i, text in ipairs(texts) do
+  local traces, any = {}, nil
+  for i, text in ipairs(option_texts(ids)) do
     local found = text and string.find(text, '"[tr]') and read_options(text) or {}
     traces[i] = found.run and (found.trace or '') .. '\n' .. found.run or found.trace or false
     any = any or traces[i]

@@ -5,7 +5,7 @@
 -- key disappears early, the item is free at once.
 --
 -- Needs: prefix, deadlines
--- Gives: foreign_lease_left, watch_foreign, is_ours
+-- Gives: foreign_lease_left, are_leases_ours, watch_foreign, is_ours
 
 -- Return in how many ms a foreign lease on this item expires; nil: there is none.
 local function foreign_lease_left(id)
@@ -20,6 +20,17 @@ local function foreign_lease_left(id)
     end
   end
   return nil
+end
+
+-- Return whether no client of another library has leased any of these items, asked with one command. A key of another type
+-- is no lease.
+local function are_leases_ours(ids)
+  for _, holder in ipairs(redis.call('MGET', unpack(lease_keys_of(ids)))) do
+    if holder and string.sub(holder, 1, 3) ~= 'lh:' then
+      return false
+    end
+  end
+  return true
 end
 
 -- Watch the lease of a foreign client that expires in `left` ms.

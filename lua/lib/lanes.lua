@@ -145,14 +145,6 @@ local function read_alarm(at)
   return due <= at and due + 50 >= read_clock(), who
 end
 
--- Have another session ask when time permits more, if this one was to.
-local function drop_alarm(holder)
-  local _, who = read_alarm(0)
-  if who == holder then
-    redis.call('UNLINK', key_of('alarm'))
-  end
-end
-
 -- Move an id out of its lane into the queue of this name, where it wakes one session.
 local function wake(one, name)
   local promoted, lease_key = name .. ':promoted', name .. ':lease:' .. one.of_id
@@ -330,7 +322,6 @@ local function lanes()
     lane_state = {
       kept_keys = {},
       group_of = {},
-      key_of = key_of,
       turns_key = turns_key,
       lane_of = lane_of,
       split_member = split_member,
@@ -341,7 +332,6 @@ local function lanes()
       enter_lanes = enter_lanes,
       leave_lanes = leave_lanes,
       read_alarm = read_alarm,
-      drop_alarm = drop_alarm,
       promote = promote,
       note_groups = note_groups,
       free_slots = free_slots,

@@ -14,8 +14,10 @@ local function open_run(home, id)
   local key = home .. ':run:' .. id
   local run = opened_runs[key]
   if not run then
-    run = { home = home, id = id, key = key, fields = {}, changed = {}, changes = 0 }
-    run.added, run.dropped, run.rest, run.definitions = {}, {}, {}, {}
+    -- All in one constructor: a table that grows costs as much as the rest.
+    -- stylua: ignore
+    run = { home = home, id = id, key = key, fields = {}, changed = {}, changes = 0, added = {}, dropped = {}, rest = {},
+      definitions = {}, names = nil, is_in = false, is_healed = false, idle = false, ends = false }
     opened_runs[key], opened_runs[#opened_runs + 1] = run, run
   end
   return run
@@ -23,14 +25,19 @@ end
 
 -- Read those of these fields that were not read.
 local function read_fields(run, names)
-  local unread, fields = {}, run.fields
-  for _, name in ipairs(names) do
+  local unread, fields, count = {}, run.fields, 0
+  for i = 1, #names do
+    local name = names[i]
     if fields[name] == nil then
-      unread[#unread + 1], fields[name] = name, false
+      count = count + 1
+      unread[count], fields[name] = name, false
     end
   end
-  for i, value in ipairs(read_in_chunks('HMGET', run.key, unread)) do
-    fields[unread[i]] = value
+  if count > 0 then
+    local values = read_in_chunks('HMGET', run.key, unread)
+    for i = 1, count do
+      fields[unread[i]] = values[i]
+    end
   end
 end
 
@@ -64,21 +71,21 @@ local function stage_definition(run, path)
   return run.definitions[path]
 end
 
--- Return the numbers in a field.
+-- Return the numbers in a field. Who changes them calls `set_counts`.
 local function counts_of(run, name)
+  local found = run_field(run, name)
+  if type(found) == 'table' then
+    return found
+  end
   local counts = {}
-  for number in string.gmatch(run_field(run, name) or '', '%d+') do
+  for number in string.gmatch(found or '', '%d+') do
     counts[#counts + 1] = tonumber(number)
   end
   return counts
 end
 
 local function set_counts(run, name, counts)
-  local texts = {}
-  for i, number in ipairs(counts) do
-    texts[i] = string.format('%.0f', number)
-  end
-  set_run(run, name, table.concat(texts, ' '))
+  set_run(run, name, counts) -- `write_run` makes them a text
 end
 
 -- Return the path of the stage whose child this is; nil: it is no child.
@@ -88,11 +95,7 @@ end
 
 -- Count the stages and children that have not ended.
 local function add_active(run, number)
-  set_run(
-    run,
-    'active',
-    string.format('%.0f', (tonumber(run_field(run, 'active') or 0) or 0) + number)
-  )
+  set_run(run, 'active', (tonumber(run_field(run, 'active') or 0) or 0) + number) -- `write_run` makes it a text
 end
 
 -- Return a reference as the items of a run carry it: the run's mark tells them from those of an earlier run of its id.
@@ -118,22 +121,25 @@ end
 -- Have an item of a stage or a child added. `again`: it may have been added, and may have ended otherwise. The field `adding`
 -- has the paths, each followed by NUL, until all are added: see `heal_run`.
 local function add_stage_item(run, path, found, again)
-  local trace = run_field(run, 'trace')
-  local carried = { run = reference_of_stage(run, path) }
+  local trace, level = run_field(run, 'trace'), nil
   if not found.foreign then -- clients of other libraries see no level and no group
-    local level = (found.level or 0) + (tonumber(run_field(run, 'level') or 0) or 0)
-    level = math.max(-9, math.min(9, level))
-    carried.level, carried.group = level ~= 0 and level or nil, found.group
+    level = (found.level or 0) + (tonumber(run_field(run, 'level') or 0) or 0)
+    level = level ~= 0 and math.max(-9, math.min(9, level)) or nil
   end
-  carried.trace = trace and trace ~= '' and trace or nil
-  carried.expires_in = found.expires_in
+  local carried = {
+    run = reference_of_stage(run, path),
+    level = level,
+    group = not found.foreign and found.group or nil,
+    trace = trace and trace ~= '' and trace or nil,
+    expires_in = found.expires_in,
+  }
   opened_runs.added = opened_runs.added + 1
   run.added[#run.added + 1] = {
     path = path,
     queue = found.queue or run.home,
     id = run.id .. '/' .. path,
     data = found.data or '',
-    delay = string.format('%.0f', found.delay or 0),
+    delay = found.delay and string.format('%.0f', found.delay) or '0',
     how = '0:' .. cjson.encode(carried),
     again = again,
   }

@@ -100,12 +100,18 @@ end
 local function fail_refused(run)
   local known, is_over = known_refusals, false
   while not is_over do
-    local added, failed = run.added, {}
-    run.added = {}
+    local added, failed, any = run.added, {}, false
     for _, one in ipairs(added) do
       if known[one.queue] == nil then
         known[one.queue] = why_refused(one.queue) or false
       end
+      any = any or known[one.queue]
+    end
+    if not any then
+      return
+    end
+    run.added = {}
+    for _, one in ipairs(added) do
       local list = known[one.queue] and one.path ~= '' and failed or run.added
       list[#list + 1] = one
     end
@@ -121,12 +127,15 @@ end
 
 -- Note which items a step adds, as it may be interrupted before it has: see `heal_run`.
 local function note_adding(run)
-  local paths = {}
-  for i, one in ipairs(run.added) do
-    paths[i] = one.path .. '\0'
-  end
-  if paths[1] then
+  local added = run.added
+  if added[2] then
+    local paths = {}
+    for i, one in ipairs(added) do
+      paths[i] = one.path .. '\0'
+    end
     set_run(run, 'adding', table.concat(paths))
+  elseif added[1] then
+    set_run(run, 'adding', added[1].path .. '\0')
   end
   if run_field(run, 'adding') then
     drop_from_run(run, 'adding')
@@ -203,14 +212,27 @@ local function publish_end(run)
   end
 end
 
+-- Return a value as it is stored.
+local function stored_value(value)
+  if type(value) == 'table' then
+    local texts = {}
+    for i, number in ipairs(value) do
+      texts[i] = string.format('%.0f', number)
+    end
+    return table.concat(texts, ' ')
+  end
+  return type(value) == 'number' and string.format('%.0f', value) or value
+end
+
 -- Write the fields of a run, all at once.
 local function write_run(run)
   if run.stale then
     redis.call('UNLINK', run.key) -- what another caller has stored of a run of this id
   end
-  local values = {}
+  local values, count = {}, 0
   for name, value in pairs(run.changed) do
-    values[#values + 1], values[#values + 2] = name, value
+    values[count + 1], values[count + 2] = name, stored_value(value)
+    count = count + 2
   end
   if run.reopens then
     redis.call('PERSIST', run.key)
@@ -310,7 +332,10 @@ local function commit_runs(goes_on)
   end
   for _, there in ipairs(queues) do
     for from = 1, #by_queue[there], 1000 do
-      local rows = { unpack(by_queue[there], from, math.min(from + 999, #by_queue[there])) }
+      local rows = by_queue[there]
+      if #rows > 1000 then
+        rows = { unpack(rows, from, math.min(from + 999, #rows)) }
+      end
       local refused = add_to(there, rows)
       if refused then
         return refused
@@ -318,7 +343,9 @@ local function commit_runs(goes_on)
     end
   end
   for _, run in ipairs(opened_runs) do
-    in_chunks('HDEL', run.key, run.dropped)
+    if run.dropped[1] then
+      in_chunks('HDEL', run.key, run.dropped)
+    end
     if run.ends then
       publish_end(run)
     end

@@ -68,7 +68,8 @@ end
 -- Note in which state a stage or a child has ended.
 local function note_end(run, path, state)
   set_run(run, 's:' .. path, state)
-  set_run(run, 't:' .. path, string.format('%.0f', read_clock()))
+  opened_runs.time = opened_runs.time or string.format('%.0f', read_clock())
+  set_run(run, 't:' .. path, opened_runs.time)
 end
 
 -- Enter the next children of a stage that has fanned out, as many as one call may add. Returns whether some are left.
@@ -132,6 +133,12 @@ end
 -- the stages that follow were told that this one can never be entered.
 local function arrive(run, name, edge, reason, todo)
   local found = stage_definition(run, name)
+  if edge == 2 and not found.of then -- its only edge
+    if not run_field(run, 's:' .. name) then
+      enter_stage(run, name, todo)
+    end
+    return
+  end
   local of, policy = found.of or 1, found.join or 'all'
   local counts = of > 1 and counts_of(run, 'i:' .. name) or {}
   for i = #counts + 1, 4 do

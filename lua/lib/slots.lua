@@ -5,7 +5,7 @@
 
 -- Read what `free_leases` needs to know of the options of items. Call it before they are forgotten.
 local function note_options(ids)
-  if any_facts then
+  if placed(ids) then
     lanes().note_groups(ids)
   end
 end
@@ -19,7 +19,7 @@ end
 
 -- Free what leases have used of the limits of groups and of shared limits.
 local function free_leases(ids)
-  if controlled or any_facts then
+  if controlled or lane_state then
     lanes().free_slots(ids)
   end
 end

@@ -5,7 +5,7 @@
 
 -- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of them is the first to be leased.
 local function enter_waiting(ids, front)
-  if controlled or any_facts then
+  if controlled or placed(ids) then
     lanes().enter_lanes(ids, front)
   elseif front then
     in_chunks('RPUSH', queue, reversed(ids))
