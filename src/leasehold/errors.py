@@ -258,11 +258,15 @@ class NotAStage(FlowError):
         function: The name of the function.
     """
 
-    def __init__(self, function: str) -> None:
+    def __init__(self, function: str, problem: str = "") -> None:
         self.function = function
         super().__init__(
-            f"{function} was called outside of a stage of a flow run, or in a batch, which has several: "
-            "each item has its own `Lease.stage`"
+            f"{function} was called "
+            + (
+                problem
+                or "outside of a stage of a flow run, or in a batch, which has several: "
+                "call `StageContext.of(lease)` for each of `current_run().leases`"
+            )
         )
 
 

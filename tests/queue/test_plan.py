@@ -16,6 +16,17 @@ CHECK = StagePlan("check", "q", b'{"n": 1.10}')
 CHILDREN = (ChildPlan("q", b"1", 2, "g", 30), ChildPlan("r", b"2", foreign=True))
 
 
+def layers(count: int, width: int) -> list[StagePlan]:
+    """Return stages of which each follows all of the layer before."""
+    before: tuple[str, ...] = ()
+    stages = []
+    for layer in range(count):
+        names = tuple(f"s{layer}.{i}" for i in range(width))
+        stages += [StagePlan(name, "q", after=before) for name in names]
+        before = names
+    return stages
+
+
 @pytest.mark.parametrize(
     ("plan", "problem"),
     [
@@ -42,6 +53,7 @@ CHILDREN = (ChildPlan("q", b"1", 2, "g", 30), ChildPlan("r", b"2", foreign=True)
         (plan_of(StagePlan("b", children=(ChildPlan("", b""),))), "has a child without a queue"),
         (plan_of(CHECK, *(StagePlan(f"{i}", "q", after=("check",)) for i in range(251))), "251 successors"),
         (plan_of(*(StagePlan(f"{i}", "q") for i in range(2001))), "it has 2,001 stages"),
+        (plan_of(*layers(10, 16)), "more than 2,000 edges come after stage 's0.0'"),
         (plan_of(StagePlan("a", "q", b"\xff")), "stage 'a': data: got"),
         (Plan((CHECK,), lookup={"guilds": ["1"] * 251}), "more than 250 values"),
     ],
@@ -50,6 +62,12 @@ def test_a_graph_that_cannot_run_is_refused(plan: Plan, problem: str) -> None:
     with pytest.raises(InvalidFlow, match=problem.replace("(", r"\(")) as caught:
         plan.fields()
     assert caught.value.flow == plan.flow
+
+
+def test_a_long_chain_and_few_wide_layers_are_not_refused() -> None:
+    chain = [StagePlan("0", "q"), *(StagePlan(f"{i}", "q", after=(f"{i - 1}",)) for i in range(1, 2000))]
+    for stages in (chain, layers(9, 15)):
+        assert plan_of(*stages).fields()
 
 
 def test_a_plan_is_read_as_it_was_written() -> None:

@@ -16,9 +16,13 @@ from leasehold import (
     NotAStage,
     Provided,
     Reject,
+    RetryPolicy,
+    StageContext,
     TaskQueue,
     correlation_id,
+    current_run,
     current_stage,
+    once,
 )
 from leasehold.queue.runs.stages import StageRef
 from leasehold.tasks.wire import data_of
@@ -308,8 +312,40 @@ async def test_maintenance_settles_stages_whose_items_were_cancelled_or_dropped(
     assert (await states(queue, "lost"))["one"] == "f"
 
 
+async def test_a_step_of_one_item_of_a_batch_is_done_once(tasks: TaskQueue) -> None:
+    charged: list[int] = []
+
+    def charge(amount: int) -> int:
+        charged.append(amount)
+        return 10 * amount
+
+    @tasks.task(batch=10, retry=RetryPolicy(attempts=2, first=0))
+    async def pay(amounts: list[int]) -> list[int]:
+        leases = current_run().leases
+        receipts = [
+            await StageContext.of(lease).once("charge", charge, amount)
+            for lease, amount in zip(leases, amounts, strict=True)
+        ]
+        if leases[0].attempt == 1:
+            raise ConnectionError("after the charges")
+        return receipts
+
+    queue = tasks.queue
+    await start(
+        queue,
+        stage(queue, "one", call("pay", amounts=1)),
+        stage(queue, "two", call("pay", amounts=2)),
+    )
+    async with working(new_worker(tasks)):
+        await ended(queue)
+    assert [await field(queue, f"r:{name}") for name in ("one", "two")] == ["10", "20"]
+    assert sorted(charged) == [1, 2]
+
+
 def add_one(n: int) -> int:
     """Run in a separate process."""
+    with pytest.raises(NotAStage, match=r"in a separate process, .*: use run_in='thread'"):
+        asyncio.run(once("part", int, "1"))
     assert current_stage().path == "first"
     assert correlation_id.get() == "c"
     return n + int(current_stage().inputs["n"])

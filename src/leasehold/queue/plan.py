@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MAX_STAGES = 2_000
 MAX_SUCCESSORS = 250
 MAX_LOOKUP_VALUES = 250
+#: How many edges the end of one stage may decide at once, as the failure of the first one of a chain does.
+MAX_EDGES_AFTER = 2_000
 #: How many children a stage fans out to at most.
 MAX_CHILDREN = 1_000_000
 #: The longest id of a run, and the longest name of a stage, in bytes of UTF-8.
@@ -365,6 +367,29 @@ def _problems(plan: Plan) -> Iterator[str]:
     loop = _loop({stage.name: stage.then for stage in stages})
     if loop:
         yield f"it has a loop: {' → '.join(loop)}"
+    yield from _too_wide(stages)
+
+
+def _too_wide(stages: Sequence[StagePlan]) -> Iterator[str]:
+    """Yield which stage has too many edges after it: a script decides them in one step if the stage fails."""
+    then = {stage.name: stage.then for stage in stages}
+    if sum(map(len, then.values())) <= MAX_EDGES_AFTER:
+        return
+    for stage in stages:
+        if stage.after:
+            continue  # those before it have more
+        edges, found, todo = 0, {stage.name}, [stage.name]
+        while todo and edges <= MAX_EDGES_AFTER:
+            after = then.get(todo.pop(), ())
+            edges += len(after)
+            todo += (name for name in after if name not in found)
+            found.update(after)
+        if edges > MAX_EDGES_AFTER:
+            yield (
+                f"more than {MAX_EDGES_AFTER:,} edges come after stage {stage.name!r}, and its end may "
+                "decide all at once: join stages by one without a queue, or let a stage fan out instead"
+            )
+            return
 
 
 def _problems_of(stage: StagePlan, known: set[str]) -> Iterator[str]:

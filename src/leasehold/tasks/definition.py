@@ -17,6 +17,7 @@ from leasehold.queue.encoding import check_group
 from leasehold.queue.limits import DeclaredLimit
 from leasehold.queue.schedules import Declaration
 from leasehold.tasks.arguments import Arguments
+from leasehold.tasks.fitting import fits, list_of, name_of
 from leasehold.tasks.wire import data_of
 from leasehold.worker.handler import check_run_in, signature_of
 from leasehold.worker.returns import FanOut, Next
@@ -112,6 +113,16 @@ class Definition:
         """Return whether the function says so, or does not say what it returns."""
         untold = (Any, object, Signature.empty)
         return self.returns(kind) or any(member in untold for member in _members(self._answer_type))
+
+    def fan_misfit(self, children: FanOut[Any]) -> str | None:
+        """Return which child returns what the function does not declare; None: all that is known fits."""
+        for name, kind in children.returned.items():
+            if not fits(list_of([kind]), self.result_type):
+                return (
+                    f"its child {name!r} returns {name_of(kind)}, and {self.name!r} declares the results "
+                    f"{name_of(self.result_type)}"
+                )
+        return None
 
     def picklable(self, task: Any) -> Callable[..., Any]:
         """Return what another process finds under the name of the function: the task, or the function.

@@ -46,14 +46,18 @@ def fan_out(calls: Iterable[Call[Any]], *, join: Join = "all") -> FanOut[Any]:
         InvalidArgument: If one is no call, or `join` is none of these, or wants more than there are.
         InvalidCall: If a call cannot be a child.
     """
-    children = [_child(call) for call in check_list("calls", calls, "calls of tasks")]
-    return FanOut(tuple(children), join_of(join, len(children)))
+    returned: dict[str, Any] = {}
+    children = [_child(call, returned) for call in check_list("calls", calls, "calls of tasks")]
+    return FanOut(tuple(children), join_of(join, len(children)), returned)
 
 
-def _child(call: object) -> ChildPlan:
+def _child(call: object, returned: dict[str, Any]) -> ChildPlan:
+    """Return a call as a child, and note what its task returns."""
     if not isinstance(call, Call):
         raise InvalidArgument("calls", call, "calls of tasks: task.call(…); a chain can be no child")
-    prepared = call._node().prepare()  # noqa: SLF001 - of this room
+    node = call._node()  # noqa: SLF001 - of this room
+    prepared = node.prepare()
+    returned[prepared.task] = node.returns
     if prepared.expires_ms:
         raise InvalidCall(prepared.task, "a child does not expire: leave out `expires_in`")
     return child_of(prepared, first=True)

@@ -170,6 +170,7 @@ def handler_of(
         encode=write_result,
         fits=definition.read_output,
         may_return=definition.may_return,
+        fan_misfit=definition.fan_misfit,
     )
 
 

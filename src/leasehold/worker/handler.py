@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from leasehold.queue.limits import DeclaredLimit
     from leasehold.queue.schedules import Declaration
     from leasehold.telemetry.meters import Series
+    from leasehold.worker.returns import FanOut
 
 #: Where a handler runs: in the event loop, in a thread, or in a separate process.
 RunIn = Literal["loop", "thread", "process"]
@@ -107,6 +108,7 @@ class Handler(Consumer):
         fits: Raises if the JSON of what the function has returned is no result of it; None: all is. It is
             called for stages of flow runs.
         may_return: Whether the function may return a `FanOut`, or a `Next`, in such a stage; None: both.
+        fan_misfit: Returns why the children in a `FanOut` are not what the function declares, or None.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -126,6 +128,7 @@ class Handler(Consumer):
         encode: Callable[[Any], bytes] = encode_result,
         fits: Callable[[bytes], object] | None = None,
         may_return: Callable[[type[Any]], bool] | None = None,
+        fan_misfit: Callable[[FanOut[Any]], str | None] = lambda _: None,
     ) -> None:
         if not isinstance(queue, AsyncWorkQueue):
             raise InvalidArgument("queue", queue, "an AsyncWorkQueue")
@@ -149,6 +152,7 @@ class Handler(Consumer):
         self.encode = encode
         self.fits = fits
         self.may_return = may_return
+        self.fan_misfit = fan_misfit
         #: The metrics of its completed runs; see `observed`.
         self.completions: Series | None = None
 

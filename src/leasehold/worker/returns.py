@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -20,10 +20,15 @@ class FanOut(Generic[R_co]):
     Attributes:
         children: What each child is: a `ChildPlan`.
         join: The text of the policy by which they are joined.
+        returned: What the called tasks say that they return, by their names; empty after pickling.
     """
 
     children: Sequence[Any]
     join: str = "all"
+    returned: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[type[FanOut[Any]], tuple[Any, ...]]:
+        return type(self), (self.children, self.join)  # types may not be picklable
 
 
 @dataclass(frozen=True, init=False)

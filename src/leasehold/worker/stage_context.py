@@ -77,8 +77,38 @@ class StageContext:
             NotAStage: In the separate process of a handler, which has no lease.
         """
         if self._lease is None:
-            raise NotAStage("`once`, in a separate process,")
+            raise NotAStage(
+                "once()",
+                "in a separate process, which has no lease: use run_in='thread', or make the part a stage of "
+                "its own, before this one",
+            )
         return self._lease
+
+    async def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Do a step of this stage once, as `once` does; in a batch, for one of its items.
+
+            for lease, amount in zip(current_run().leases, amounts, strict=True):
+                receipt = await StageContext.of(lease).once("charge", charge_card, amount)
+
+        Raises:
+            NotAStage: In a separate process.
+            InvalidArgument, LeaseLost, ResultError, ServerError, BaseException: As `once` does.
+        """
+        name = _check_key(key)
+        lease = self.lease
+        read = _reader(function)
+        queue = cast("AsyncWorkQueue", lease.queue)
+        stored = await read_outcome(lease, queue, name)
+        if stored is None:
+            value = function(*args, **kwargs)
+            if inspect.isawaitable(value):
+                value = await value
+            stored = await store_outcome(lease, queue, name, _write(lease, key, value, read))
+        try:
+            return read(stored)
+        except Exception as error:
+            problem = f"the outcome of its step {key!r} does not fit: {text_of(error)}"
+            raise ResultError(lease.id, problem) from error
 
     def __reduce__(self) -> tuple[Callable[..., StageContext], tuple[object, ...]]:
         return _rebuild, (self.home, self.run, self.path, self.flow, self.correlation, dict(self.inputs))
@@ -169,29 +199,16 @@ async def once(key: str, function: Callable[..., Any], *args: Any, **kwargs: Any
 
     Raises:
         InvalidArgument: If the key, or the type of the outcome, cannot be used. Nothing was called.
-        NotAStage: Outside of a stage, in a batch, and in a separate process.
+        NotAStage: Outside of a stage; in a batch, where `StageContext.once` does it; in a separate process.
         LeaseLost: If the lease was lost meanwhile: the outcome is not stored.
         ResultError: If the outcome cannot be written as JSON, or does not fit the annotation.
         ServerError: If the server cannot be reached. The outcome may not be stored.
         BaseException: What the function raises.
     """
-    name = _check_key(key)
     if (stage := CURRENT.get()) is None:
+        _check_key(key)
         raise NotAStage("once()")
-    lease = stage.lease
-    read = _reader(function)
-    queue = cast("AsyncWorkQueue", lease.queue)
-    stored = await read_outcome(lease, queue, name)
-    if stored is None:
-        value = function(*args, **kwargs)
-        if inspect.isawaitable(value):
-            value = await value
-        stored = await store_outcome(lease, queue, name, _write(lease, key, value, read))
-    try:
-        return read(stored)
-    except Exception as error:
-        problem = f"the outcome of its step {key!r} does not fit: {text_of(error)}"
-        raise ResultError(lease.id, problem) from error
+    return await stage.once(key, function, *args, **kwargs)
 
 
 def _write(lease: Lease, key: str, value: Any, read: Callable[[bytes], Any]) -> bytes:

@@ -203,6 +203,8 @@ def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
         if issubclass(type(value), FanOut):
             raise ResultMismatch(_name(lease), "a stage that fans out cannot choose what follows")
     if issubclass(type(value), FanOut):
+        if (problem := run.handler.fan_misfit(value)) is not None:
+            raise ResultMismatch(_name(lease), problem)
         return _fanned(lease, value)
     written = codec.encode(value)
     if len(written) > MAX_DATA_BYTES:
