@@ -17,6 +17,7 @@ from msgspec import structs
 
 from leasehold.autoscale.backends import open_backend as open_configured
 from leasehold.autoscale.leader import Leadership
+from leasehold.autoscale.others import changed_by_others
 from leasehold.autoscale.parts import Parts
 from leasehold.autoscale.passes import Passes, reports_of
 from leasehold.autoscale.report import PassError, PassReport, read_report
@@ -274,6 +275,8 @@ class Autoscaler:
         if state.number and state.settings != self._settings:
             log.info("the configuration has changed since pass %d", state.number)
         sight = await self._passes.look(state, parts, dry_run=False)
+        for part, problem in changed_by_others(self._config, state, sight.units):
+            parts.fail(part, problem)
         planned = self._passes.plan(sight, state, parts, now=turn.at)
         # As late as possible: a copy that was paused until now must not ask for what is out of date.
         if not await turn.confirm():

@@ -39,8 +39,8 @@ class KnownTier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     deployment: str
     tier: str
     backend: str
-    #: How many units were asked for last.
-    units: int = 0
+    #: How many units were asked for last; None: the back end has never taken a request.
+    units: int | None = None
     #: Processes: the machine, and the queues with digests of their servers, which may have passwords.
     host: str = ""
     queues: tuple[tuple[str, str], ...] = ()
@@ -61,7 +61,7 @@ class KnownTier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def problem(self) -> str:
         """What to report of it, once it was removed."""
         what = f"{self.settings['kind']} {self.settings['name']}" if self.settings else "its back end"
-        asked = f"{what} ({self.backend}) was asked for {counted(self.units, 'unit')} last"
+        asked = f"{what} ({self.backend}) was asked for {counted(self.units or 0, 'unit')} last"
         if self.backend == "processes":
             asked = f"its processes are on {self.host}, where no copy leads"
         return (
@@ -89,7 +89,7 @@ def known_tiers(
                 settings={**one.settings} if is_object else {},
             )
             report, last = asked.get((name, tier)), before.get(known.key)
-            units = report.wanted if report else last.units if last else 0
+            units = report.wanted if report else last.units if last else None
             found[known.key] = msgspec.structs.replace(known, units=units)
     return found
 
@@ -157,7 +157,7 @@ class Retirement:
         if one.backend != "processes":
             if one.units:
                 parts.fail(part, one.problem)
-            return one.units > 0
+            return bool(one.units)
         if one.host != socket.gethostname():
             parts.fail(part, one.problem)
             return True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.autoscale.backends.elsewhere import Elsewhere
 from leasehold.autoscale.backends.failures import Failures
+from leasehold.autoscale.backends.owners import OtherOwners
 from leasehold.autoscale.backends.registered import Registered
 from leasehold.autoscale.backends.settings import ProcessSettings, settings_of
 from leasehold.autoscale.backends.units import (
@@ -89,6 +90,7 @@ class ProcessBackend:
             self._environment["LEASEHOLD_URL"] = urls.pop()
         self._registered = Registered(config, deployment)
         self._elsewhere = Elsewhere(config, deployment, tier)
+        self._others = OtherOwners(config.name)
         self._units: dict[int, Unit] = {}
         #: The registrations of each unit, by its process.
         self._views: dict[int, list[tuple[Fleet, WorkerView]]] = {}
@@ -139,7 +141,7 @@ class ProcessBackend:
 
         Raises:
             BackendError: If units fail, cannot be started, serve none of the deployment's queues, or do not
-                stop in time. All else was done.
+                stop in time, or if another autoscaler has units here. All else was done.
         """
         await self._look()
         self._wanted, self._requested_at = units, time.monotonic()
@@ -158,6 +160,8 @@ class ProcessBackend:
             *self._overdue(),
             *await self._elsewhere.problems(one for one in active if not one.was_ready),
         ]
+        if self._others.problem:
+            problems.append(self._others.problem)
         if self._failures.stands(units, len(active), at_work):
             self._failures.logged = True  # by the caller
             problems.insert(0, self._failures.text)
@@ -193,6 +197,7 @@ class ProcessBackend:
             for pid, name in await asyncio.to_thread(lambda: [*find_units(self._mark)]):
                 self._adopt(pid, name)
         self._views, self._taken = {}, set()
+        self._others.look(view for _, view in found)
         host = socket.gethostname()
         for fleet, view in found:
             number = self._number(view.name)

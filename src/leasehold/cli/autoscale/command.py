@@ -131,7 +131,8 @@ async def _retire(config: Config, name: str) -> Code:
     async with Autoscaler(config) as autoscaler:
         gone, errors = await autoscaler.retire(name)
     for one in gone:
-        note(f"forgot tier {one.name} ({one.backend}), which was asked for {counted(one.units, 'unit')} last")
+        units = counted(one.units or 0, "unit")
+        note(f"forgot tier {one.name} ({one.backend}), which was asked for {units} last")
     for error in errors:
         fail(f"{error.part}: {error.problem}", Code.MISSED)
     if not gone and not errors:
