@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import FlowCancelled, FlowFailed, InvalidFlow, RunGone, RunUnfinished
+from leasehold import FlowCancelled, FlowFailed, InvalidFlow, Item, RunGone, RunUnfinished
 from leasehold.queue.findings import Problem
 from leasehold.queue.plan import ChildPlan, Plan, StagePlan
 from leasehold.queue.runs.stages import StageRow, child_text, fan_all, finish_stages, stage_children
@@ -253,6 +253,26 @@ async def test_a_deleted_run_leaves_nothing_of_an_interrupted_step(
             await queue.runs.cancel("r")
             assert await queue.runs.delete("r") is True
     assert found
+
+
+@pytest.mark.parametrize("others", ["before", "after"])
+async def test_the_counts_are_right_after_a_large_run_was_cancelled(
+    queue: AsyncWorkQueue, others: str
+) -> None:
+    """Its children wait near one end of the queue, where other items wait as well."""
+    await queue.runs.start(Plan((StagePlan("a", queue.name, b"{}"),)), "r")
+    [lease] = await queue.lease_many(1, 60, block=False)
+    assert lease.stage is not None
+    definition = child_text(lease.stage, ChildPlan(queue.name, b"{}"))
+    items = [Item(b"x") for _ in range(300)]
+    if others == "before":
+        await queue.add_items(items)
+    await fan_all(queue, [(lease, [definition] * 1200, b"all")])
+    if others == "after":
+        await queue.add_items(items)
+    assert (await queue.counts()).waiting == 1500
+    assert await queue.runs.cancel("r")
+    assert (await queue.counts()).waiting == 300
 
 
 async def test_a_stage_whose_item_exists_nowhere_is_found_and_settled(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -329,3 +329,22 @@ async def test_a_caller_that_waits_gets_the_end_of_a_run_that_is_not_kept(
                     await one
             else:
                 assert await one == [2, 3]
+
+
+async def test_children_that_return_another_type_than_declared_fail_the_stage(tasks: TaskQueue) -> None:
+    @tasks.task
+    async def word(number: int) -> str:
+        return str(number)
+
+    @tasks.task
+    async def numbers(number: int) -> FanOut[int]:
+        children: Any = fan_out([word.call(number)])
+        return cast("FanOut[int]", children)
+
+    run = await numbers.call(1).chain().add()
+    message = r"ResultMismatch.*its child 'word' returns str, and 'numbers' declares the results list\[int\]"
+    async with working(new_worker(tasks)):
+        with pytest.raises(FlowFailed, match=message):
+            await run.result(timeout=30)
+    assert (await run.view()).stages.keys() == {"numbers"}
+    assert await tasks.queue.runs.delete(run.id)  # with its dead letter

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 AGAIN = -2
 #: How many items one call settles, and about how many fields of a run one step looks at.
 MAX_SETTLED, SCANNED = 100, 1000
+#: How many items are listed before they are cancelled, and how near an end of a queue an id is found.
+MAX_LISTED, NEAR_AN_END = 100_000, 256
 #: How often the rest of a run is listed until nothing of it is left.
 MAX_PASSES = 5
 #: For how long a caller that asks for the result of a cancelled item is told so, in ms, as a row has it.
@@ -143,7 +145,7 @@ async def _open_items(
     A stage that has fanned out has an item as long as some of its children are not added.
     """
     home = key.rpartition(b":run:")[0].decode(errors="surrogateescape")
-    cursor = b""
+    cursor, by_queue, count = b"", dict[str, dict[bytes, None]](), 0
     while cursor != b"0":
         cursor, found = await read_key(
             queue, b"HSCAN", key, cursor or b"0", b"MATCH", pattern, b"COUNT", b"%d" % SCANNED
@@ -157,12 +159,36 @@ async def _open_items(
                 json.loads(text or b"{}").get("queue")
                 for text in await read_key(queue, b"HMGET", key, *fields)
             ]
-            by_queue: dict[str, list[bytes]] = {}
             for at, path in enumerate(paths):
                 name = definitions[at] or definitions[at + len(paths)] or home
-                by_queue.setdefault(name, []).append(run + b"/" + path)
+                by_queue.setdefault(name, {})[run + b"/" + path] = None
+        count += len(open_)
+        if cursor == b"0" or count >= MAX_LISTED:
             for name, ids in by_queue.items():
-                yield name, ids
+                async for some in _ends_first(queue, name, ids):
+                    yield name, some
+            by_queue, count = {}, 0
+
+
+async def _ends_first(queue: QueueObject, name: str, ids: dict[bytes, None]) -> AsyncIterator[list[bytes]]:
+    """Yield ids in steps: as long as there are some, those that wait near an end of their queue.
+
+    Only there is the id of an item removed with it; deep inside, it would be counted until it is met.
+    """
+    key, near = f"{name}:queue".encode(errors="surrogateescape"), b"%d" % (NEAR_AN_END - 1)
+    look = len(ids) > NEAR_AN_END
+    while ids:
+        found: list[bytes] = []
+        if look:
+            ends = [await read_key(queue, b"LRANGE", key, b"0", near)]
+            ends.append(await read_key(queue, b"LRANGE", key, b"-%d" % NEAR_AN_END, b"-1"))
+            found = [*dict.fromkeys(one for end in ends for one in end if one in ids)]
+            look = bool(found)
+        found = found or [*ids]
+        for start in range(0, len(found), SLOW_ROWS):
+            yield found[start : start + SLOW_ROWS]
+        for one in found:
+            del ids[one]
 
 
 def answered(queue: QueueObject, reply: list[Any]) -> list[int]:
