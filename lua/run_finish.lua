@@ -29,18 +29,35 @@ redis.call('XLEN', events)
 opened_runs.checked = prefix
 local rows, ids, data_keys = {}, {}, {}
 for at = entries + 1, #ARGV, 7 do
-  local row = { id = ARGV[at], token = ARGV[at + 1], fenced = ARGV[at + 2], kind = ARGV[at + 4] }
-  row.value, row.extra = ARGV[at + 5], ARGV[at + 6]
   local home, run_id, path, mark = split_reference(ARGV[at + 3])
-  row.run, row.path, row.mark = home and open_run(home, run_id), path, mark
+  local run = home and open_run(home, run_id)
+  if run then
+    run.rows = run.rows + 1
+  end
+  -- stylua: ignore
+  local row = { id = ARGV[at], token = ARGV[at + 1], fenced = ARGV[at + 2], kind = ARGV[at + 4], value = ARGV[at + 5],
+    extra = ARGV[at + 6], run = run, path = path, mark = mark }
   rows[#rows + 1], ids[#ids + 1], data_keys[#data_keys + 1] = row, row.id, data_key(row.id)
+end
+
+-- Read a run for the only row of it, that of a stage of its plan. The tables have room for what is set next.
+local function read_for_one(run, path)
+  local stage, definition = 's:' .. path, 'n:' .. path
+  -- stylua: ignore
+  local found = redis.call('HMGET', run.key, 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', stage, definition)
+  -- stylua: ignore
+  run.fields = { state = found[1], active = found[2], error = found[3], level = found[4], trace = found[5], adding = found[6],
+    mark = found[7], [stage] = found[8], [definition] = found[9] }
+  run.changed = { [stage] = false, active = false, adding = false, state = false, error = false }
 end
 
 -- Read of each run what most of its rows need.
 local function read_runs()
   for _, row in ipairs(rows) do
     local run, path = row.run, row.path
-    if run then
+    if run and run.rows == 1 and not parent_of(path) then
+      read_for_one(run, path)
+    elseif run then
       local names = run.names
       if not names then
         names = { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path }
@@ -58,7 +75,9 @@ local function read_runs()
     end
   end
   for _, run in ipairs(opened_runs) do
-    read_fields(run, run.names)
+    if run.names then
+      read_fields(run, run.names)
+    end
     if run.fields.adding then
       heal_run(run)
     end

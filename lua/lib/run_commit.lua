@@ -157,7 +157,8 @@ local function sort_added()
           queues[#queues + 1], by_queue[one.queue] = one.queue, {}
         end
         local rows = by_queue[one.queue]
-        rows[#rows + 1], rows[#rows + 2], rows[#rows + 3], rows[#rows + 4] =
+        local last = #rows
+        rows[last + 1], rows[last + 2], rows[last + 3], rows[last + 4] =
           one.id, one.data, one.delay, one.how
       end
     end
@@ -231,13 +232,15 @@ local function write_run(run)
   end
   local values, count = {}, 0
   for name, value in pairs(run.changed) do
-    values[count + 1], values[count + 2] = name, stored_value(value)
-    count = count + 2
+    if value then
+      values[count + 1], values[count + 2] = name, stored_value(value)
+      count = count + 2
+    end
   end
   if run.reopens then
     redis.call('PERSIST', run.key)
   end
-  if #values > 0 then
+  if count > 0 then
     redis.call('HSET', run.key, unpack(values))
   end
   if run.fields.building and run.fields.state then -- stored in several calls, until now with a time to live

@@ -236,9 +236,9 @@ local function resolve(run, todo)
       tell_parent(run, parent, one, todo)
     else
       local names, fields = stage_definition(run, one.path)['then'] or {}, {}
-      for _, name in ipairs(names) do
-        fields[#fields + 1], fields[#fields + 2] = 'n:' .. name, 's:' .. name
-        fields[#fields + 1] = 'i:' .. name
+      for i, name in ipairs(names) do
+        fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] =
+          'n:' .. name, 's:' .. name, 'i:' .. name
       end
       read_fields(run, fields)
       local is_good = one.state == 'd'
