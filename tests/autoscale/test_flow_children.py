@@ -9,6 +9,7 @@ import pytest
 
 from leasehold import FanOut, fan_out
 from leasehold.autoscale import FlowChildren
+from leasehold.autoscale.state import State, decode_state, encode_state
 from leasehold.flow import Flow
 from tests.queue.asking import until
 from tests.worker.working import new_worker, working
@@ -96,6 +97,11 @@ async def test_children_of_children_and_the_stage_after_them_are_counted(
         assert found == pytest.approx(media.averages(6 / 2, 12 / 6, 2 / 12)), "their queues are remembered"
         # Another copy has not seen where the children were: the mails follow from the first stage.
         assert await FlowChildren().of([queue]) == {(media.home, media.mails): 1}
+        # The state on the server tells it.
+        state, _ = decode_state(encode_state(State(children=children.learned)))
+        other = FlowChildren()
+        other.recall(state.children)
+        assert await other.of([queue]) == found
 
 
 async def added(queue: AsyncWorkQueue, count: int) -> bool:

@@ -34,16 +34,21 @@ PLANS, STAGES = 10, 2000
 #: many in all.
 SAMPLED, LAST, DEPTH, MOST = 6, 4, 3, 1000
 
+#: Of how many stages it is remembered on which queues the children are that functions return.
+REMEMBERED = 200
+
 #: A share for each queue, by its name.
 Shares = dict[str, float]
+#: A home queue, a flow, a stage, and the queues of its children.
+Learned = tuple[str, str, str, Shares]
 
 
 class FlowChildren:
     """Counts the items that flow runs add, at most once in a while.
 
     Only what was seen is known: which queue the children are on that a function has returned, as long as one
-    of them is unfinished, or from an earlier call. Items that are not of a flow run are not counted: they
-    count as if they added as many.
+    of them is unfinished, or from an earlier call, also of another copy: see `learned`. Items that are not
+    of a flow run are not counted: they count as if they added as many.
 
     Args:
         every: For how many seconds an answer holds.
@@ -57,6 +62,16 @@ class FlowChildren:
         self._answers: dict[tuple[str, ...], tuple[float, Mapping[tuple[str, str], float]]] = {}
         #: The queues of the children that functions return, by home queue, flow and stage.
         self._learned: dict[tuple[str, str, str], Shares] = {}
+
+    @property
+    def learned(self) -> list[Learned]:
+        """On which queues the children are that functions have returned; those that were seen last."""
+        return [(*key, shares) for key, shares in self._learned.items()][-REMEMBERED:]
+
+    def recall(self, learned: Iterable[Learned]) -> None:
+        """Take what another copy has learned, where this one has seen nothing itself."""
+        for home, flow, stage, shares in learned:
+            self._learned.setdefault((home, flow, stage), shares)
 
     async def of(self, queues: Iterable[AsyncWorkQueue]) -> Mapping[tuple[str, str], float]:
         """Return how many items one completed item of a queue adds to another, on average.
@@ -184,6 +199,7 @@ class _Reading:
                 if definition is not None and (name := _queue_in(definition)):
                     seen[name] = seen.get(name, 0.0) + 1.0
             if seen and run.flow:
+                self._learned.pop(key, None)  # the last one that was seen is the last one that is forgotten
                 self._learned[key] = _normal(seen)
             queues = _normal(seen) or self._learned.get(key, {})
         fan = _Fan(total, counts["done"], counts["unfinished"], queues, len(some))

@@ -299,6 +299,7 @@ class Autoscaler:
             plan=state.plan if planned is None else dict(planned.memory),
             jobs=sight.memory,
             tiers={**removed, **known_tiers(self._config, state.tiers, tiers)},
+            children=sight.children,
             report=asdict(report),
         )
         if not await turn.keep(after):

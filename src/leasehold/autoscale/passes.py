@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from leasehold.autoscale.backends import Backend
     from leasehold.autoscale.config import Config
+    from leasehold.autoscale.flow_children import Learned
     from leasehold.autoscale.measuring import Measured
     from leasehold.autoscale.model import JobReport, Plan, Signals
     from leasehold.autoscale.parts import Parts
@@ -47,6 +48,8 @@ class Sight:
     units: Mapping[tuple[str, str], TierUnits]
     #: What the next pass is to be given of each job.
     memory: dict[str, dict[str, Any]]
+    #: What it is to be given of flows.
+    children: list[Learned]
 
     def seen_of(self, planned: Plan | None) -> tuple[JobReport, ...]:
         """Return what a plan says of the jobs whose queues could be read."""
@@ -103,6 +106,7 @@ class Passes:
     async def look(self, state: State, parts: Parts, *, dry_run: bool) -> Sight:
         """Look at all queues and back ends at once. What fails is left out, and noted in `parts`."""
         tiers = [(name, tier) for name, one in self._config.deployments.items() for tier in one.tiers]
+        self._children.recall(state.children)
         children, units, measured = await asyncio.gather(
             self._average_children(parts),
             asyncio.gather(*(self._units_of(name, tier, parts) for name, tier in tiers)),
@@ -114,7 +118,12 @@ class Passes:
             if one is not None:
                 signals[job] = replace(one.signals, children=children.get(job, {}))
                 memory[job] = one.memory
-        return Sight(signals=signals, units=dict(zip(tiers, units, strict=True)), memory=memory)
+        return Sight(
+            signals=signals,
+            units=dict(zip(tiers, units, strict=True)),
+            memory=memory,
+            children=self._children.learned,
+        )
 
     def plan(self, sight: Sight, state: State, parts: Parts, *, now: float) -> Plan | None:
         """Return what to ask for; None: that cannot be said, and no unit is asked for.

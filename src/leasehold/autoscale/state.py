@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from leasehold.autoscale.flow_children import Learned  # noqa: TC001 - msgspec reads the types when it runs
 from leasehold.autoscale.liveness import Mark
 from leasehold.autoscale.retiring import KnownTier  # noqa: TC001 - msgspec reads the types when it runs
 from leasehold.log import Log
@@ -41,6 +42,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     jobs: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
     #: The tiers that were asked for units, by their keys.
     tiers: dict[str, KnownTier] = msgspec.field(default_factory=dict)
+    #: On which queues the children are that the functions of flows return.
+    children: list[Learned] = msgspec.field(default_factory=list)
     #: The last report; None: there is none.
     report: dict[str, Any] | None = None
 
