@@ -273,15 +273,6 @@ def test_a_job_of_short_items_has_workers_besides_those_that_long_items_take() -
     assert 23 <= needed <= 25
 
 
-def test_jobs_that_share_workers_do_not_need_more_for_what_each_would_do_anyway() -> None:
-    """A large job and small ones: what waits of it is begun before what comes later."""
-    jobs = {"large": JobPolicy(), **{f"small {n}": JobPolicy() for n in range(12)}}
-    seen = {name: Signals(arrival_rate=0.004, service_time=5.0) for name in jobs}
-    seen["large"] = Signals(arrival_rate=6.0, leased=26, waiting=180, oldest_age=30.0, service_time=4.0)
-    (needed,) = wanted(first(policy_of(steady(spin_up=30.0), jobs=jobs), seen, 26))
-    assert 24 <= needed <= 28
-
-
 def test_many_small_jobs_share_a_few_workers() -> None:
     jobs = {f"job-{n}": JobPolicy() for n in range(100)}
     seen = {name: Signals(arrival_rate=0.001, service_time=1.0) for name in jobs}
