@@ -4,7 +4,8 @@ A comment on a page stands for such a part: `<!-- contract lease_many -->` for t
 a script; `<!-- commands -->` for the commands that the scripts send; `<!-- sent -->` for the table of the
 others; `<!-- fields -->`, `<!-- events -->` and `<!-- others -->` for the tables of the fields of an event,
 of the events of items, and of the others; `<!-- problems -->` for the table of what a check can find;
-`<!-- loads -->` for the table of the loads on which the autoscaler is simulated, whose plot is put beside.
+`<!-- loads held_out -->` for the table of a set of loads on which the autoscaler is simulated, whose plot is
+put beside.
 In a row of a table that begins with a key (`P:queue`) or a constant (`leasehold.queue.cleaning.STEP`), the
 empty cells after it are filled in.
 """
@@ -125,10 +126,11 @@ def problems() -> str:
     return "\n".join(_table(["problem", "found", "done"], rows))
 
 
-def loads() -> str:
-    """Return the table of the simulated loads: what our rule reached on each, and the others."""
+def loads(which: str) -> str:
+    """Return the table of a set of simulated loads: what our rule reached on each, and the others."""
     rows = json.loads((RESULTS / "autoscale.json").read_text())["rows"]
-    found = {(row["what"], row["who"]): row for row in rows if row["unit"].startswith("%")}
+    chosen = which.replace("_", " ")
+    found = {(row["what"], row["who"]): row for row in rows if row["setting"].get("set") == chosen}
     lines = []
     for load in dict.fromkeys(what for what, _ in found):
         cells = [load]
@@ -154,6 +156,8 @@ def _marked(names: Iterable[str]) -> str:
 def _part(kind: str, name: str | None) -> str:
     if kind == "contract":
         return contract(name or "")
+    if kind == "loads":
+        return loads(name or "")
     parts = {
         "commands": commands,
         "sent": sent,
@@ -161,7 +165,6 @@ def _part(kind: str, name: str | None) -> str:
         "events": events,
         "others": others,
         "problems": problems,
-        "loads": loads,
     }
     return parts[kind]()
 
