@@ -49,6 +49,7 @@ async def queues(redis_url: str, name: str) -> AsyncIterator[Queues]:
     await found.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["weighted", "strict"])
 async def test_items_of_many_queues_that_a_busy_worker_watches_go_to_an_idle_one(
     queues: Queues, redis: Redis, order: str
