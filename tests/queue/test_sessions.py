@@ -177,18 +177,22 @@ async def test_after_a_cut_all_channels_are_subscribed_again(
 
 
 async def test_a_push_connection_that_fell_silent_is_replaced(
-    make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leasehold.scripting.pushes.PING_SECONDS", 0.05)
-    queue = make_queue(reply_timeout=0.5)
+    queue = make_queue(url=proxy.url, reply_timeout=0.5)
     heard = Heard()
     await queue.counts()
     await session(queue).subscribe(f"{name}:a".encode(), heard.messages.append, heard.end)
-    await redis.client_pause(1200)
+    proxy.stall_connections()
     await eventually("it counts as lost", lambda: heard.ends > 0)
     await eventually("it is subscribed again", lambda: heard.ends > 1)
-    await redis.publish(f"{name}:a", "x")
-    await eventually("it came", lambda: heard.messages == [b"x"])
+
+    async def came() -> bool:
+        await redis.publish(f"{name}:a", "x")
+        return bool(heard.messages)
+
+    await until("a message came", came)
 
 
 async def test_where_access_rules_forbid_a_channel_a_subscription_stays_silent(
