@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from leasehold import EmbeddedServer
+    from leasehold.autoscale import PassReport
     from leasehold.testing import Proxy
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
@@ -327,9 +328,14 @@ async def test_a_standby_leads_on_whenever_the_leader_is_killed(
 async def leading(stage: Stage) -> Process:
     """Return the copy that has made the last pass."""
     async with Autoscaler(load_config(stage.config)) as observer:
-        report = await observer.last_report()
-    assert report is not None
-    return stage.copies[int(report.copy.split("/")[1])]
+        reports: list[PassReport] = []
+
+        async def is_known() -> bool:  # it is not while the server is away, or takes long
+            reports.extend(one for one in [await observer.last_report()] if one)
+            return bool(reports)
+
+        await until("the report of the last pass is known", is_known, within=WITHIN)
+    return stage.copies[int(reports[0].copy.split("/")[1])]
 
 
 async def another_leads(stage: Stage, before: int) -> None:
