@@ -16,6 +16,7 @@ from leasehold.worker.peers import PeerWatch, fail_sessions, successors
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.queue.connections import session
+from tests.worker.working import Gate, finished, new_worker, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -252,6 +253,25 @@ async def test_a_process_known_to_be_dead_is_failed_at_once(
     lease = await queue.lease(HOUR, block=False)
     assert lease is not None
     assert lease.id == "x"
+
+
+async def test_a_worker_fails_others_as_soon_as_it_has_announced_its_sessions(
+    queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    """As a supervisor orders at once, if no process could do it before."""
+    other = Process(make_queue())
+    await other.hold("x")
+    await other.register(NOT_CHECKABLE)
+    dead = (queue.name, other.queue.session)
+    other.die()
+    worker = new_worker()
+    gate = Gate(worker, queue)
+    worker.on_sessions = lambda _: worker.fail_sessions([dead])
+    async with working(worker):
+        await gate.reached(1)
+        gate.opened.set()
+        await finished(queue)
+    assert gate.done == ["x"]
 
 
 def test_the_ring_begins_after_oneself() -> None:

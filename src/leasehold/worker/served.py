@@ -128,6 +128,13 @@ class ServedQueues(Owner):
         self._facts = self._make_facts()
         for consumer in self.consumers:
             self._join(consumer)
+
+    def announce(self) -> None:
+        """Pass on the sessions of this worker; from then on it may be told to fail others.
+
+        Raises:
+            QueueClosed: If a queue is closed.
+        """
         self.on_sessions(self._sessions())
 
     async def registered(self, *consumers: Consumer) -> None:

@@ -516,6 +516,7 @@ class Worker:
             ends.append(asyncio.create_task(runtime.drained()))
         grace = 0.0
         try:
+            runtime.queues.announce()  # before the first lease, and when `fail_sessions` has an effect
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             grace = self.grace
             if runtime.retiring.is_set() and not self._stopping.is_set():
