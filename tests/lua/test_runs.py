@@ -252,6 +252,19 @@ async def test_a_holder_of_an_earlier_incarnation_changes_nothing(runs: Runs) ->
     assert await runs.step() == ["b"]
 
 
+@pytest.mark.parametrize("name", ["lease", "leased_by_session"])
+async def test_a_stage_whose_item_a_foreign_client_has_leased_is_not_ended(runs: Runs, name: str) -> None:
+    await runs.start(runs.stage("a"), runs.stage("b"), runs.stage("c", "a", "b"))
+    rows = await runs.lease()
+    keys = {row.path: f"{runs.home}:{name}:{row.id}" for row in rows}
+    await runs.space.redis.set(keys["a"], "a foreign session", px=60_000)
+    await runs.space.redis.delete(keys["b"])
+    await runs.space.redis.rpush(keys["b"], "no lease")
+    answers = await runs.finish(*(row.ending("done", "1", fenced=1) for row in rows))
+    assert dict(zip([row.path for row in rows], answers, strict=True)) == {"a": -1, "b": 1}
+    assert await runs.states() == {"run": "active", "a": "w", "b": "d"}
+
+
 async def test_the_settings_of_a_stage_go_with_its_item(runs: Runs) -> None:
     trace = "00-1a-2b-01"
     await runs.start(
