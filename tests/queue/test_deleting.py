@@ -279,6 +279,16 @@ async def test_purging_leaves_what_is_only_listed_where_it_is(
     assert await queue.complete(lease)
 
 
+async def test_purging_reaches_what_would_wake_a_process_that_waits(
+    queue: AsyncWorkQueue, redis: Redis, name: str, clock: Clock
+) -> None:
+    await queue.add_items([Item(b"x", id=f"{n}") for n in range(3)], priority=-1)
+    # It waits, and leases nothing.
+    await redis.zadd(f"{name}:sessions", {"lh:asleep": (clock.now + 60) * 1000})
+    assert await queue.purge() == 3
+    assert await queue.lease(30, block=False) is None
+
+
 async def test_purging_ends_though_items_are_added(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
     await queue.add_items([Item(b"x") for _ in range(2000)])
     adder = make_queue()

@@ -196,18 +196,32 @@ class World:
         leases, was_stopped = self.call(
             stop, stopped_at, lambda: lease_from([one.queue for one in sides], count, LEASE_S, block=False)
         )
+        open_sides = [side for side in sides if not side.is_closed]
+        if not was_stopped and not all(side.is_tidy for side in sides):
+            # An id was dropped that was listed in a wrong lane: another call finds its item.
+            leases = [*(leases or []), *self.lease_rest(sides, count - len(leases or []))]
+            wanted = sum(len(side.ids("waiting")) for side in open_sides)
+            assert len(leases) == min(count, wanted)
         left = count
         for side in sides:
-            waiting = side.ids("waiting")
+            waiting = side.ids("waiting") if side in open_sides else []
             mine = [one for one in leases or [] if one.queue is side.queue]
-            if not was_stopped:
-                assert len(mine) == (0 if side.is_closed else min(left, len(waiting)))
+            if not was_stopped and all(one.is_tidy for one in sides):
+                assert len(mine) == min(left, len(waiting))
             left -= len(mine)
             for lease in mine:
                 assert lease.id in waiting
                 self.note_lease(side, lease)
             if was_stopped and side is stopped_at:
                 self.reread(side, {("waiting", "leased")})
+
+    def lease_rest(self, sides: list[Side], count: int) -> Iterator[Lease]:
+        """Lease up to so many items more, in as many calls as it takes."""
+        while count and (
+            found := self.wait(lease_from([one.queue for one in sides], count, LEASE_S, block=False))
+        ):
+            count -= len(found)
+            yield from found
 
     def note_lease(self, side: Side, lease: Lease) -> None:
         """Note a lease, which is of an item of the model with its data and the next attempt."""
@@ -250,8 +264,8 @@ class World:
         removed, was_stopped = self.call(stop, side, lambda: side.queue.purge(scheduled=scheduled))
         if was_stopped:
             self.reread(side, {(place, "gone") for place in places})
-        elif side.is_closed:  # nothing waits in it any more
-            self.reread(side, {(place, "gone") for place in places}, makes_untidy=False)
+        elif side.is_closed:  # its items wait nowhere any more, but those that have become due
+            self.reread(side, {(state, "gone") for state in ("waiting", "scheduled")})
         else:
             assert removed == len(leaving)
             for item_id in leaving:
@@ -308,13 +322,20 @@ class World:
             assert report.restored == report.dropped == 0, report
             # Of a lane whose last item was moved to where it wakes a process.
             assert {one.problem for one in report.findings} <= {Problem.TURN_WITHOUT_LANE}
+        else:
+            # A lease whose keys alone were written is found.
+            self.reread(side, {("waiting", "leased")})
         if thorough and not side.is_closed:
-            side.is_tidy = max(self.listed(side).values(), default=1) == 1  # leasing drops those listed twice
+            # Leasing drops what is listed twice, or beside its lease.
+            side.is_tidy = self.listed(side) == Counter(side.ids("waiting"))
 
     def pass_time(self) -> None:
         """Move the clock until all leases have expired, and all delayed items are due."""
-        self.now += 10 * LEASE_S * 1000
-        for side in self.sides:
+        for side in [
+            *self.sides,
+            *self.sides,
+        ]:  # the first clean may find leases of which the keys alone were written
+            self.now += 10 * LEASE_S * 1000
             self.wait(side.queue.light_clean())
             if not side.is_closed:
                 for item_id, known in side.items.items():
