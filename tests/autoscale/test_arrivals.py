@@ -60,13 +60,13 @@ def test_a_rate_that_begins_between_two_passes_is_followed_in_the_second() -> No
 
 
 def test_a_count_that_is_high_next_to_a_very_high_one_confirms_it() -> None:
-    """Few items that begin to come: 4 of them are far above nothing, and 2 are above it."""
+    """Few items that begin to come: 6 of them are far above nothing, and 3 are above it."""
     job = Job()
     job.steady(lambda _: 0, 60)
-    job.leases += 4
+    job.leases += 6
     assert job.measure().arrival_rate < 0.01
-    job.leases += 2
-    assert job.measure().arrival_rate == pytest.approx(0.3)
+    job.leases += 3
+    assert job.measure().arrival_rate == pytest.approx(0.45)
 
 
 def test_a_ramp_has_a_trend() -> None:
