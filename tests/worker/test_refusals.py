@@ -169,6 +169,25 @@ async def test_a_worker_waits_for_a_server_that_accepts_no_writes(
     assert gate.done == ["1"]
 
 
+async def test_a_worker_is_unhealthy_while_its_server_is_full(
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue
+) -> None:
+    queue = make_queue(url=own.url)
+    worker = new_worker()
+    gate = Gate(worker, queue)
+    async with working(worker):
+        await eventually("it is healthy", lambda: worker.health().ok)
+        await admin.config_set("maxmemory", 1)
+        await eventually("it is not", lambda: not worker.health().ok)
+        [reason] = worker.health().reasons
+        assert "the server refuses new items" in reason
+        assert "maxmemory" in reason
+        assert "ServerOutOfMemory, see the log" in worker.health().public_reasons[0]
+        await admin.config_set("maxmemory", 0)
+        await eventually("it is healthy again", lambda: worker.health().ok)
+    assert gate.done == []
+
+
 async def test_a_worker_can_be_stopped_while_it_asks_whether_it_is_refused(make_queue: MakeQueue) -> None:
     async with Pretender({b"EVALSHA": b""}) as pretender:  # it answers nothing
         started: list[str] = []

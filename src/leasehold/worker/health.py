@@ -13,14 +13,16 @@ from itertools import cycle, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from leasehold.errors import LeaseholdError, ServerRefused
+from leasehold.errors import LeaseholdError, ServerOutOfMemory, ServerRefused
 from leasehold.log import Log
-from leasehold.queue.internals import has_limits, is_listening, release_arrivals
+from leasehold.queue.internals import has_limits, is_listening, release_arrivals, running_engine
+from leasehold.scripting.memory import is_full
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from leasehold.queue.queue import AsyncWorkQueue
+    from leasehold.scripting.session import Session
     from leasehold.worker.executor import Executor
     from leasehold.worker.fetcher import Fetcher
     from leasehold.worker.lease_renewer import LeaseRenewer
@@ -75,6 +77,8 @@ class Monitor:
         self._ignored: dict[AsyncWorkQueue, tuple[float, int]] = {}
         #: For each queue: since when its server does not answer, and the error.
         self._away: dict[AsyncWorkQueue, tuple[float, LeaseholdError]] = {}
+        #: For each session of a server that has reached its `maxmemory`: since when.
+        self._full: dict[Session, tuple[float, LeaseholdError]] = {}
 
     async def beat(self) -> None:
         """Set the heartbeat of the main event loop, until cancelled."""
@@ -102,6 +106,7 @@ class Monitor:
             found.update(islice(cycle(served), turn, turn + min(MAX_CHECKED, len(served))))
             turn += MAX_CHECKED
             await asyncio.gather(*(self._check(queue, idle=idle) for queue in found))
+            await self._check_memory(found)
 
     async def release_arrivals(self, queues: Collection[AsyncWorkQueue]) -> None:
         """While the event loop is blocked, release items that were moved to its session, until cancelled."""
@@ -176,12 +181,26 @@ class Monitor:
         else:
             self._ignored.pop(queue, None)
 
+    async def _check_memory(self, queues: Iterable[AsyncWorkQueue]) -> None:
+        """Note the servers that have reached their `maxmemory`: they refuse new items, and many results."""
+        engines = [engine for queue in queues if (engine := running_engine(queue)) is not None]
+        full: dict[Session, tuple[float, LeaseholdError]] = {}
+        for session in {engine.session for engine in engines}:
+            try:
+                if await is_full(session):
+                    why = ServerOutOfMemory("the server has reached its maxmemory")
+                    full[session] = self._full.get(session, (time.monotonic(), why))
+            except LeaseholdError as error:
+                log.debug("the server does not say how much memory it uses: %s", error)
+        self._full = full
+
     def _failures(self, now: float) -> Iterator[tuple[str, LeaseholdError]]:
         """Yield what cannot be done on a server, and why."""
         found = [
             ("no items can be leased", self._fetcher.failing.values()),
             ("leases cannot be renewed", self._renewer.failing.values()),
             ("the server does not answer", self._away.values()),
+            ("the server refuses new items", self._full.values()),
         ]
         for what, failures in found:
             for since, error in sorted(failures, key=itemgetter(0))[:1]:

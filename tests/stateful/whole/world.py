@@ -1,4 +1,4 @@
-"""Two queues, a model of what they hold, and calls on them that may be stopped in the middle of a script."""
+"""Two queues, a model of them, and calls that may be stopped midway: one concept, so it may be longer."""
 
 from __future__ import annotations
 
