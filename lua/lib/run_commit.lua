@@ -292,6 +292,25 @@ local function note_rest(run)
   end
 end
 
+-- Make the first write of a step, after which the server refuses none, and check the queues to which it adds items. Returns
+-- an error, and has changed nothing, if one of these is being deleted.
+local function begin_step(queues)
+  local first = opened_runs[1]
+  local starts = first and first.starts and not first.reopens
+  if starts then -- it is refused if the server is full; not after the checks, which make another write
+    redis.call('ZADD', first.home .. ':runs:active', 'XX', 0, first.id) -- changes nothing
+  end
+  for _, there in ipairs(queues) do
+    local refused = check_queue(there)
+    if refused then
+      return refused
+    end
+  end
+  if not starts then
+    begin_writes() -- finished work must be able to leave even then
+  end
+end
+
 -- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted. `goes_on`: instead, the
 -- stages fail whose queues are being deleted or forbidden.
 local function commit_runs(goes_on)
@@ -306,17 +325,9 @@ local function commit_runs(goes_on)
     end
   end
   local queues, by_queue = sort_added()
-  for _, there in ipairs(queues) do
-    local refused = check_queue(there)
-    if refused then
-      return refused
-    end
-  end
-  local first = opened_runs[1]
-  if first and first.starts and not first.reopens then
-    redis.call('ZADD', first.home .. ':runs:active', 'XX', 0, first.id) -- changes nothing; refused if the server is full
-  else
-    begin_writes() -- finished work must be able to leave even then
+  local refused = begin_step(queues)
+  if refused then
+    return refused
   end
   for _, run in ipairs(opened_runs) do
     if run.prepare then
@@ -339,7 +350,7 @@ local function commit_runs(goes_on)
       if #rows > 1000 then
         rows = { unpack(rows, from, math.min(from + 999, #rows)) }
       end
-      local refused = add_to(there, rows)
+      refused = add_to(there, rows)
       if refused then
         return refused
       end

@@ -155,6 +155,19 @@ def test_threads_whose_answers_hang_are_not_more_than_their_maximum(monkeypatch:
         goes_on.set()
 
 
+def test_clients_for_which_there_was_no_thread_take_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "MAX_THREADS", 4)
+    with serving({"/live": probe(tuple)}) as server:
+        size = threading.stack_size(1 << 46)  # more than any machine has: no thread can start
+        try:
+            for _ in range(5):
+                with pytest.raises(httpx.TransportError):
+                    get(server, "/live")
+        finally:
+            threading.stack_size(size)
+        assert get(server, "/live") == (200, "ok\n")
+
+
 def test_an_address_in_use_is_an_error_unless_it_waits() -> None:
     with serving({}) as first:
         with pytest.raises(AddressUnusable, match=rf"127.0.0.1, port {first.port}: .*in use"):

@@ -227,19 +227,26 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
                     self._end(next(iter(self._since)))
                 self._since[request] = time.monotonic()
                 self._busy.add(request)
-        if accepted:
-            super().process_request(request, client_address)
-        else:
+        if not accepted:
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # the process can have no more threads
+            self._forget(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer one client."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._lock:
-                self._since.pop(request, None)
-                self._busy.discard(request)
+            self._forget(request)
+
+    def _forget(self, request: socket.socket) -> None:
+        with self._lock:
+            self._since.pop(request, None)
+            self._busy.discard(request)
 
     def service_actions(self) -> None:
         """End connections that have lasted too long, now and then."""

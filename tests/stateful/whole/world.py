@@ -1,4 +1,4 @@
-"""Two queues, a model of them, and calls that may be stopped midway: one concept, so it may be longer."""
+"""Two queues, a model of what they hold, and calls that may be stopped inside a script. One concept."""
 
 from __future__ import annotations
 
