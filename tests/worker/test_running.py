@@ -9,11 +9,15 @@ import pytest
 
 from leasehold import Item, WorkerBusy
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasehold.queue.pushes.router import PushRouter
 from leasehold.worker import Retry, RetryPolicy
 from tests.eventually import eventually
+from tests.queue.asking import until
 from tests.worker.working import Gate, add, finished, new_worker, order_of, working
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from leasehold import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
@@ -89,6 +93,48 @@ async def test_drain_ends_when_the_queues_are_empty(make_queue: MakeQueue) -> No
     assert ", ".join(seen) == "first 3, second 2, first 2, second 1, first 1, second 0, first 0"
     assert await first.counts() == (0, 0, 1, 0)
     assert await second.counts() == (0, 0, 0, 0)
+
+
+async def test_drain_runs_an_item_whose_delivery_has_not_been_read(
+    make_queue: MakeQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is leased and in no queue, and its message comes over another connection than the replies."""
+    queue, other = make_queue(), make_queue()
+    worker = new_worker(concurrency=2)
+    ran: list[tuple[str, int]] = []
+    held: list[tuple[PushRouter, bytes]] = []
+    holds = False
+    read = PushRouter._received  # noqa: SLF001 - nothing else delays a message alone
+
+    def received(router: PushRouter, message: bytes) -> None:
+        if holds:
+            held.append((router, message))
+        else:
+            read(router, message)
+
+    monkeypatch.setattr(PushRouter, "_received", received)
+
+    async def waits() -> bool:
+        return bool(await redis.zcard(f"{queue.name}:idle"))
+
+    @worker.handler(queue)
+    async def handle(_: bytes, lease: Lease) -> None:
+        nonlocal holds
+        ran.append((lease.id, lease.attempt))
+        if lease.id == "1":
+            await until("the worker waits for a delivery", waits)
+            holds = True
+            await other.add_item(Item(b"x", id="2"))
+            await eventually("the item was delivered", lambda: bool(held))
+        else:
+            await until("it waits for the next one", waits)
+            read(*held[0])  # which is too late
+
+    await add(other, b"x")
+    async with asyncio.timeout(20):
+        await worker.drain()
+    assert ran == [("1", 1), ("2", 1)]
+    assert not (await other.counts()).total
 
 
 async def test_drain_ends_at_once_on_an_empty_queue_and_when_stopped(queue: AsyncWorkQueue) -> None:

@@ -127,7 +127,8 @@ def is_listening(queue: AsyncWorkQueue) -> bool:
 async def release_arrivals(queue: AsyncWorkQueue) -> int:
     """Return what is on its way to this session to the front of the queue; return how many ids there were.
 
-    For an event loop that assists another one, while that is blocked and cannot take them.
+    What was delivered is returned as well, and not counted. For the event loop that waits for items, or one
+    that assists it, while that is blocked and cannot take them.
 
     Raises:
         QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
@@ -137,8 +138,8 @@ async def release_arrivals(queue: AsyncWorkQueue) -> int:
     def leave(accepted: list[bytes]) -> Awaitable[Any]:
         return engine.run("leave", accepted, stays=1)
 
-    others = [one for one in _lifecycle(queue).engines if one.session.id == engine.session.id]
-    waiting = next((one for one in others if one is not engine), engine)
+    ours = [one for one in _lifecycle(queue).engines if one.session.id == engine.session.id]
+    waiting = next((one for one in ours if not one.session.adopted), engine)
     return await waiting.deliveries.recall(leave)
 
 

@@ -256,10 +256,12 @@ class WorkerRuntime(Coordinator, Parts):
         """Lease items from one of the queues, and return whether there were any.
 
         Counting would not do: it does not reclaim items that are due, and items that are being moved to the
-        fetcher's session are in no queue.
+        fetcher's session are in no queue. Neither would leasing alone: an item that was delivered to that
+        session is leased, and its message comes over another connection. So it is recalled first.
         """
         for one in () if self.fetcher.quiet else [*self.queues.served.values()]:
             await self.fetcher.declare(one)
+            await release_arrivals(one.queue)
             leases = await one.queue.lease_many(one.batch or 1, one.lease_time, block=False)
             if leases:
                 self.fetcher.accept(one, leases)
