@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue, Fleet, Item
-from leasehold.queue.registry import Registry
+from leasehold.queue.registry import Beat, Registry
 from tests.eventually import eventually
 from tests.fleet.members import no_keys, the_worker
 from tests.queue.asking import kept, until
@@ -101,16 +101,28 @@ async def are_held(queue: AsyncWorkQueue) -> bool:
 
 
 async def test_a_session_fails_for_all_of_its_workers(
-    queue: AsyncWorkQueue, redis: Redis, two: list[tuple[Worker, Gate]]
+    queue: AsyncWorkQueue, redis: Redis, two: list[tuple[Worker, Gate]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their runs stop, and both work on under one new session."""
     gates = [gate for _, gate in two]
+    notices = True
+
+    async def beat(self: Registry, *args: Any, **options: Any) -> Beat:
+        # A worker that notices before the call has ended returns its items itself, and the call the others.
+        reply = await send(self, *args, **options)
+        return reply if notices else reply._replace(accepted=True)
+
+    send = Registry.beat
+    monkeypatch.setattr(Registry, "beat", beat)
     await add(queue, b"x", b"x")
     async with working(two[0][0]), working(two[1][0]):
         for gate in gates:
             await gate.reached(1)
         failed = queue.session
-        assert await Fleet(queue).fail(await the_worker(queue)) == 2
+        worker = await the_worker(queue)
+        notices = False
+        assert await Fleet(queue).fail(worker) == 2
+        notices = True
         await eventually("it has another session", lambda: queue.session != failed)
         await until("both items run in it", lambda: are_held(queue))
         assert {one for gate in gates for one in gate.cancelled} == {"1", "2"}

@@ -71,7 +71,8 @@ class Fleet:
             worker: The worker, its `id`, one of its sessions, or its name.
 
         Returns:
-            How many items were returned.
+            How many items this call returned. While it runs, a worker that is alive may notice and release
+            its items itself, as attempts that do not count, and another client may fail it as well.
 
         Raises:
             WorkerUnknown: If it is not registered: it has stopped, or was failed already.
