@@ -305,6 +305,9 @@ def _forget(rings: Sequence[Ring]) -> None:
 async def fail_sessions(queues: Iterable[AsyncWorkQueue], sessions: Sequence[tuple[str, str]]) -> None:
     """Fail the sessions of a process that is known to be dead.
 
+    An error is logged, and the rest is not tried again here: peers fail the session when its registration
+    has expired or its connections are gone, and at the latest its leases expire.
+
     Args:
         queues: The queues of this worker.
         sessions: The pairs of a queue and a session of the dead process.
