@@ -104,7 +104,7 @@ async def test_drain_runs_an_item_whose_delivery_has_not_been_read(
     ran: list[tuple[str, int]] = []
     held: list[tuple[PushRouter, bytes]] = []
     holds = False
-    read = PushRouter._received  # noqa: SLF001 - nothing else delays a message alone
+    read = PushRouter._received
 
     def received(router: PushRouter, message: bytes) -> None:
         if holds:
