@@ -111,7 +111,7 @@ class Dispatcher(Consumer):
             InvalidArgument: If two handlers have the same name.
         """
         ours = {handler.name: handler.function for handler in self.handlers}
-        self.adds_to = [*self.adds_to, *other.adds_to]
+        self.adds_to = [*dict.fromkeys([*self.adds_to, *other.adds_to])]
         if all(ours.get(handler.name) is handler.function for handler in other.handlers):
             return self
         joined = type(self)(
@@ -127,7 +127,7 @@ class Dispatcher(Consumer):
 
     def on(self, queue: AsyncWorkQueue) -> Self:
         """Return a copy for the items of another queue."""
-        return type(self)(
+        made = type(self)(
             queue,
             [handler.on(queue) for handler in self._by_name.values()],
             choose=self._choose,
@@ -135,6 +135,8 @@ class Dispatcher(Consumer):
             declarations=self.declarations,
             limits=self.limits,
         )
+        made.adds_to = self.adds_to
+        return made
 
 
 def one_for_each_queue(handlers: Iterable[Consumer], dispatchers: Iterable[Dispatcher]) -> list[Consumer]:
