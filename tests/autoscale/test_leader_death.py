@@ -199,3 +199,25 @@ async def test_a_standby_that_leases_what_another_copy_has_led_since_gives_it_ba
 
 async def _true() -> bool:
     return True
+
+
+async def test_the_lease_of_a_copy_that_has_just_taken_over_is_not_ended(
+    redis_url: str, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state names the dead copy until the new one has noted that it leads."""
+    monkeypatch.setattr(peers, "GONE_SECONDS", 0.0)
+    config = make_config(name, redis_url, every=HOUR)
+    async with (
+        Autoscaler(config, open_backend=Platform()) as first,
+        Autoscaler(config, open_backend=Platform()) as second,
+        Autoscaler(config, open_backend=Platform()) as third,
+    ):
+        await first.once()
+        [dead] = (await state_of(redis, name))["connections"]
+        lease = await third._leadership._lease()
+        assert lease is not None
+        await redis.client_kill_filter(_id=str(dead))
+        assert [await second._leadership._is_free() for _ in range(10)] == [False] * 10
+        assert await third._queue.renew(lease, 60)
+        assert await third._queue.release(lease)
+        await until("it is free", second._leadership._is_free)

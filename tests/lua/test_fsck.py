@@ -321,6 +321,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     Problem.UNLISTED_RUN: [
         (["r"], {key: value for key, value in RUNS.items() if key != "runs:active"}, RUNS),
         (["r"], RUNS | {"runs:completed": {"r": NOW - 9.0}}, RUNS),
+        (["s"], RUNS | {"runs:by:f\0user_id\x0063": {"s": ENDS["s"]}}, RUNS),
         (["r", "s"], {key: value for key, value in RUNS.items() if not key.startswith("runs:")}, RUNS),
         (["s"], RUNS | {"runs:by:f\0user_id\x0062": {"r": math.inf, "s": math.inf}}, RUNS),
     ],

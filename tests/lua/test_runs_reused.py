@@ -122,6 +122,18 @@ async def test_a_dead_letter_of_an_earlier_run_is_not_what_became_of_a_stage(run
     assert "dead:r/a" in await runs.space.snapshot()
 
 
+async def test_deleting_a_run_leaves_a_dead_letter_that_is_not_of_its_stage(runs: Runs) -> None:
+    """A plain item had the id of a stage."""
+    await runs.space.run("add_items", [("r/a", "plain", 0, 0)])
+    [held] = await runs.space.lease_all(1)
+    assert await runs.space.run("fail_many", [(held.id, held.token, -1, "no more")]) == [1]
+    stage = f"={runs.home}\0r\0a"
+    assert await runs.space.run("run_forget", [(stage,)]) == [0]
+    assert "dead:r/a" in await runs.space.snapshot()
+    assert await runs.space.run("run_forget", [("r/a",)]) == [1]
+    assert "dead:r/a" not in await runs.space.snapshot()
+
+
 async def test_the_rest_of_an_earlier_run_is_not_cancelled(runs: Runs) -> None:
     await start(runs, "first", runs.stage("a"))
     assert await runs.space.run("run_cancel", of_run="r") == 1

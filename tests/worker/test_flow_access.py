@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AccessDenied, Flow, Item, RunGone, TaskQueue
+from leasehold import AccessDenied, Flow, Item, RetryPolicy, RunGone, TaskQueue
 from leasehold.queue.plan import Plan, StagePlan
 from tests.eventually import eventually
 from tests.queue.asking import command
@@ -71,6 +71,23 @@ async def test_a_worker_of_a_stage_does_not_start_if_another_queue_of_the_flow_i
         with pytest.raises(AccessDenied, match=f"(?s)write to the queue '{missing}'.*ACL SETUSER bob"):
             await new_worker(flow.only("first")).run()
     await tasks.close()
+
+
+async def test_copies_of_what_a_worker_leases_for_say_to_which_queues_a_flow_adds(
+    tasks: TaskQueue, name: str, make_queue: MakeQueue
+) -> None:
+    flow = Flow("access", tasks)
+
+    @tasks.task
+    async def one() -> int:
+        return 1
+
+    flow.stage(one, name="first", queue=f"{name}-other")
+    queues = [name, f"{name}-other"]
+    for consumer in flow.consumers(retry=RetryPolicy(), lease_time=60):
+        assert consumer.adds_to == queues
+        assert consumer.on(make_queue()).adds_to == queues
+        assert consumer.joined(consumer).adds_to == queues
 
 
 @pytest.mark.parametrize("rule", RULES)
