@@ -173,7 +173,8 @@ class Autoscaler:
     async def last_report(self) -> PassReport | None:
         """Return the report of the last pass, whichever copy made it; None: there is none.
 
-        If the server cannot be asked, it is the last one of this copy; see `PassReport.age`.
+        If the server cannot be asked, it is the last one of this copy, if that has made one; see
+        `PassReport.age`.
         """
         own = self._last
         try:
