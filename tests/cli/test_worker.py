@@ -259,6 +259,23 @@ async def test_a_worker_ends_when_it_has_been_unhealthy_for_too_long(
     await worker.logged(r"stopping: unhealthy for \d+ s: no items can be leased")
 
 
+@pytest.mark.slow
+async def test_a_worker_whose_server_is_full_goes_on(
+    bench: Bench, make_server: MakeServer, name: str
+) -> None:
+    """What it completes frees memory; another process could not do more."""
+    server = await make_server()
+    async with AsyncWorkQueue.from_url(server.url, name) as queue, Redis.from_url(server.url) as client:
+        await queue.add_item(Item(b"hold", id="x"))
+        await client.config_set("maxmemory", 1)
+        async with bench.working("--exit-on-unhealthy", "100ms", REDIS_URL=server.url) as worker:
+            await bench.began()
+            await asyncio.sleep(3)  # it looks every 1.3 s
+            bench.release()
+            await bench.ended()
+            assert await worker.stop() == 0
+
+
 async def server_pid(url: str) -> int:
     async with Redis.from_url(url) as client:
         return int((await client.info("server"))["process_id"])

@@ -60,6 +60,9 @@ class Health:
     since_last_lease: float
     #: Whether the event loop and the background thread go on. If not, only a restart of the process helps.
     live: bool = True
+    #: Whether it is healthy, or all that is wrong is that a server has reached its `maxmemory`: items are
+    #: leased and completed, which frees memory.
+    works: bool = True
 
 
 class Monitor:
@@ -150,6 +153,7 @@ class Monitor:
             waiting=len(self._renewer.waiting),
             since_last_lease=now - self._fetcher.fetched_at,
             live=max(blocked, stuck) <= STUCK_SECONDS,
+            works=not reasons and len(failures) <= bool(self._full),
         )
 
     def _log_block(self) -> None:

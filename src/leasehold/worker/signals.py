@@ -160,7 +160,7 @@ class SignalHandler:
             return  # it leases nothing, and its runs may take any time
         health = self._worker.health()
         now = time.monotonic()
-        if health.ok:
+        if health.works:  # another process could not do more
             self._unhealthy_since = None
             return
         if self._unhealthy_since is None:

@@ -394,7 +394,13 @@ class Worker:
         if runtime is None:
             reasons = ("the worker is not running",)
             return Health(
-                ok=False, reasons=reasons, public_reasons=reasons, running=0, waiting=0, since_last_lease=0.0
+                ok=False,
+                reasons=reasons,
+                public_reasons=reasons,
+                running=0,
+                waiting=0,
+                since_last_lease=0.0,
+                works=False,
             )
         return runtime.monitor.health()
 
