@@ -65,27 +65,34 @@ async def test_calls_go_on_with_a_session_that_is_replaced_and_its_connection_is
     make_queue: MakeQueue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a worker was failed, and the program uses its queue object, too."""
-    monkeypatch.setattr("leasehold.queue.engine.UNUSED_SECONDS", 0.05)
+    monkeypatch.setattr("leasehold.queue.engine.UNUSED_SECONDS", 3600)
     queue = make_queue(url=proxy.url)
     await queue.add_item(Item(b"x", id="1"))
     before, engine = session(queue), running_engine(queue)
     assert engine is not None
+
+    def look() -> None:
+        """Do now what the timer would do later."""
+        timer = engine._unused_timer
+        assert timer is not None
+        timer._run()
+        timer.cancel()
+
     proxy.stall()
     calls = [asyncio.create_task(queue.counts()) for _ in range(2)]
     await asyncio.sleep(0)
     replaced = await replace_session(queue)
     assert replaced != before.id
     assert queue.session == replaced
-    await asyncio.sleep(0.2)
-    monkeypatch.setattr("leasehold.queue.engine.UNUSED_SECONDS", 3600)
+    look()
     proxy.resume()
     await asyncio.gather(*calls)
-    looks = engine._unused_timer
-    assert looks is not None
-    await eventually("the time without a call begins anew", lambda: engine._unused_timer is not looks)
+    look()  # it begins anew: the calls were in flight at the last look
     assert await engine.run("counts")
-    monkeypatch.setattr("leasehold.queue.engine.UNUSED_SECONDS", 0.05)
-    engine.close_when_unused()
+    look()
+    assert await engine.run("counts")
+    look()
+    look()
     await eventually("its connection is closed", lambda: not before.connections)
     assert before not in list(SESSIONS)
 
