@@ -189,7 +189,25 @@ async def test_a_removed_object_that_is_gone_is_retired_all_the_same(
     file.write_text(text[: text.rindex("[[")])
     cluster.workloads.pop()
     async with Autoscaler(load_config(file)) as autoscaler:
-        gone, [error] = await autoscaler.retire("media/spot")
-        assert [one.name for one in gone] == ["media/spot"]
-        assert "there is none" in error.problem
+        gone, errors = await autoscaler.retire("media/spot")
+        assert ([one.name for one in gone], errors) == (["media/spot"], ())
         assert await autoscaler.removed_tiers() == []
+
+
+async def test_a_removed_object_that_cannot_be_scaled_is_not_forgotten(
+    cluster: KubernetesServer, kubeconfig: str, tmp_path: Path, redis_url: str, name: str
+) -> None:
+    cluster.workloads.append(Workload("media-spot", replicas=0))
+    file = tmp_path / "autoscale.toml"
+    text = CONFIGURATION.format(name=name, url=redis_url, kubeconfig=kubeconfig)
+    file.write_text(text)
+    await add_items(redis_url, f"{name}-work", 20)
+    async with Autoscaler(load_config(file)) as autoscaler:
+        await autoscaler.once()
+    file.write_text(text[: text.rindex("[[")])
+    cluster.denied.add(("update", "deployments/scale"))
+    async with Autoscaler(load_config(file)) as autoscaler:
+        gone, [error] = await autoscaler.retire("media/spot")
+        assert gone == []
+        assert "the right to update deployments/scale is missing" in error.problem
+        assert [one.name for one in await autoscaler.removed_tiers()] == ["media/spot"]

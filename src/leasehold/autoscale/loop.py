@@ -199,7 +199,7 @@ class Autoscaler:
     async def retire(self, name: str) -> tuple[list[KnownTier], tuple[PassError, ...]]:
         """Forget the tiers of a name, as `media/spot`, that the configuration no longer has.
 
-        A tier of Kubernetes is asked for no units first.
+        A tier of Kubernetes is asked for no units first, and is kept if that fails.
 
         Returns:
             The tiers that were forgotten, and what went wrong. No tier, also if another copy makes a pass.
@@ -212,9 +212,8 @@ class Autoscaler:
             if turn is None:
                 parts.fail("server", "another copy makes a pass at this moment: try again")
                 return [], tuple(parts.errors)
-            gone = [one for one in removed_tiers(self._config, turn.state.tiers) if one.name == name]
-            for one in gone:
-                await self._retirement.retire(one, parts)
+            removed = [one for one in removed_tiers(self._config, turn.state.tiers) if one.name == name]
+            gone = [one for one in removed if await self._retirement.retire(one, parts)]
             keys = {one.key for one in gone}
             left = {key: one for key, one in turn.state.tiers.items() if key not in keys}
             if not await turn.keep(structs.replace(turn.state, tiers=left)):

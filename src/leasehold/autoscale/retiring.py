@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from leasehold.autoscale.backends.processes import ProcessBackend
+    from leasehold.autoscale.backends.protocol import Backend
     from leasehold.autoscale.parts import Parts
     from leasehold.autoscale.report import TierReport
 
@@ -136,14 +137,16 @@ class Retirement:
             elif one.units:
                 parts.fail(f"tier {one.name}", one.problem)
 
-    async def retire(self, one: KnownTier, parts: Parts) -> None:
-        """Ask Kubernetes for no unit of a tier that was removed."""
-        if one.backend == "kubernetes":
-            backend = open_backend(self._config_of(one), one.deployment, one.tier)
-            try:
-                await parts.call(f"tier {one.name}", partial(backend.request, 0), limit=CALL_SECONDS)
-            finally:
-                await backend.close()
+    async def retire(self, one: KnownTier, parts: Parts) -> bool:
+        """Ask Kubernetes for no unit of a tier that was removed. Return whether the tier may be forgotten."""
+        if one.backend != "kubernetes":
+            return True
+        backend = open_backend(self._config_of(one), one.deployment, one.tier)
+        try:
+            done = await parts.call(f"tier {one.name}", partial(_stop, backend), limit=CALL_SECONDS)
+        finally:
+            await backend.close()
+        return done is True
 
     async def close(self) -> None:
         """Disconnect. The units go on."""
@@ -205,7 +208,7 @@ class Retirement:
         )
 
 
-async def _stop(backend: ProcessBackend) -> bool:
+async def _stop(backend: Backend) -> bool:
     await backend.request(0)
     return True
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from leasehold.describing import describe
@@ -111,7 +112,7 @@ class KubernetesBackend:
         return _replicas(await self._call(self._read_scale))
 
     async def request(self, units: int) -> None:
-        """Set `spec.replicas`. Without a change, nothing is written.
+        """Set `spec.replicas`. Without a change, nothing is written. An object that does not exist has 0.
 
         Args:
             units: The number of pods.
@@ -121,7 +122,13 @@ class KubernetesBackend:
         """
 
         async def change(client: AsyncClient) -> None:
-            found = await self._read_scale(client)
+            try:
+                found = await self._read_scale(client)
+            except _ERRORS as error:
+                response = _response_of(error)
+                if units == 0 and response is not None and response.status_code == HTTPStatus.NOT_FOUND:
+                    return
+                raise
             if _replicas(found) != units:
                 await self._write_scale(client, found, units)
 
