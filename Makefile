@@ -13,8 +13,8 @@ export PYTHONNODEBUGRANGES := 1
 export PYTHON  ?= python3#                 the Python that .venv is made with, 3.11 or newer
 T              ?=#                         what `make test-one` runs: a file, file::test, or --seed RWQ-B3
 SERVER         ?= embedded#                where it runs: embedded, redis7, redis6, container, or see tests/servers.py
-SERVERS        ?= redis7 redis6#           the servers on which `make test` repeats the core tests, in a process each
-WORKERS        ?= 4#                       processes that run the other tests at the same time (pytest-xdist)
+SERVERS        ?= redis7 redis6#           the servers on which `make test` repeats the core tests
+WORKERS        ?= 4#                       processes that run tests at the same time (pytest-xdist)
 FOLDER         ?=#                         the files that `make demo` works on; empty: Python's standard library
 ROUNDS         ?= 3#                       how many rounds `make bench-rivals` measures
 MINUTES        ?= 5#                       how long `make soak` injects faults
@@ -68,9 +68,13 @@ test-one: $(FOR_ONE) ## Run T on SERVER: make test-one T=tests/queue/test_leasin
 test-fast: .venv/ready machine-servers ## Run the quick tests of each room in a minute; needs neither Java nor Node
 	$(PYTEST) -m "not slow and not long" $(foreach folder,$(NOT_FAST),--ignore tests/$(folder)) --exitfirst $(ARGS)
 
-test: $(FOR_TESTS) ## Run all tests but the long ones, and beside them the core ones on each of SERVERS
-	@tests/beside.sh "$(SERVERS)" $(BIN)/python -m pytest $(CORE) -m "core and server and not slow and not long" $(ARGS) \
-	    -- $(PYTEST) -m "not long and not containers" $(ARGS)
+test: $(FOR_TESTS) ## Run all tests but the long ones, and repeat the core ones on SERVERS
+	@echo "All tests, on the embedded server"
+	$(PYTEST) -m "not long and not containers" $(ARGS)
+	@for server in $(SERVERS); do \
+	    echo "The core tests, on $$server"; \
+	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and not slow and not long" $(ARGS); \
+	done
 
 # Each process of the tests would rewrite their modules itself, where none has done so before.
 test-modules: .venv/ready $(NODE_CLIENT)
