@@ -220,7 +220,7 @@ async def test_a_slot_that_is_being_moved_for_too_long_raises_server_busy(
     name = "{moving}"
     source = owner(nodes, name)
     target = nodes[(nodes.index(source) + 1) % NODES]
-    async with AsyncWorkQueue(name, cluster, reply_timeout=0.5) as queue:
+    async with AsyncWorkQueue(name, cluster, reply_timeout=1) as queue:
         await queue.add_items([Item(b"x", id=f"{n}") for n in range(3)])
         lease = await take(queue)
         await start_moving(name, source, target)

@@ -257,13 +257,13 @@ async def test_a_reply_that_arrived_while_the_event_loop_was_blocked_is_read(
     make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply timeout has passed when the loop continues, and the reply has arrived but is not read yet."""
-    queue = make_queue(reply_timeout=0.3)
+    queue = make_queue(reply_timeout=1)
     await queue.counts()
     usual = connection.Connection.post
 
     def post(*args: Any, **options: Any) -> None:
         usual(*args, **options)
-        time.sleep(0.6)
+        time.sleep(1.5)
 
     monkeypatch.setattr(connection.Connection, "post", post)
     assert await queue.add_item(Item(b"x", id="x"))

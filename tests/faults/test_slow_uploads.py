@@ -77,7 +77,7 @@ async def test_the_trips_of_one_call_are_applied_in_order(queue: AsyncWorkQueue)
 async def test_a_silent_server_is_noticed_during_an_upload(
     make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(url=proxy.url, reply_timeout=0.5)
+    queue = make_queue(url=proxy.url, reply_timeout=2)
     await queue.add_item(Item(b"x"))
     proxy.stall()
     async with asyncio.timeout(20):

@@ -187,7 +187,7 @@ async def test_a_push_connection_that_fell_silent_is_replaced(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leasehold.scripting.pushes.PING_SECONDS", 0.05)
-    queue = make_queue(url=proxy.url, reply_timeout=0.5)
+    queue = make_queue(url=proxy.url, reply_timeout=2)
     heard = Heard()
     await queue.counts()
     await session(queue).subscribe(f"{name}:a".encode(), heard.messages.append, heard.end)
