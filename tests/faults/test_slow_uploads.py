@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,11 +28,24 @@ LARGE = bytes(24 << 20)
 
 
 class Narrow(Proxy):
-    """Takes requests at 6 MiB/s on each connection."""
+    """Takes the first 16 MiB of requests at 6 MiB/s at most on each connection.
+
+    What follows fits into the buffers of the kernel: for the client it is sent already, so that the time in
+    which it waits for the reply has begun.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._taken = Counter[asyncio.StreamReader]()
 
     async def _next_chunk(self, reader: asyncio.StreamReader) -> bytes:
+        if reader not in self._taken:  # else the kernel may take as much as 32 MiB
+            its: asyncio.Transport = reader._transport  # type: ignore[attr-defined]  # typeshed does not have it
+            its.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 19)
         chunk = await super()._next_chunk(reader)
-        await asyncio.sleep(len(chunk) / (6 << 20))
+        self._taken[reader] += len(chunk)
+        if self._taken[reader] < 16 << 20:
+            await asyncio.sleep(len(chunk) / (6 << 20))
         return chunk
 
 
