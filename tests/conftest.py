@@ -76,10 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` reads the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by the fixtures that they ask for, select the tests of `--seed`, and begin with slow ones.
-
-    Slow tests wait for much of their time. At the end, processes with quick ones keep all processors busy.
-    """
+    """Mark tests by the fixtures that they ask for, and select the tests of `--seed`."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if fixtures & {"server", "make_server"}:
@@ -92,8 +89,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if row not in rows_of(item)]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if row in rows_of(item)]
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def rows_of(item: pytest.Item) -> set[str]:
