@@ -13,12 +13,14 @@ from redis.asyncio import Redis
 from leasehold import AsyncWorkQueue, Item
 from leasehold.keys import session_origin
 from leasehold.queue.internals import replace_session, running_engine
+from leasehold.scripting.pushes import PushConnection
 from leasehold.scripting.session import SESSIONS
 from tests.eventually import eventually
 from tests.queue.asking import alone, until
 from tests.queue.connections import names_of, session
 
 if TYPE_CHECKING:
+    from leasehold.scripting.connection import Connection
     from leasehold.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
@@ -181,6 +183,31 @@ async def test_after_a_cut_all_channels_are_subscribed_again(
     for number in range(3):
         assert await redis.publish(f"{name}:{number}", "x") == 1
     await eventually("all came", lambda: all(one.messages == [b"x"] for one in heard))
+
+
+async def test_a_cut_right_after_the_server_has_confirmed_is_repaired(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, heard = make_queue(url=proxy.url), Heard()
+    await queue.counts()
+    await session(queue).subscribe(f"{name}:a".encode(), heard.messages.append, heard.end)
+    usual, cuts = PushConnection._confirmed, asyncio.Event()
+
+    async def confirmed(self: PushConnection, connection: Connection, channel: bytes) -> None:
+        await usual(self, connection, channel)
+        if not cuts.is_set():
+            await proxy.cut()
+            await eventually("its end is noticed", lambda: self._connection is None)
+            cuts.set()
+
+    monkeypatch.setattr(PushConnection, "_confirmed", confirmed)
+    await proxy.cut()
+    await cuts.wait()
+
+    async def came() -> bool:
+        return bool(await redis.publish(f"{name}:a", "x"))
+
+    await until("it is subscribed again", came)
 
 
 async def test_a_push_connection_that_fell_silent_is_replaced(

@@ -185,7 +185,9 @@ class PushConnection:
                     await backoff.wait()
                 else:
                     self._notify()
-                    return
+                    if self._connection is connection:
+                        return
+                    # It ended after the server had confirmed: `_ended` has left that to this task.
         finally:
             self._repairing = None
 
