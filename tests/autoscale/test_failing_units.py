@@ -26,12 +26,13 @@ pytestmark = pytest.mark.slow
 async def test_units_that_fail_are_started_one_by_one_and_each_error_quotes_them(
     bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(failures, "FIRST_PAUSE", 60.0)
     backend = bench.open(["sh", "-c", "echo no database >&2; exit 3"])
     assert await refusal(backend, 3) == ""
     await eventually("they end", lambda: not bench.pids())
     text = await refusal(backend, 3)
     assert text.startswith("the unit scale-")
-    assert "with exit code 3: no database (failures in a row: 1; the next start is 1 s later)" in text
+    assert "with exit code 3: no database (failures in a row: 1; the next start is 60 s later)" in text
     assert await refusal(backend, 3) == text, "it is logged once"
     assert not bench.pids(), "there is a pause"
     assert await backend.requested() == 3, "they are still wanted"
