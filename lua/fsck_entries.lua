@@ -5,11 +5,10 @@
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   which   text     the key: "options", "errors", "progress", "dead", "recent", "cancelled", "sessions", "schedules", "ticks", "declared", "workers" or "heartbeats"
+--   which   text     the key: "options", "errors", "progress", "dead", "recent", "cancelled", "sessions", "ticks", "declared", "workers" or "heartbeats"
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many entries to check
--- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id or name, …. The kind
---   `schedule_without_tick` is not repaired: only the caller can calculate when the schedule is due; see `fsck_tick`.
+-- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id or name, ….
 -- Cost: O(log n) per entry.
 -- Limits: one scan of `count` entries (at most 1,000) a call; a small key is checked at once.
 
@@ -42,6 +41,7 @@ local function check_facts(key)
     forget_items('fact_without_item', ended)
     if #late > 0 then
       discard_waiting(late)
+      wake_next()
     end
   else
     in_chunks('HDEL', key, ended)
@@ -73,7 +73,7 @@ local function check_dead()
       missing[#missing + 1] = id
     elseif token and first and first <= token and token <= last and has_data(id) then
       living[#living + 1] = id -- a call of `fail_many` was interrupted; the item fails once more
-    elseif tonumber(times[i]) > now + 86400000 then
+    elseif tonumber(times[i]) > now + 1000 then
       redis.call('ZADD', dead, now, id)
       repaired('wrong_time_of_death', id)
     end
@@ -87,19 +87,9 @@ end
 local function check_sessions()
   local names, ends = page_of('ZSCAN', sessions)
   for i, name in ipairs(names) do
-    if tonumber(ends[i]) > now + 600000 then
-      redis.call('ZADD', sessions, now + 60000, name)
+    if tonumber(ends[i]) > now + 60000 then
+      redis.call('ZADD', sessions, now + 10000, name)
       repaired('endless_session', name)
-    end
-  end
-end
-
-local function check_schedules()
-  redis.call('ZCARD', ticks)
-  local names = page_of('HSCAN', schedules)
-  for i, due in ipairs(read_in_chunks('ZMSCORE', ticks, names)) do
-    if not due then
-      repaired('schedule_without_tick', names[i])
     end
   end
 end
@@ -152,8 +142,13 @@ local function check_heartbeats()
   redis.call('HLEN', workers)
   local names, ends = page_of('ZSCAN', heartbeats)
   for i, name in ipairs(names) do
-    local till, known = tonumber(ends[i]), redis.call('HEXISTS', workers, name) == 1
-    if till > now + 600000 and not (known and till == math.huge) then
+    local till, about = tonumber(ends[i]), redis.call('HGET', workers, name)
+    local read, facts = pcall(cjson.decode, about or '')
+    local alive_ms = read and type(facts) == 'table' and tonumber(facts.alive_ms)
+    if alive_ms and till < math.huge and till > now + alive_ms + 1000 then
+      redis.call('ZADD', heartbeats, now + alive_ms, name)
+      repaired('late_heartbeat', name)
+    elseif not alive_ms and till > now + 600000 and not (about and till == math.huge) then
       redis.call('ZADD', heartbeats, now + 15000, name)
       repaired('lost_worker', name)
     end
@@ -172,8 +167,6 @@ elseif which == 'dead' then
   check_dead()
 elseif which == 'sessions' then
   check_sessions()
-elseif which == 'schedules' then
-  check_schedules()
 elseif which == 'ticks' then
   check_ticks()
 elseif which == 'declared' then

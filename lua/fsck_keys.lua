@@ -2,7 +2,7 @@
 --
 -- Data is not checked here: see `deep_clean_scan`.
 --
--- Keys: queue, deadlines, scheduled, sessions, dead, schedules, ticks
+-- Keys: queue, gone, deadlines, scheduled, sessions, options, errors, dead, schedules, ticks
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
@@ -12,7 +12,7 @@
 -- Reply: the next cursor ("0": done), and a list of repairs: kind, id or name, …. The kinds `wrong_type` and
 --   `endless_foreign_lease` are no repairs.
 -- Cost: O(count log n).
--- Limits: one SCAN of `count` (at most 1,000) a call; 100 ids of each inbox.
+-- Limits: one SCAN of `count` (at most 1,000) a call; 100 ids of each inbox; 1,000 leased items of groups in all, 100 of each.
 
 -- The types of the keys of some families, and for how long those are kept that must have a time to live and have none.
 local day = 86400000
@@ -24,11 +24,19 @@ local types = {
   result = 'string',
   inbox = 'list',
   delivered = 'string',
+  failed_session = 'string',
   schedule = 'string',
   turns = 'zset',
   running = 'zset',
 }
-local kept_ms = { result = day, delivered = 60000, set = 7 * day, stream = 7 * day, once = 7 * day }
+local kept_ms = {
+  result = day,
+  delivered = 60000,
+  failed_session = 3600000,
+  set = 7 * day,
+  stream = 7 * day,
+  once = 7 * day,
+}
 
 redis.call('LLEN', queue)
 redis.call('ZCARD', deadlines)
@@ -36,6 +44,7 @@ redis.call('ZCARD', scheduled)
 redis.call('ZCARD', sessions)
 redis.call('ZCARD', dead)
 redis.call('HLEN', schedules)
+redis.call('HLEN', options)
 redis.call('ZCARD', ticks)
 
 local any_lanes = redis.call(
@@ -46,6 +55,8 @@ local any_lanes = redis.call(
   prefix .. ':control'
 ) > 0
 
+local any_turns = redis.call('EXISTS', prefix .. ':lanes', prefix .. ':levels') > 0
+
 -- Return whether an item may wait in a controlled queue, whose ids have a lease key without an end.
 local function is_waiting(id)
   return any_lanes
@@ -54,12 +65,23 @@ local function is_waiting(id)
     and not redis.call('ZSCORE', scheduled, id)
 end
 
--- Drop leased items of a group that are not leased any more, which would use its slots.
-local function check_slots(key)
-  for _, id in ipairs(redis.call('ZRANGE', key, 0, 99)) do
-    if not redis.call('ZSCORE', deadlines, id) then
+local slots_left = 1000
+
+-- Drop items that are not leased any more, or of another group, which would use slots of a group. Those without options have lost
+-- them: nothing would free their slots.
+local function check_slots(key, group)
+  for _, id in ipairs(redis.call('ZRANGE', key, 0, math.max(99, slots_left - 1))) do
+    local text = redis.call('HGET', options, id)
+    slots_left = slots_left - 1
+    if
+      not (redis.call('ZSCORE', deadlines, id) and redis.call('EXISTS', data_key(id)) == 1)
+      or (text and read_options(text).group ~= group)
+    then
       redis.call('ZREM', key, id)
       repaired('stale_slot', id)
+    elseif not text then
+      redis.call('HSET', options, id, options_text({ group = group }))
+      repaired('lost_group', id)
     end
   end
 end
@@ -69,7 +91,7 @@ local function end_lease_key(key, id)
   local holder = redis.call('GET', key)
   if string.sub(holder, 1, 3) ~= 'lh:' then
     repaired('endless_foreign_lease', id)
-  elseif holder ~= 'lh:waiting' or not is_waiting(id) then
+  elseif not place_in(holder) or not is_waiting(id) then
     local score = redis.call('ZSCORE', deadlines, id) or redis.call('ZSCORE', scheduled, id)
     local left = math.floor((tonumber(score) or 0) - now)
     if left > 0 and left <= 31 * day then
@@ -106,11 +128,11 @@ local function check(key, family, name)
     repaired('no_time_to_live', key)
   elseif is_endless and (family == 'lease' or family == 'leased_by_session') then
     end_lease_key(key, name)
-  elseif family == 'turns' and not any_lanes then
+  elseif family == 'turns' and not any_turns then
     redis.call('UNLINK', key)
     repaired('turn_without_lane', key)
   elseif family == 'running' then
-    check_slots(key)
+    check_slots(key, name)
   elseif family == 'dead' then
     check_dead_letter(key, name)
   elseif family == 'inbox' and not redis.call('ZSCORE', sessions, name) then

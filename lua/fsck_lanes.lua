@@ -4,7 +4,7 @@
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   which   text     the key: "lanes", "levels", "control", "slots" (the leased items of groups), or a `turns:<50 - level>`
+--   which   text     the key: "lanes", "levels", "control", "slots" (the leased items of groups), or a `turns:<50 - level>`; "index": remove levels and turns if no lane is left, and do nothing else
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many entries to check
 -- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id or name, ….
@@ -33,7 +33,7 @@ local function check_lanes()
   for i, member in ipairs(members) do
     local digits = tonumber(string.match(member, '^(%d%d)[^%z]*%z' .. string.rep('%d', 16)) or '')
     local is_lane = digits and digits >= 41 and digits <= 59
-    local name, _, id = lanes().split_member(is_lane and member or '\0')
+    local name, place, id = lanes().split_member(is_lane and member or '\0')
     if not is_lane then
       wrong[#wrong + 1] = member
       repaired('unreadable_lane_entry', member)
@@ -59,8 +59,11 @@ local function check_lanes()
         right[#right + 1], right[#right + 2] = 0, member
         repaired('unreadable_lane_entry', id)
       end
-      if redis.call('EXISTS', unpack(lease_keys_of({ id }))) == 0 then
-        lanes().keep_key(id)
+      local noted = place_in(redis.pcall('GET', lease_keys_of({ id })[1]))
+      if noted and noted ~= place then
+        lanes().keep_key(id, place)
+      elseif redis.call('EXISTS', unpack(lease_keys_of({ id }))) == 0 then
+        lanes().keep_key(id, place)
         repaired('lost_lease_key', id)
       end
     end
@@ -68,6 +71,12 @@ local function check_lanes()
   enter_lost_lanes(names)
   in_chunks('ZADD', lanes_key, right)
   in_chunks('ZREM', lanes_key, wrong)
+end
+
+-- Return whether a lane waits for a later turn than its group has to.
+local function waits_too_long(turn, gate)
+  local till = gate and gate.room == 0 and (gate.next_at(0) or math.huge) or now
+  return turn > math.min(till, 1e15) + 1000 and not (turn >= 1e15 and till > now)
 end
 
 -- A lane is put later because its group may not be served; leasing does so again, if that holds.
@@ -81,9 +90,8 @@ local function check_turns(key)
     if
       not lanes().members_of(digits .. group .. '\0', 0, 1)[1] and not (any_held and group == '')
     then
-      redis.call('ZREM', key, group)
-      repaired('turn_without_lane', group)
-    elseif tonumber(turns[i]) > now + 1000 and not (gate and gate.room == 0) then
+      redis.call('ZREM', key, group) -- no damage: leasing drops it, too
+    elseif waits_too_long(tonumber(turns[i]), gate) then
       redis.call('ZADD', key, now, group)
       repaired('late_turn', group)
     end
@@ -92,11 +100,12 @@ end
 
 local function check_levels()
   if redis.call('EXISTS', lanes_key, levels_key, held_key, control_key) == 0 then
-    redis.call('UNLINK', prefix .. ':promoted') -- nothing is promoted in a plain queue
+    redis.call('UNLINK', prefix .. ':promoted', prefix .. ':rates') -- of no use in a plain queue
     return
   end
-  if redis.call('EXISTS', held_key) == 1 and not redis.call('ZSCORE', levels_key, '50') then
-    lanes().enter_index('50\0') -- without it, scripts would take the queue for a plain one
+  if not controlled and redis.call('EXISTS', held_key) == 1 then
+    controlled = true -- without a level, scripts would take the queue for a plain one
+    lanes().enter_index('50\0')
     repaired('lost_turn', '')
   end
   local levels, times = page_of('ZSCAN', levels_key)
@@ -105,7 +114,7 @@ local function check_levels()
     if not (level and level >= 41 and level <= 59) then
       redis.call('ZREM', levels_key, digits)
       repaired('late_turn', digits)
-    elseif tonumber(times[i]) > now + 60000 then
+    elseif tonumber(times[i]) > now + 1000 then
       redis.call('ZADD', levels_key, now, digits)
       repaired('late_turn', digits)
     end
@@ -128,6 +137,8 @@ local function check_control()
       redis.call('HSET', prefix .. ':lost:' .. 'control', field, values[i])
       redis.call('HDEL', control_key, field)
       repaired('unreadable_limit', field)
+    elseif right_pause(field, values[i]) then
+      repaired('wrong_pause', field)
     end
   end
 end
@@ -145,7 +156,12 @@ local function check_slots()
   end
 end
 
-if which == 'lanes' then
+if which == 'index' then
+  if controlled then
+    end_control()
+  end
+  return { '0', {} }
+elseif which == 'lanes' then
   check_lanes()
 elseif which == 'levels' then
   check_levels()

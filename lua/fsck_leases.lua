@@ -16,6 +16,11 @@
 -- No lease and no delay ends later, except for a time that the caller has set.
 local latest_lease, latest_due = now + 31 * 86400000, 253402300800000
 
+-- Return when a lease ends at the latest. That of a client of another library is watched for less.
+local function longest_of(score)
+  return is_ours(score) and latest_lease or now + longest_watch
+end
+
 -- Return which of some ids have no data, and which lack a lease key or have one of another client: most do not.
 local function find_odd(ids)
   local data_keys, without_data, odd_keys = {}, {}, {}
@@ -81,13 +86,18 @@ local function check_leases()
   local ids, scores = page_of('ZSCAN', deadlines)
   local records = read_in_chunks('HMGET', ledger, ids)
   local without_data, odd_keys = find_odd(ids)
-  local ended, requeued, moved, leased, held = {}, {}, {}, {}, {}
+  local ended, requeued, moved, stamped, leased, held = {}, {}, {}, {}, {}, {}
   for i, id in ipairs(ids) do
     local score = tonumber(scores[i])
     local foreign_left = odd_keys[id] and foreign_lease_left(id)
     if without_data[id] then
       ended[#ended + 1] = id
-    elseif score > math.max(latest_lease, now + (foreign_left or 0) + 1000) then
+    elseif bound_lease(scores[i], records[i]) and not foreign_left then
+      local till, written = bound_lease(scores[i], records[i])
+      moved[#moved + 1], moved[#moved + 2] = till, id
+      stamped[#stamped + 1], stamped[#stamped + 2] = id, written
+      repaired('wrong_lease_end', id)
+    elseif score > math.max(longest_of(score), now + (foreign_left or 0) + 1000) then
       moved[#moved + 1] = now + (foreign_left and foreign_left + 0.5 or rederive_lease(id) or 0)
       moved[#moved + 1] = id
       repaired('wrong_lease_end', id)
@@ -105,6 +115,7 @@ local function check_leases()
   note_options(requeued)
   enter_waiting(requeued, true)
   in_chunks('ZADD', deadlines, moved)
+  in_chunks('HSET', ledger, stamped)
   forget_items('lease_without_item', ended)
   repaired_all('lease_without_token', requeued)
   emit_all('expired', requeued, '1')

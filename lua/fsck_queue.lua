@@ -7,7 +7,8 @@
 --   which   text     the list: "queue" or "held"
 --   start   integer  the first place to check, from the young end of the queue (0: the youngest)
 --   count   count    how many ids to check
--- Reply: how many ids were checked (fewer than `count`: the walk has ended), and a list of repairs: kind, id, ….
+-- Reply: how many ids were checked (fewer than `count`: the walk has ended), a list of repairs: kind, id, …; and the ids
+--   that stay.
 -- Cost: O(n) if one is dropped, else O(count).
 -- Limits: `count` ids (at most 1,000). In the middle of a longer list than 200,000 none is dropped.
 
@@ -17,7 +18,7 @@ local length = redis.call('LLEN', list)
 local leased = read_in_chunks('ZMSCORE', deadlines, ids)
 local due = read_in_chunks('ZMSCORE', scheduled, ids)
 local from_old = length - start - #ids -- how many are older
-local dropped, seen = 0, {}
+local dropped, seen, staying = 0, {}, {}
 -- An id that never exists is written over them, and removed.
 local mark = none .. ' fsck'
 if math.min(start, from_old) <= 100000 then
@@ -28,6 +29,7 @@ if math.min(start, from_old) <= 100000 then
       redis.call('LSET', list, start + i - 1, mark)
       dropped = dropped + 1
       repaired(is_ghost and 'ghost' or 'two_places', id)
+      ids[i] = mark
     end
     seen[id] = true
   end
@@ -35,4 +37,7 @@ end
 if dropped > 0 then
   redis.call('LREM', list, start <= from_old and dropped or -dropped, mark)
 end
-return { #ids, repairs }
+for _, id in ipairs(ids) do
+  staying[#staying + 1] = id ~= mark and id or nil
+end
+return { #ids, repairs, staying }

@@ -1,5 +1,5 @@
 -- Find keys of a wrong type, whose errors end all scripts that use them: see `fsck_rename`. Write what is missing in the
--- keys of events again.
+-- keys of events again. Of a queue that is being deleted nothing is checked but that: its keys are fragments.
 --
 -- Keys: queue, fence, idle, watchers, events
 -- Arguments:
@@ -12,6 +12,12 @@
 -- Limits: at most 1,000 rows a call.
 
 redis.call('EXISTS', queue) -- a cluster finds the node by a key of the script
+
+local closed = redis.pcall('HEXISTS', prefix .. ':control', 'closed')
+if closed == 1 then
+  repaired('unfinished_deletion', prefix)
+  return { repairs, {} }
+end
 
 local is_right, is_wrong, right = {}, {}, {}
 for row = rows + 1, #ARGV, 2 do
@@ -53,13 +59,5 @@ if is_right[keep_key] or (is_right[events] and not is_wrong[keep_key]) then
       repaired('lost_setting_of_events', field)
     end
   end
-end
-
--- A deletion is told of that has taken longer than a minute: it was interrupted.
-local control = prefix .. ':control'
-local closed = is_right[control] and redis.call('HGET', control, 'closed') or ''
-local since = tonumber(string.match(closed, '(%d+)$'))
-if since and since < read_clock() - 60000 then
-  repaired('unfinished_deletion', prefix)
 end
 return { repairs, right }

@@ -28,6 +28,7 @@ local more, reclaimed = false, 0
 if can_reclaim then
   more, reclaimed = reclaim(100)
 end
+bound_leases(100)
 local noted_now = check_processing() - known
 local old = redis.call('LRANGE', processing, -count, -1)
 local whole = #old < count
@@ -49,7 +50,7 @@ local function is_elsewhere(id)
   end
   return near_an_end[id]
     or redis.call('ZSCORE', scheduled, id)
-    or (controlled and redis.pcall('GET', prefix .. ':lease:' .. id) == 'lh:waiting')
+    or (controlled and place_in(redis.pcall('GET', prefix .. ':lease:' .. id)))
 end
 
 local left_over, watched, leased = {}, {}, {}
@@ -75,6 +76,8 @@ if whole or started_ms > 0 then
   void = redis.call('ZRANGEBYSCORE', gone, '-inf', till, 'LIMIT', 0, count)
   more = more or #void == count
 end
+local noted_ahead = string.format('(%.0f', now + slack_ms)
+in_chunks('ZREM', gone, redis.call('ZRANGEBYSCORE', gone, noted_ahead, '+inf', 'LIMIT', 0, count))
 
 in_chunks('ZADD', deadlines, leased)
 for _, item in ipairs(watched) do

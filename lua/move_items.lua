@@ -16,6 +16,7 @@
 -- Cost: O(log n) per id, and O(left_out) in a list if some stay.
 -- Limits: at most 1,000 ids a call.
 -- Needs: check
+-- Calls: fsck_lanes
 
 if is_closed then
   return closed_error()
@@ -41,8 +42,8 @@ elseif is_laned then
 else
   ids = reversed(redis.call('LRANGE', theirs(spot), -left_out - count, -left_out - 1))
 end
-if #ids == 0 or count == 0 then
-  return { 0, 0 }
+if #ids == 0 or count == 0 or redis.call('HEXISTS', theirs('control'), 'closed') == 1 then
+  return { 0, 0 } -- or all that is there is about to be deleted
 end
 
 -- Return whether a client of another library holds the item there.
@@ -65,6 +66,7 @@ local records_there = redis.call('HMGET', theirs('ledger'), unpack(ids))
 local options_there = redis.call('HMGET', theirs('options'), unpack(ids))
 local errors_there = redis.call('HMGET', theirs('errors'), unpack(ids))
 local token = tonumber(redis.call('GET', fence) or 0)
+local is_controlled = redis.call('EXISTS', theirs('levels')) == 1
 local moving, waiting, delayed, leaving_places, leaving_members = {}, {}, {}, {}, {}
 local text_of, notes, attempts, due_at, seen, stayed = {}, {}, {}, {}, {}, 0
 for i, id in ipairs(ids) do
@@ -100,6 +102,11 @@ for i, id in ipairs(ids) do
     else
       waiting[#waiting + 1] = id
     end
+    if is_controlled and spot == 'ids' then
+      local place = place_in(redis.pcall('GET', theirs('lease:') .. id))
+      local lane = place and lanes().lane_of(read_options(options_there[i]))
+      leaving_members[#leaving_members + 1] = place and lane .. place .. id or nil
+    end
   end
 end
 
@@ -131,14 +138,14 @@ local function emit_elsewhere(what, gone_ids)
   end
 end
 
--- Take ids out of the other queue, whose data is gone from there. Deep in a list or in a lane, some of `entries` stay behind
+-- Take ids out of the other queue, whose data is gone from there. Deep in a list, some of `entries` stay behind
 -- and are dropped when they are met.
 local function leave_there()
-  if is_laned then
-    in_chunks('ZREM', theirs('lanes'), leaving_members)
-  elseif spot ~= 'ids' and #leaving_places == #ids and left_out == 0 then
+  in_chunks('ZREM', theirs('lanes'), leaving_members)
+  local is_list = not is_laned and spot ~= 'ids'
+  if is_list and #leaving_places == #ids and left_out == 0 then
     redis.call('LTRIM', theirs(spot), 0, -#ids - 1)
-  elseif spot ~= 'ids' and #leaving_places > 0 then
+  elseif is_list and #leaving_places > 0 then
     -- Between those that stay: a text that is no id is written over each, and all are removed in one pass.
     local mark = string.format('%s %.0f', none, now)
     for _, place in ipairs(leaving_places) do
@@ -165,6 +172,11 @@ local function leave_there()
   in_chunks('HDEL', theirs('errors'), moving)
   in_chunks('HDEL', theirs('progress'), moving)
   in_chunks('UNLINK', nil, keys)
+  if is_controlled then
+    -- The last item of a lane may have left. No session is woken: that would move an item to where this walk was already.
+    local arguments = arguments_at(source, { 'index', '0', '1' })
+    call_fsck_lanes(keys_at(source, keys_of_fsck_lanes), arguments)
+  end
 end
 
 local earlier = find_earlier(moving)

@@ -21,16 +21,17 @@ redis.call('ZCARD', scheduled)
 
 local field = of_group == '' and 'paused' or 'paused/' .. of_group
 local done = 1
-local ends = until_ms
+local ends, mark = until_ms, ''
 if string.sub(until_ms, 1, 1) == '+' then
   ends = string.format('%.0f', read_clock() + tonumber(until_ms))
+  mark = '0' -- see `right_pause`
 end
 local last = ends ~= 'inf' and tonumber(ends) or -1
 if last >= 0 and last <= read_clock() then
   return { -1, read_clock(), -1 }
 end
 if until_ms ~= '' then
-  local since = string.format('%.0f', read_clock())
+  local since = mark .. string.format('%.0f', read_clock())
   redis.call('HSET', control_key, field, ends .. ' ' .. since .. ' ' .. string.sub(reason, 1, 1000))
 else
   local before = string.match(redis.call('HGET', control_key, field) or '0', '^%S+')

@@ -71,6 +71,9 @@ for _, one in ipairs(foreign) do
 end
 if source == 'lanes' then
   in_chunks('ZREM', list_key, members)
+  if controlled then
+    end_control() -- it moves what is held only to where the purge was already
+  end
 elseif source == 'scheduled' then
   in_chunks('ZREM', scheduled, ids)
 elseif source ~= 'inboxes' and #ids > 0 then

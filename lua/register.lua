@@ -7,7 +7,7 @@
 -- With `lease_ms`, an item that is added to the empty queue may be delivered to the session: see `lib/deliver`. The
 -- session acknowledges deliveries with this script as well.
 --
--- Keys: errors, gone, options, queue, deadlines, scheduled, sessions, idle
+-- Keys: errors, gone, options, queue, deadlines, scheduled, ledger, sessions, idle
 -- Arguments:
 --   prefix    text     the queue's name
 --   now_ms    integer  the time; empty: the server's time
@@ -22,6 +22,13 @@
 
 local delivered_key = prefix .. ':delivered:' .. session
 
+if #ARGV == accepted then -- it is about to wait, so there is time for it
+  bound_sessions(100, math.max(60000, keep_ms))
+  bound_leases(100)
+  if controlled then
+    right_turns()
+  end
+end
 local wait = next_due_in()
 local first = redis.call('ZRANGE', sessions, 0, 1, 'WITHSCORES')
 for i = 1, #first, 2 do

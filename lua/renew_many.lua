@@ -22,7 +22,7 @@ local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
 begin_writes() -- leases must be renewed even then
 
-local answers, soonest = {}, nil
+local answers, soonest, begun = {}, nil, {}
 for i, id in ipairs(ids) do
   local row = entries + 3 * (i - 1)
   local token, lease_ms = tonumber(ARGV[row + 2]), tonumber(ARGV[row + 3])
@@ -30,6 +30,11 @@ for i, id in ipairs(ids) do
   if is_current(id, token, scores[i], records[i]) then
     local ends = now + lease_ms
     redis.call('ZADD', deadlines, ends, id)
+    if tonumber(scores[i]) <= now then
+      local first, last, attempt = read_ledger(records[i])
+      begun[#begun + 1] = id
+      begun[#begun + 1] = string.format('%.0f %.0f %.0f %.0f', first, last, attempt, now)
+    end
     if ends < tonumber(scores[i]) then
       soonest = math.min(soonest or lease_ms, lease_ms)
     end
@@ -46,6 +51,7 @@ for i, id in ipairs(ids) do
     answers[i] = -1
   end
 end
+in_chunks('HSET', ledger, begun) -- leases that had expired begin anew: see `lib/steps`
 flush()
 -- Waiting processes know of a later time.
 announce(soonest)

@@ -13,7 +13,7 @@
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
---   entries  rest     id, token, fenced (1: accept only the current holder; else 0), reference (home queue NUL run NUL path NUL mark), kind, value, extra, …
+--   entries  rest     id, token, fenced (1: accept only the current holder; else 0), reference (home queue NUL run NUL path NUL mark; and NUL and the `traceparent` of the handler's run, if that is traced), kind, value, extra, …
 -- Reply: two lists: an entry per item: 1 completed by this call, 0 completed before, -1 rejected, as from `complete_many`; for one
 --   that has failed 1 done, 0 rejected, -3, as from `fail_many`; 2 accepted, and the item goes on: children are to be added by `more`, or were stored; -4
 --   nothing has changed, as it chooses a stage that is no successor; -2 not handled as the call adds enough already, send it again. And the references of stages whose rest is to be cancelled.
@@ -29,14 +29,14 @@ redis.call('XLEN', events)
 opened_runs.checked = prefix
 local rows, ids, data_keys = {}, {}, {}
 for at = entries + 1, #ARGV, 7 do
-  local home, run_id, path, mark = split_reference(ARGV[at + 3])
+  local home, run_id, path, mark, led = split_reference(ARGV[at + 3])
   local run = home and open_run(home, run_id)
   if run then
     run.rows = run.rows + 1
   end
   -- stylua: ignore
   local row = { id = ARGV[at], token = ARGV[at + 1], fenced = ARGV[at + 2], kind = ARGV[at + 4], value = ARGV[at + 5],
-    extra = ARGV[at + 6], run = run, path = path, mark = mark }
+    extra = ARGV[at + 6], run = run, path = path, mark = mark, led = led }
   rows[#rows + 1], ids[#ids + 1], data_keys[#data_keys + 1] = row, row.id, data_key(row.id)
 end
 
@@ -162,6 +162,7 @@ local function finish(row)
     return 'complete'
   end
   local state, answer = run_field(run, 's:' .. path), nil
+  run.led = row.led ~= '' and row.led or nil
   if state == 'w' then
     answer = step(row, run, path)
   elseif state == 'x' then

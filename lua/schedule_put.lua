@@ -35,9 +35,14 @@ local function declare()
   for first, last, other in string.gmatch(notes or '', '(%d+) (%d+) ([^\n]*)') do
     if now - tonumber(last) <= forget_ms then
       if other == definition then
-        since = tonumber(first)
+        since = math.min(tonumber(first), now)
       else
-        lines[#lines + 1] = { tonumber(first), last, other }
+        -- None was declared in the future: the clock has been set back since.
+        lines[#lines + 1] = {
+          math.min(tonumber(first), now - 1),
+          string.format('%.0f', math.min(tonumber(last), now)),
+          other,
+        }
       end
     end
   end

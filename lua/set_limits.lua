@@ -2,7 +2,7 @@
 --
 -- The queue is controlled as long as it has any: see `lib/lanes`. Leases that have begun are not ended.
 --
--- The fields are `rate` (`<interval in µs>:<burst>`), `concurrency` (how many may be leased at a time), `ageing` (ms after
+-- The fields are `rate` (`<interval in µs>:<burst>`; `:<burst>`: with the interval that it has), `concurrency` (how many may be leased at a time), `ageing` (ms after
 -- which a level counts as one more), and `shared` (the name under which queues share limits; then `shared/rate` and
 -- `shared/concurrency` are these); and `rate/<group>` and `concurrency/<group>`, for `*` of each group that has none of its own.
 --
@@ -11,7 +11,7 @@
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
 --   rows    rest     field, value (empty: remove it), …
--- Reply: 1 if it has to be called again, with the same or no rows, to give more groups their turn, else 0; how many fields
+-- Reply: -1 if a rate has no interval yet, and nothing was done; 1 if it has to be called again, with the same or no rows, to give more groups their turn, else 0; how many fields
 --   have another value now.
 -- Cost: O(1) per row, plus O(log n) for each group that had to wait.
 -- Limits: 1,000 rows, 500 groups that had to wait.
@@ -29,6 +29,17 @@ for row = rows + 1, #ARGV, 2 do
   local of_pool = string.match(field, '^shared/(.*)')
   local set, unset = of_pool and pool_changes or changes, of_pool and pool_removed or removed
   table.insert(of_pool and pool_names or names, of_pool or field)
+  if string.sub(value, 1, 1) == ':' then
+    local key = control_key
+    if of_pool then
+      key = (shared or redis.call('HGET', key, 'shared') or '') .. ':limits'
+    end
+    local interval = string.match(redis.call('HGET', key, of_pool or field) or '', '^%d+')
+    if not interval then
+      return { -1, 0 }
+    end
+    value = interval .. value
+  end
   if value == '' then
     unset[#unset + 1] = of_pool or field
   else

@@ -1,8 +1,9 @@
 -- Register a worker on a queue, or refresh its registration.
 --
 -- A worker is registered under the session that holds its leases. Its registration says what it is and does. A worker
--- that is refused has been failed, or is about to be: see `fail_session`. It stops its runs, and registers anew under
--- another session.
+-- that is refused with 0 has been failed, or is about to be: see `fail_session`. It stops its runs, and registers anew
+-- under another session. One that is refused with -1 is unknown: the registrations were lost, as after FLUSHALL. It
+-- registers again, and renews its leases to learn which of them are left.
 --
 -- Keys: gone, scheduled, options, errors, events, workers, heartbeats
 -- Arguments:
@@ -12,8 +13,8 @@
 --   alive_ms  integer  for how long the registration holds; empty: until the worker leaves
 --   first     flag     1: register; 0: refresh, which is refused if there is no registration
 --   about     text     what the worker says of itself: a JSON object
--- Reply: 1 (0: refused), the time in ms, what the worker was told last (see `worker_tell`; empty: nothing), then up to 10
---   other workers whose registration no longer holds.
+-- Reply: 1 (0: it was failed; -1: it is not registered), the time in ms, what the worker was told last (see `worker_tell`;
+--   empty: nothing), how many workers are registered, then up to 10 other workers whose registration no longer holds.
 -- Cost: O(log n) in the number of workers, and the size of `about`.
 -- Limits: 64 KiB of `about`.
 
@@ -23,14 +24,20 @@ end
 local score = tonumber(redis.call('ZSCORE', heartbeats, session) or '')
 local known, told = unpack(redis.call('HMGET', workers, session, 'told:' .. session))
 told = told or ''
-if score == 0 or not (first or score or known) then
-  return { 0, now, told }
+if score == 0 or redis.call('EXISTS', failed_key(session)) == 1 then
+  return { 0, now, told, 0 }
+elseif not (first or score or known) then
+  return { -1, now, told, 0 }
 end
 begin_writes() -- a worker must be able to refresh even then
 redis.call('HSET', workers, session, about)
 redis.call('ZADD', heartbeats, alive_ms and now + alive_ms or '+inf', session)
-local reply = { 1, now, told }
-for _, other in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, '-inf', now, 'LIMIT', 0, 10)) do
+local reply = { 1, now, told, redis.call('ZCARD', heartbeats) }
+-- If many have died at once, not all workers are named the same ones.
+local many = redis.call('ZCOUNT', heartbeats, '-inf', now) - 10
+local first_of = many > 0 and tonumber(string.sub(redis.sha1hex(session), 1, 8), 16) % (many + 1)
+  or 0
+for _, other in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, '-inf', now, 'LIMIT', first_of, 10)) do
   reply[#reply + 1] = other
 end
 if emitting and not (score or known) then

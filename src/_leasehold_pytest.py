@@ -102,7 +102,10 @@ async def leasehold_worker(leasehold_queues: Queues) -> AsyncIterator[Workers]:
 
 @pytest.fixture
 def leasehold_inline(leasehold_queues: Queues) -> Iterator[Inline]:
-    """Run tasks as soon as they are added: `leasehold_inline(app.tasks)`. The test's end undoes this."""
+    """Run tasks as soon as they are added: `leasehold_inline(app.tasks)`. The test's end undoes this.
+
+    A test that asks for it and does not call it fails: its tasks went to the server of the program.
+    """
     from leasehold.testing.plugin import Inline
 
     inlines = Inline(leasehold_queues)
@@ -110,3 +113,9 @@ def leasehold_inline(leasehold_queues: Queues) -> Iterator[Inline]:
         yield inlines
     finally:
         inlines.close()
+    if not inlines._made:  # noqa: SLF001 - of the same plugin
+        pytest.fail(
+            "leasehold_inline was asked for and not called: tasks that the test added went to the server "
+            "of the program. Call leasehold_inline(tasks) with its task queues.",
+            pytrace=False,
+        )

@@ -17,8 +17,11 @@ from redis.backoff import NoBackoff
 from xdist.scheduler import LoadScopeScheduling
 
 from leasehold.embedded import EmbeddedServer
+from leasehold.embedded import server as embedded_server
+from leasehold.scripting import settings as connection_settings
 from leasehold.testing import Proxy
 from tests import servers
+from tests.eventually import LIMIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -33,6 +36,10 @@ settings.load_profile("tests")
 # A parent that ignores SIGINT (`nohup make test &`) would pass that on to every program that a test starts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# On a busy machine a process may stand still for as long as a program would wait for its server.
+connection_settings.CONNECT_SECONDS = LIMIT_SECONDS
+embedded_server.READY_SECONDS = LIMIT_SECONDS
 
 pytest_plugins = ["pytester"]
 
@@ -118,9 +125,10 @@ def redis_url(server: servers.Running) -> str:
 @pytest.fixture
 async def redis(redis_url: str) -> AsyncIterator[Redis]:
     """Return a plain client that never retries and decodes nothing."""
-    # The usual 5 s may pass on a machine that stands still for a moment.
     once = Retry(NoBackoff(), 0)
-    async with Redis.from_url(redis_url, retry=once, socket_timeout=40, socket_connect_timeout=40) as client:
+    async with Redis.from_url(
+        redis_url, retry=once, socket_timeout=LIMIT_SECONDS, socket_connect_timeout=LIMIT_SECONDS
+    ) as client:
         yield client
 
 

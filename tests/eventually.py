@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: How long a test waits for what it expects. The machine may be busy: no test that works comes near it.
+LIMIT_SECONDS = 120.0
 
-async def eventually(what: str, condition: Callable[[], bool], *, within: float = 40.0) -> None:
+
+async def eventually(what: str, condition: Callable[[], bool], *, within: float = LIMIT_SECONDS) -> None:
     """Return as soon as the condition holds.
 
     Raises:

@@ -3,7 +3,7 @@
 #
 #     tests/setup-machine.sh PART...
 #
-# Parts: make  venv  lint  servers  node  java  postgres  prometheus  containers  kubernetes  rivals
+# Parts: make  venv  pythons  compiler  lint  servers  node  java  postgres  prometheus  containers  kubernetes  rivals
 set -euo pipefail
 
 packages=()
@@ -16,6 +16,11 @@ for part in "$@"; do
     case "$part" in
     make) need make make; need git git ;;
     venv) "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv) ;;
+    compiler) # of the clock that the soak can set
+        need cc gcc
+        [ -e /usr/include/time.h ] || packages+=(libc6-dev)
+        ;;
+    pythons) need patchelf patchelf ;; # for tests/find-python.sh
     lint) need luacheck lua-check && need luac5.1 lua5.1 ;;
     servers) # not by the caller's PATH: a virtual environment may hold an older redis-server
         PATH=/usr/bin:/usr/local/bin:/opt/homebrew/bin need redis-server redis-server

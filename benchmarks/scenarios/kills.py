@@ -46,8 +46,8 @@ async def kills(bench: Bench) -> list[Row]:
     """Measure from SIGKILL of the worker process that runs a job until another runs the job.
 
     Settings that decide about recovery are the defaults of each library. Leasehold is measured twice: with
-    single worker processes, where others notice the death, and with `leasehold worker --processes`, where the
-    supervisor does. Others are measured if `make bench-rivals` has installed them.
+    single worker processes, where others notice the death, and with `leasehold worker --processes`, where
+    the supervisor does. Others are measured if `make bench-rivals` has installed them.
     """
     ours = replace(next(one for one in LIBRARIES if one.ours), here=True)
     count = bench.scaled(32, 2)

@@ -64,7 +64,9 @@ local function answer_rows(ids, before, exist)
       replaced[i] = replaces
       if exists and not seen[id] then
         -- An item that is replaced waits somewhere, unless it is scheduled.
-        listed[id] = replaces and not redis.call('ZSCORE', scheduled, id) or waits_near_an_end(id)
+        listed[id] = replaces and not redis.call('ZSCORE', scheduled, id)
+          or waits_near_an_end(id)
+          or (controlled and find_member(id))
       end
       seen[id] = true
     end
@@ -139,9 +141,39 @@ local function find_places(ids, answers, listed)
   return waiting, delayed, due_at
 end
 
+-- Return the members of lanes by which ids are listed. Those whose options say another lane now are listed no longer, so that they
+-- enter it.
+local function find_members(listed, text_of)
+  local members = {}
+  for id in pairs(controlled and listed or {}) do
+    local member = find_member(id)
+    if member and lanes().split_member(member) ~= lanes().lane_of(read_options(text_of[id])) then
+      listed[id] = nil
+    end
+    members[id] = member
+  end
+  return members
+end
+
+-- Return which members are left, of ids that are not listed any more, or delayed. The others keep their lease keys.
+local function find_left(members, listed, delayed)
+  for _, item in ipairs(delayed) do
+    listed[item[1]] = nil
+  end
+  local left = {}
+  for id, member in pairs(members) do
+    if listed[id] then
+      lanes().kept_keys[id] = true
+    else
+      left[#left + 1] = member
+    end
+  end
+  return left
+end
+
 -- Return where each row goes: its answer, the ids that are added, the data to store, the ids that wait and those that
--- are delayed from now on, and when these fall due; then the options and the windows of ids, and the rows that
--- replace an item.
+-- are delayed from now on, and when these fall due; then the options and the windows of ids, the rows that
+-- replace an item, and the members of lanes that are left.
 local function place_rows(ids, values, before, exist)
   local answers, listed, replaced = answer_rows(ids, before, exist)
   local text_of, window_of = read_row_options(ids, answers)
@@ -152,8 +184,10 @@ local function place_rows(ids, values, before, exist)
       stored[#stored + 1], stored[#stored + 2] = values[2 * i - 1], values[2 * i]
     end
   end
+  local members = find_members(listed, text_of)
   local waiting, delayed, due_at = find_places(ids, answers, listed)
-  return answers, added, stored, waiting, delayed, due_at, text_of, window_of, replaced
+  local left = find_left(members, listed, delayed)
+  return answers, added, stored, waiting, delayed, due_at, text_of, window_of, replaced, left
 end
 
 -- Add the items of all rows except those of `before`: row -> its answer. Returns the answers (1 added, 0 the id
@@ -163,9 +197,9 @@ local function add_rows(before)
   local count = (#ARGV - items) / 4
   local ids, values, exist, plain, answers, text_of = read_rows(count, before)
   local added, stored, waiting, later, due_at = ids, values, ids, nil, nil
-  local window_of, replaced = nil, {}
+  local window_of, replaced, left = nil, {}, {}
   if not plain or exist > 0 or any_recent then
-    answers, added, stored, waiting, later, due_at, text_of, window_of, replaced =
+    answers, added, stored, waiting, later, due_at, text_of, window_of, replaced, left =
       place_rows(ids, values, before, exist)
   end
   if #added > 0 then
@@ -181,6 +215,7 @@ local function add_rows(before)
       forget_earlier(added, earlier)
     end
     in_chunks('MSET', nil, stored) -- makes the items exist
+    in_chunks('ZREM', lanes_key, left)
     wake_next()
     if window_of and next(window_of) then
       note_recent(window_of)

@@ -19,7 +19,7 @@ local function cancel(ids, for_ms)
   local records = read_in_chunks('HMGET', ledger, ids)
   local scores = read_in_chunks('ZMSCORE', deadlines, ids)
   redis.call('ZCARD', cancelled_key) -- raises now, before anything is written, if the key has another type
-  local answers, ended, leased, places, keys, told, seen = {}, {}, {}, {}, {}, {}, {}
+  local answers, ended, leased, others, keys, told, seen = {}, {}, {}, {}, {}, {}, {}
   for i, id in ipairs(ids) do
     answers[i] = seen[id] and 0 or redis.call('EXISTS', data_key(id))
     if answers[i] == 1 then
@@ -38,7 +38,7 @@ local function cancel(ids, for_ms)
         end
       else
         token = nil
-        places[#places + 1] = { id, find_waiting(id) }
+        others[#others + 1] = id
       end
       if emitting then
         emit('cancelled', id, { token = token })
@@ -51,11 +51,12 @@ local function cancel(ids, for_ms)
   if #leased > 0 then
     check_processing()
   end
+  local places = find_waiting(others)
   begin_writes() -- it frees memory
   if for_ms > 0 then
     note_cancelled(ended, for_ms)
   end
-  remove_items(ended, leased, places, keys)
+  remove_items(ended, leased, others, places, keys)
   for _, one in ipairs(told) do
     redis.pcall('PUBLISH', prefix .. ':push:' .. one[1], 'cancel ' .. one[2] .. ' ' .. one[3])
   end

@@ -4,8 +4,8 @@
 -- end. Removing the data decides. Before it only
 -- results are written; after it a clean or a lease of the id finds what is left, as after a foreign completion.
 --
--- Needs: entries, prefix, queue, scheduled, ledger, deadlines
--- Gives: complete, find_waiting, remove_items
+-- Needs: entries, prefix, scheduled, ledger, deadlines
+-- Gives: complete, remove_items
 
 -- Return the answer to each row. Usually all tokens are accepted and all
 -- items exist, and one command is enough.
@@ -31,41 +31,16 @@ local function answer_rows(ids, records, scores)
   return answers
 end
 
--- Return where an item waits that is completed all the same, as its slow worker has finished first: the key it has to
--- leave, and at which end of the queue. Deep in the list, or in a
--- lane, it stays behind without data, and is dropped when it is found.
-local function find_waiting(id)
-  if redis.call('ZSCORE', scheduled, id) then
-    return scheduled
-  elseif controlled then
-    return nil
-  elseif redis.call('LPOS', queue, id, 'MAXLEN', 256) then
-    return queue, 1
-  elseif redis.call('LPOS', queue, id, 'RANK', -1, 'MAXLEN', 256) then
-    return queue, -1
-  end
-end
-
--- Remove ids from the places that `find_waiting` has found: id, key, end of the queue.
-local function leave_places(places)
-  for _, place in ipairs(places) do
-    if place[2] == scheduled then
-      redis.call('ZREM', scheduled, place[1])
-    elseif place[2] then
-      redis.call('LREM', queue, place[3], place[1])
-    end
-  end
-end
-
 -- Remove items with all their bookkeeping: `keys` are those of their data and leases, `leased` the ids under lease, and
--- `places` where the others wait; `answer_of`, `asked`: see `forget_facts`. Call it after `check_processing`, and tell the watchers
--- after it.
-local function remove_items(ids, leased, places, keys, answer_of, asked)
+-- `others` those that wait or are scheduled, and `places` what `find_waiting` has found of them; `answer_of`, `asked`: see `forget_facts`. Call it after `check_processing`, and tell the
+-- watchers after it.
+local function remove_items(ids, leased, others, places, keys, answer_of, asked)
   note_options(leased)
   in_chunks('UNLINK', nil, keys) -- decides
   forget_facts(ids, answer_of, asked)
   in_chunks('HDEL', ledger, ids)
-  if places[1] then
+  if others[1] then
+    in_chunks('ZREM', scheduled, others)
     leave_places(places)
   end
   unlist(leased)
@@ -98,7 +73,7 @@ local function complete()
   local records = redis.call('HMGET', ledger, unpack(ids))
   local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
   local answers = answer_rows(ids, records, scores)
-  local leased, finished, handled, places, keys, results = {}, {}, {}, {}, {}, {}
+  local leased, finished, handled, others, keys, results = {}, {}, {}, {}, {}, {}
   local count, asked = 0, {}
   for i = 1, #ids do
     local id = ids[i]
@@ -115,7 +90,7 @@ local function complete()
       if scores[i] then
         leased[#leased + 1] = id
       else
-        places[#places + 1] = { id, find_waiting(id) }
+        others[#others + 1] = id
       end
       if emitting and answers[i] == 1 then
         local options_ = ARGV[entries + 3 * i]
@@ -129,13 +104,14 @@ local function complete()
   if #leased > 0 then
     check_processing()
   end
+  local places = find_waiting(others)
   if #results > 0 then
     begin_writes() -- a worker must be able to complete even then
   end
   for _, i in ipairs(results) do
     store_result(ids[i], ARGV[entries + 3 * i])
   end
-  remove_items(finished, leased, places, keys, handled, asked)
+  remove_items(finished, leased, others, places, keys, handled, asked)
   notify_watchers(finished)
   return answers
 end

@@ -3,7 +3,7 @@
 -- Removing the data decides. An id that is left in a list has no data, so that leasing drops it. Who asks for the
 -- result is told so while the id is in `:cancelled`, with a time on half a millisecond, unlike that of a cancelled item.
 --
--- Needs: prefix, queue, scheduled, ledger
+-- Needs: prefix, scheduled, ledger
 -- Gives: is_late, late_among, discard, discard_waiting
 
 -- For how long it is known that an item has expired, in ms.
@@ -62,14 +62,7 @@ end
 
 -- Discard items wherever they wait. Those deep in a list leave their id there.
 local function discard_waiting(ids)
-  local places = {}
-  for i, id in ipairs(ids) do
-    places[i] = { find_waiting(id) }
-  end
+  local places = find_waiting(ids)
   discard(ids)
-  for i, place in ipairs(places) do
-    if place[1] == queue then
-      redis.call('LREM', queue, place[2], ids[i])
-    end
-  end
+  leave_places(places)
 end

@@ -1,7 +1,7 @@
 -- Read, write and forget the facts that an item carries beyond its data: its options, its last error, and its progress.
 --
 -- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9 to 9), `group`
--- (text), `expires` (ms since 1970), `trace` (a `traceparent` of W3C: who added the item), `run` (which stage of a flow run
+-- (text), `expires` (ms since 1970), `trace` (a `traceparent` of W3C: who added the item; of a stage, also several with commas: what led to it), `run` (which stage of a flow run
 -- it is, see `lib/reference`). What another client has
 -- written there and cannot be read counts as no options.
 --
@@ -31,7 +31,7 @@ local function read_options(text)
     level = level and level ~= 0 and level or nil,
     group = type(found.group) == 'string' and found.group ~= '' and found.group or nil,
     expires = type(found.expires) == 'number' and found.expires or nil,
-    trace = type(found.trace) == 'string' and string.match(found.trace, '^[%x-]+$') or nil,
+    trace = type(found.trace) == 'string' and string.match(found.trace, '^[%x,-]+$') or nil,
     run = type(found.run) == 'string' and found.run or nil,
   }
 end

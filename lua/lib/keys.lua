@@ -4,7 +4,7 @@
 -- write and read both, so that cleaners of either version leave our items alone.
 --
 -- Needs: prefix
--- Gives: data_key, lease_keys_of, in_chunks, read_in_chunks, reversed
+-- Gives: data_key, lease_keys_of, place_in, in_chunks, read_in_chunks, reversed
 
 local function data_key(id)
   return prefix .. ':item:' .. id
@@ -17,6 +17,11 @@ local function lease_keys_of(ids)
     found[2 * i] = prefix .. ':leased_by_session:' .. ids[i]
   end
   return found
+end
+
+-- Return the place in its lane of an id with this value of its lease key; nil or false: it waits in none.
+local function place_in(value)
+  return type(value) == 'string' and string.match(value, '^lh:waiting (%d+)$')
 end
 
 -- Lua can unpack about 8,000 values; 1,000 is well below that, and even, as pairs need.

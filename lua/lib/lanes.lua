@@ -6,18 +6,16 @@
 --
 -- `:turns:<50 - level>` has for each group when its lane was last served, in ms; a lane that may not be served now is
 -- put later: until a time, or beyond 10^15 if only a freed slot or a call opens it. `:levels` has since when each level was not
--- served; it exists as long as there is any of these keys. An entry of `:turns` without a lane is dropped when it is met, and a
--- lane always has one: it is written first.
+-- served. An entry of `:turns` without a lane is dropped when it is met, and a lane always has one: it is written first. All of
+-- them go with the last lane, see `end_control`.
+--
+-- The lease key of an id in a lane says its place there, so that the id is found.
 --
 -- Needs: prefix, queue
 -- Gives: lanes
 
-local function key_of(name)
-  return prefix .. ':' .. name
-end
-
 local function turns_key(digits)
-  return key_of('turns:') .. digits
+  return prefix .. ':turns:' .. digits
 end
 
 -- Return the name of the lane of an item: the begin of its members. That of `held` is '50\0'.
@@ -60,12 +58,13 @@ local function begin_control()
   end
 end
 
--- Give a waiting id a lease key that keeps cleaners of other clients away, unless one of them has leased the item.
-local function keep_key(id, ...)
+-- Give a waiting id a lease key that keeps cleaners of other clients away, unless one of them has leased the item. `place`: its
+-- place in its lane; 0: it is held.
+local function keep_key(id, place, ...)
   local key = prefix .. ':lease:' .. id
   local holder = redis.pcall('GET', key)
   if not holder or (type(holder) == 'string' and string.sub(holder, 1, 3) == 'lh:') then
-    redis.call('SET', key, 'lh:waiting', ...)
+    redis.call('SET', key, 'lh:waiting ' .. place, ...)
     lane_state.kept_keys[id] = true
   end
 end
@@ -73,7 +72,7 @@ end
 -- Remove the lease key of an id that waits in no lane and has no data.
 local function drop_key(id)
   local key = prefix .. ':lease:' .. id
-  if redis.call('EXISTS', data_key(id)) == 0 and redis.pcall('GET', key) == 'lh:waiting' then
+  if redis.call('EXISTS', data_key(id)) == 0 and place_in(redis.pcall('GET', key)) then
     redis.call('UNLINK', key)
   end
 end
@@ -92,8 +91,8 @@ local function enter_lane(name, ids, front)
     added[2 * i - 1], added[2 * i] = 0, name .. string.format('%016.0f', place + i - 1) .. id
   end
   in_chunks('ZADD', lanes_key, added)
-  for _, id in ipairs(ids) do
-    keep_key(id)
+  for i, id in ipairs(ids) do
+    keep_key(id, string.format('%016.0f', place + i - 1))
   end
 end
 
@@ -140,7 +139,7 @@ end
 
 -- Return whether a session will ask again at a time, and which.
 local function read_alarm(at)
-  local due, who = string.match(redis.call('GET', key_of('alarm')) or '', '^(%d+) (.*)$')
+  local due, who = string.match(redis.call('GET', prefix .. ':alarm') or '', '^(%d+) (.*)$')
   due = tonumber(due or math.huge)
   return due <= at and due + 50 >= read_clock(), who
 end
@@ -155,12 +154,11 @@ local function wake(one, name)
   else
     redis.call('LTRIM', name .. ':held', 0, -2)
   end
-  if redis.pcall('GET', lease_key) == 'lh:waiting' then
+  if place_in(redis.pcall('GET', lease_key)) then
     redis.call('UNLINK', lease_key)
   end
-  local wanted = redis.call('ZCARD', promoted) - 1000
-  if wanted > 0 then
-    in_chunks('ZREM', promoted, redis.call('ZRANGE', promoted, 0, math.min(wanted, 100)))
+  if redis.call('ZCARD', promoted) > 1000 then
+    in_chunks('ZREM', promoted, redis.call('ZRANGE', promoted, 0, 99))
   end
 end
 
@@ -168,7 +166,7 @@ end
 local function find_any(name)
   local member = redis.call('ZRANGE', name .. ':lanes', 0, 0)[1]
   local id = member and select(3, split_member(member)) or redis.call('LINDEX', name .. ':held', -1)
-  return id and { member = member, of_id = id } or nil
+  return id and { member = member, of_id = id }
 end
 
 -- Return whether a queue has a session that waits, and none that is being woken.
@@ -213,6 +211,7 @@ local function promote_own(gate)
   if not has_sleeper(prefix) then
     return false
   end
+  gate = gate or queue_gate()
   local one, at
   if gate.room > 0 then
     one, at = find_next()
@@ -231,15 +230,6 @@ local function promote_own(gate)
   return one ~= nil
 end
 
--- Wake one session of another queue, which shares limits with this one. Returns whether one was woken.
-local function promote_other(name)
-  local one = has_sleeper(name) and find_any(name)
-  if one then
-    wake(one, name)
-  end
-  return one and true
-end
-
 -- Wake one session, if one waits and the next item may be leased; or if time alone permits it and no session will ask
 -- then. The session finds out which item is the next.
 --
@@ -248,9 +238,7 @@ end
 local function promote()
   local pool = read_control().shared
   if not pool then
-    if has_sleeper(prefix) then
-      promote_own(queue_gate())
-    end
+    promote_own()
     return
   end
   local gate, is_done = queue_gate(), false
@@ -264,7 +252,10 @@ local function promote()
         is_done, woken = true, promote_own(gate)
       else
         -- Keys of the other queue that are none, or forbidden, must not fail this one.
-        _, woken = pcall(promote_other, name)
+        _, woken = pcall(function()
+          local one = has_sleeper(name) and find_any(name)
+          return one and (wake(one, name) or true)
+        end)
       end
       free = free - (woken == true and 1 or 0)
       redis.call('ZADD', queues, 'inf', name)
@@ -306,7 +297,7 @@ local function free_slots(ids)
     end
   end
   for group, members in pairs(by_group) do
-    in_chunks('ZREM', key_of('running:') .. group, members)
+    in_chunks('ZREM', prefix .. ':running:' .. group, members)
     if controlled and read_control().any_group then
       unpark(group)
     end

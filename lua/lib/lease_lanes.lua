@@ -245,10 +245,10 @@ local function unpick(plan, one)
   end
 end
 
--- Note what is leased now, before it is: the use of limits, and the turns. `till`: when the leases end.
-local function note_commit(plan, picked, till)
-  local ids, by_group = {}, {}
-  for i, one in ipairs(picked) do
+-- Note what is leased now, before the leases are written: the use of limits, and the turns. `till`: when the leases end.
+local function commit_lanes(till)
+  local plan, ids, by_group = state.plan, {}, {}
+  for i, one in ipairs(state.leased) do
     local group = one.lane.group
     ids[i] = one.id
     if group ~= '' then
@@ -389,11 +389,6 @@ local function choose_in_lanes(total, with_data, room)
   end
   state.is_left = state.is_left or state.plan.more or checked >= 1000
   return stop
-end
-
--- Note the use of limits, before the leases are written.
-local function commit_lanes(till)
-  note_commit(state.plan, state.leased, till)
 end
 
 -- Drop from the lanes what was checked, and wake one session if more may be leased. Returns in how many ms time alone

@@ -52,17 +52,21 @@ local function rate_gate(key, name, text)
   local interval, burst = string.match(text, '^(%d+):(%d+)$')
   interval, burst = math.max(1, tonumber(interval or 1)), tonumber(burst or 1)
   local at = read_us()
-  -- Never later than a full use of the burst: the limit was changed, or the clock was set back.
-  local used_till = tonumber(redis.call('ZSCORE', key, name) or 0)
-  used_till = math.max(at, math.min(used_till, at + interval * burst))
-  local gate = {}
-  gate.room = math.floor((at + interval * burst - used_till) / interval)
+  local full = at + interval * burst
+  local used = math.max(at, tonumber(redis.call('ZSCORE', key, name) or 0))
+  if used > full then
+    -- Never later than a full use of the burst: the limit was changed, or the clock was set back. It is written, or it
+    -- would stay a full use from now for ever.
+    used = full
+    redis.call('ZADD', key, used, name)
+  end
+  local gate = { room = math.floor((full - used) / interval) }
   function gate.next_at(spent)
-    return math.ceil((used_till + interval * (spent + 1 - burst)) / 1000)
+    return math.ceil((used + interval * (spent + 1 - burst)) / 1000)
   end
   function gate.use(spent)
     local old = redis.call('ZRANGEBYSCORE', key, '-inf', at, 'LIMIT', 0, 10)
-    redis.call('ZADD', key, used_till + interval * spent, name)
+    redis.call('ZADD', key, used + interval * spent, name)
     for _, one in ipairs(old) do
       if one ~= name then
         redis.call('ZREM', key, one)
@@ -93,8 +97,7 @@ local function free_of(key, limit, shared)
 end
 
 local function open_gate()
-  local gate = { rates = {} }
-  gate.room = math.huge
+  local gate = { rates = {}, room = math.huge }
   function gate.next_at(spent)
     local till
     for _, one in ipairs(gate.rates) do
@@ -109,8 +112,7 @@ end
 -- (`next_at`, ms).
 local function closed_gate(till)
   local gate = open_gate()
-  gate.room = 0
-  gate.used = 0
+  gate.room, gate.used = 0, 0
   function gate.next_at()
     return till < math.huge and till or nil
   end

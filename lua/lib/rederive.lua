@@ -12,7 +12,8 @@ local function lease_key_left(id, value)
     local is_session = is_text
       and string.sub(holder, 1, 3) == 'lh:'
       and holder ~= 'lh:scheduled'
-      and holder ~= 'lh:waiting'
+      and not place_in(holder)
+      and string.sub(holder, 1, 8) ~= 'lh:lost '
     if is_text and (holder == value or (not value and is_session)) then
       return math.max(redis.call('PTTL', key), 0)
     end

@@ -1,10 +1,16 @@
 -- Keep the registrations of workers.
 --
 -- `workers` says what each worker is, and in `told:<worker>` what it was told last; `heartbeats` until when it is alive,
--- or 0: it is being failed. A worker that has no entry there is given one by `fsck_entries`.
+-- or 0: it is being failed. A worker that has no entry there is given one by `fsck_entries`. Once a worker has been
+-- failed, `:failed_session:<worker>` says so for an hour: it may still be alive, and must not take itself for one whose
+-- registration was lost.
 --
--- Needs: workers, heartbeats
--- Gives: name_of, unregister
+-- Needs: prefix, workers, heartbeats
+-- Gives: name_of, failed_key, unregister
+
+local function failed_key(id)
+  return prefix .. ':failed_session:' .. id
+end
 
 -- Return the name in what a worker says of itself.
 local function name_of(text)

@@ -5,7 +5,7 @@
 -- values are stored as they came; only definitions and lists of names are decoded.
 --
 -- Needs: nothing
--- Gives: opened_runs, open_run, read_fields, run_field, set_run, drop_from_run, stage_definition, counts_of, set_counts, parent_of, add_active, is_marked, is_of_stage, add_stage_item, add_driver, heal_run
+-- Gives: opened_runs, open_run, read_fields, run_field, set_run, drop_from_run, stage_definition, counts_of, set_counts, parent_of, add_active, is_marked, is_of_stage, add_trace, add_stage_item, add_driver, heal_run
 
 -- The runs that this script has read, in order, and by their keys; and how many items are added, of all of them.
 local opened_runs = { added = 0 }
@@ -118,10 +118,21 @@ local function is_of_stage(run, path, text, of_any)
     or (of_any and (carried == start or string.sub(carried, 1, #start + 1) == start .. '\0'))
 end
 
--- Have an item of a stage or a child added. `again`: it may have been added, and may have ended otherwise. The field `adding`
+-- Note in a field that traces led to a stage, and return the last that did, up to a number. Each has 55 bytes.
+local function add_trace(run, name, trace, most)
+  local found = run_field(run, name)
+  if trace then
+    found = string.sub(found and found .. ',' .. trace or trace, 1 - 56 * most)
+    set_run(run, name, found)
+  end
+  return found or nil
+end
+
+-- Have an item of a stage or a child added. `run.led` is the traces of what led to it, if these are known; else it is that of who
+-- started the run. `again`: it may have been added, and may have ended otherwise. The field `adding`
 -- has the paths, each followed by NUL, until all are added: see `heal_run`.
 local function add_stage_item(run, path, found, again)
-  local trace, level = run_field(run, 'trace'), nil
+  local trace, level = run.led or run_field(run, 'trace'), nil
   if not found.foreign then -- clients of other libraries see no level and no group
     level = (found.level or 0) + (tonumber(run_field(run, 'level') or 0) or 0)
     level = level ~= 0 and math.max(-9, math.min(9, level)) or nil

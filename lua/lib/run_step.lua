@@ -74,7 +74,7 @@ end
 
 -- Enter the next children of a stage that has fanned out, as many as one call may add. Returns whether some are left.
 local function enter_batch(run, path)
-  local counts, names = counts_of(run, 'j:' .. path), {}
+  local counts, names = counts_of(run, 'j:' .. path), { 'l:' .. path }
   local first = counts[2]
   local last = math.min(counts[1], first + room_to_add())
   if not is_run_active(run) or run_field(run, 's:' .. path) ~= 'x' then
@@ -84,6 +84,7 @@ local function enter_batch(run, path)
     names[#names + 1] = 'k:' .. path .. '/' .. i
   end
   read_fields(run, names)
+  run.led = run_field(run, 'l:' .. path) or run.led
   for i = first, last - 1 do
     local child = path .. '/' .. i
     set_run(run, 's:' .. child, 'w')
@@ -103,6 +104,9 @@ local function start_children(run, path, total, policy, in_plan)
   set_run(run, 's:' .. path, 'x')
   set_run(run, 'm:' .. path, policy)
   set_counts(run, 'j:' .. path, { total, 0, 0, 0, 0, in_plan })
+  if run.led then
+    set_run(run, 'l:' .. path, run.led) -- for those that are added in later steps
+  end
   return enter_batch(run, path)
 end
 
@@ -124,7 +128,7 @@ local function enter_stage(run, name, todo)
   else
     note_end(run, name, 'd')
     set_run(run, 'r:' .. name, 'null')
-    todo[#todo + 1] = { path = name, state = 'd' }
+    todo[#todo + 1] = { path = name, state = 'd', led = run.led }
   end
 end
 
@@ -140,6 +144,9 @@ local function arrive(run, name, edge, reason, todo)
     return
   end
   local of, policy = found.of or 1, found.join or 'all'
+  if of > 1 then
+    run.led = add_trace(run, 'l:' .. name, edge ~= 4 and run.led or nil, 16) or run.led
+  end
   local counts = of > 1 and counts_of(run, 'i:' .. name) or {}
   for i = #counts + 1, 4 do
     counts[i] = 0
@@ -165,12 +172,12 @@ local function arrive(run, name, edge, reason, todo)
     enter_stage(run, name, todo)
   elseif decision == 'skip' then
     set_run(run, 's:' .. name, 'k')
-    todo[#todo + 1] = { path = name, state = 'k' }
+    todo[#todo + 1] = { path = name, state = 'k', led = run.led }
   elseif decision == 'dead' then
     reason = by_number and too_few(name, policy, of)
       or (of > 1 and run_field(run, 'e:' .. name))
       or reason
-    todo[#todo + 1] = { path = name, state = 'f', reason = reason }
+    todo[#todo + 1] = { path = name, state = 'f', reason = reason, led = run.led }
   else
     fail_run(run, reason)
   end
@@ -189,7 +196,8 @@ end
 
 -- Tell the stage whose child has ended, and end it if that decides.
 local function tell_parent(run, path, one, todo)
-  read_fields(run, { 'j:' .. path, 's:' .. path, 'm:' .. path, 'e:' .. path })
+  read_fields(run, { 'j:' .. path, 's:' .. path, 'm:' .. path, 'e:' .. path, 'l:' .. path .. '/' })
+  local led = add_trace(run, 'l:' .. path .. '/', one.led, 8)
   local counts, policy = counts_of(run, 'j:' .. path), run_field(run, 'm:' .. path) or 'all'
   local before = children_decision(policy, counts[1], counts[3], counts[4] + counts[5])
   local place = ({ d = 3, f = 4, c = 5 })[one.state]
@@ -220,7 +228,8 @@ local function tell_parent(run, path, one, todo)
   if decision == 'fail' then
     fail_run(run, reason)
   end
-  todo[#todo + 1] = { path = path, state = decision == 'd' and 'd' or 'f', reason = reason }
+  todo[#todo + 1] =
+    { path = path, state = decision == 'd' and 'd' or 'f', reason = reason, led = led }
   if are_left and (policy == 'fail_fast' or (decision == 'd' and policy ~= 'settled')) then
     run.rest[#run.rest + 1] = path .. '/'
   end
@@ -237,8 +246,8 @@ local function resolve(run, todo)
     else
       local names, fields = stage_definition(run, one.path)['then'] or {}, {}
       for i, name in ipairs(names) do
-        fields[3 * i - 2], fields[3 * i - 1], fields[3 * i] =
-          'n:' .. name, 's:' .. name, 'i:' .. name
+        fields[4 * i - 3], fields[4 * i - 2], fields[4 * i - 1], fields[4 * i] =
+          'n:' .. name, 's:' .. name, 'i:' .. name, 'l:' .. name
       end
       read_fields(run, fields)
       local is_good = one.state == 'd'
@@ -253,6 +262,7 @@ local function resolve(run, todo)
       end
       for _, name in ipairs(names) do
         local is_chosen = is_good and (not one.picked or one.picked[name])
+        run.led = one.led
         local edge = (is_chosen and 2) or ((is_good or one.state == 'k') and 4) or 3
         arrive(run, name, edge, one.reason, todo)
       end
@@ -272,7 +282,7 @@ local function end_stage(run, path, state, value, picked)
     set_run(run, 'e:' .. path, value)
   end
   local reason = path .. ': ' .. (state == 'f' and value or 'cancelled')
-  resolve(run, { { path = path, state = state, reason = reason, picked = picked } })
+  resolve(run, { { path = path, state = state, reason = reason, picked = picked, led = run.led } })
 end
 
 -- Enter the first stages of a run, as many as one call may add. If some are left, the path '' has fanned out: its holder

@@ -10,9 +10,10 @@ local function note_options(ids)
   end
 end
 
--- Wake one session for the next item that may be leased now. Call it after all that a script moves.
+-- Make a controlled queue plain if all that made it controlled has left, else wake one session for the next item that may be
+-- leased now. Call it after all that a script moves: so no way out of a lane leaves an index without lanes.
 local function wake_next()
-  if controlled then
+  if controlled and not end_control() then
     lanes().promote()
   end
 end

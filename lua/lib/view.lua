@@ -10,8 +10,8 @@ local function holders_of(ids)
     local values = redis.call('MGET', unpack(lease_keys_of(ids)))
     for i = 1, #ids do
       holders[i] = values[2 * i - 1] or values[2 * i]
-      if holders[i] == 'lh:waiting' then
-        holders[i] = false -- it waits in a lane
+      if place_in(holders[i]) or string.sub(holders[i] or '', 1, 8) == 'lh:lost ' then
+        holders[i] = false -- it waits in a lane, or a deep clean looks for it
       end
     end
   end

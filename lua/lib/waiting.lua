@@ -1,7 +1,7 @@
 -- Put ids into the queue, and find those that wait.
 --
--- Needs: prefix, queue, sessions
--- Gives: enter_waiting, waits_near_an_end, waiting_ids, laned_ids
+-- Needs: prefix, queue, scheduled, sessions
+-- Gives: enter_waiting, waits_near_an_end, find_member, find_waiting, leave_places, waiting_ids, laned_ids
 
 -- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of them is the first to be leased.
 local function enter_waiting(ids, front)
@@ -14,11 +14,50 @@ local function enter_waiting(ids, front)
   end
 end
 
--- Return whether an id is in the queue, or held, near one of the ends. Deeper it is not found.
+-- Return which list an id is in, the queue or what is held, and near which end: 1 or -1. Deeper it is not found.
 local function waits_near_an_end(id)
-  local list = controlled and redis.call('EXISTS', held_key) == 1 and held_key or queue
-  return redis.call('LPOS', list, id, 'MAXLEN', 256)
-    or redis.call('LPOS', list, id, 'RANK', -1, 'MAXLEN', 256)
+  for _, list in ipairs({ queue, controlled and held_key or nil }) do
+    for rank = 1, -1, -2 do
+      if redis.call('LPOS', list, id, 'RANK', rank, 'MAXLEN', 256) then
+        return list, rank
+      end
+    end
+  end
+end
+
+-- Return the member of an id that waits in the lane of its options; nil: it does not, or another client has its lease key.
+local function find_member(id)
+  local place = place_in(redis.pcall('GET', prefix .. ':lease:' .. id))
+  local member = place and lanes().lane_of(options_of({ id })[1]) .. place .. id
+  return member and redis.call('ZSCORE', lanes_key, member) and member or nil
+end
+
+-- Find where ids wait that are not scheduled, for `leave_places`. Those deep in a list are not found: they are dropped when they
+-- are met. Call it before the first write.
+local function find_waiting(ids)
+  local places = {}
+  for i, due in ipairs(read_in_chunks('ZMSCORE', scheduled, ids)) do
+    local id = ids[i]
+    local member = controlled and not due and find_member(id)
+    if member then
+      places[#places + 1] = { id, lanes_key, member }
+    elseif not due then
+      places[#places + 1] = { id, waits_near_an_end(id) }
+    end
+  end
+  return places
+end
+
+-- Remove ids from their places: id, key, and the member of a lane or the end of a list.
+local function leave_places(places)
+  for _, place in ipairs(places) do
+    local id, key, at = unpack(place)
+    if key == lanes_key then
+      redis.call('ZREM', key, at)
+    elseif key then
+      redis.call('LREM', key, at, id)
+    end
+  end
 end
 
 -- Return up to `limit` ids from `first` on (0: the youngest); the first slice also has those in inboxes. Ids that are

@@ -4,6 +4,7 @@ LeaseholdError
 ├── InvalidArgument            an argument cannot be used; raised before anything is sent
 │   ├── InvalidTask            a function cannot be a task; raised when it is registered
 │   ├── InvalidCall            the arguments of a call do not fit the task
+│   ├── InvalidFanOut          a function fans out to what cannot be children
 │   ├── InvalidFlow            the stages of a flow do not form a graph that can run
 │   └── UnknownAttribute       a flow has no attribute of this name
 ├── QueueClosed                the queue object is closed
@@ -15,13 +16,14 @@ LeaseholdError
 │   │   ├── DatabaseMissing    the server has no database of this number
 │   │   └── TlsFailed          a certificate is not accepted, or only one side uses TLS
 │   ├── ServerReadOnly         a replica, or too few replicas
-│   ├── ServerOutOfMemory      `maxmemory` is reached
+│   ├── ServerOutOfMemory      `maxmemory` is reached, or its process gets no more memory
 │   ├── ServerBusy             loading its data, or running a long script
 │   ├── ServerTooOld           older than Redis 6.2 or Valkey 7.2
 │   ├── LimitExceeded          more than a script accepts in one call
 │   ├── QueueDeleted           the queue is being deleted, so nothing can be added
 │   ├── WrongKeyType           one of the queue's keys holds another type of value
 │   └── ScriptFailed           any other error of a script
+├── ProcessOutOfMemory         this process has no memory left to send a call
 ├── EventsError                the events of a queue cannot be read
 │   ├── NoEventsKept           the queue keeps none
 │   ├── NoEventsPublished      the queue publishes none
@@ -65,6 +67,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from leasehold.describing import shown
@@ -146,6 +149,8 @@ class InvalidArgument(LeaseholdError, ValueError):
     def __init__(self, argument: str, given: object, allowed: str) -> None:
         if isinstance(given, (str, bytes, bytearray)) and len(given) > 80:
             text = f"{given[:50]!r}… (length {len(given)})"
+        elif isinstance(given, datetime):
+            text = given.isoformat()
         elif len(text := shown(given)) > 80:
             text = f"{text[:60]}… ({len(text)} characters)"
         self.argument = argument
@@ -186,6 +191,19 @@ class InvalidCall(InvalidArgument, TypeError):
 
 class FlowError(LeaseholdError):
     """Base of the errors of flows and flow runs."""
+
+
+class InvalidFanOut(InvalidArgument, FlowError):
+    """A function fans out to what cannot be children of a stage. The worker tries its item no more.
+
+    Attributes:
+        problem: What is wrong.
+    """
+
+    def __init__(self, given: object, problem: str) -> None:
+        super().__init__("fan_out", given, problem)
+        self.problem = problem
+        Exception.__init__(self, f"fan_out of {self.given}: {problem}")
 
 
 class InvalidFlow(InvalidArgument, FlowError):
@@ -377,7 +395,11 @@ class ServerReadOnly(ServerError):
 
 
 class ServerOutOfMemory(ServerError):
-    """The server has reached its `maxmemory`. Nothing was applied; leasing and completing still work."""
+    """The server has reached its `maxmemory`. Nothing was applied; leasing and completing still work.
+
+    Or its process gets no more memory of its machine while a script runs. Then the call may have been applied
+    in part, which repeating it completes.
+    """
 
     transient = True
 
@@ -413,6 +435,23 @@ class WrongKeyType(ServerError):
 
 class ScriptFailed(ServerError):
     """A script failed with an error that no other class describes; the text is the server's."""
+
+
+class ProcessOutOfMemory(LeaseholdError, MemoryError):
+    """This process has no memory left to send a call. Nothing was applied.
+
+    Attributes:
+        size: The size of the call, in bytes.
+    """
+
+    transient = True
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        super().__init__(
+            f"this process has no memory left to send a call of {size:,} bytes; nothing was applied. Add and "
+            "complete less at once, run fewer items at once, or give the process more memory"
+        )
 
 
 class EventsError(LeaseholdError):

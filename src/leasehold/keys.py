@@ -36,7 +36,7 @@ KEYS = {
     "ledger": Key(
         "hash",
         "id → `first last attempt at`: the first and the last token of this incarnation, the number of the "
-        "last attempt, and when it was last leased",
+        "last attempt, and when it was last leased, or renewed after the lease had expired",
     ),
     "fence": Key("counter", "the last token"),
     "sessions": Key("zset", "session → until when it is alive"),
@@ -95,6 +95,9 @@ MADE_KEYS = {
         "string, `PX`",
         "`<token> <id>`: the item delivered to the session last, unless it has acknowledged it",
     ),
+    "failed_session:<session>": Key(
+        "string, `PX`", "exists for an hour after a worker of this session was failed"
+    ),
     "item:<id>": Key("string", "the data, raw bytes. The item exists if and only if this key does"),
     "lease:<id>": Key(
         "string, `PX`",
@@ -138,7 +141,7 @@ MADE_KEYS = {
     "held": Key(
         "list", "the waiting ids without a level and a group, while the queue is controlled; as `P:queue`"
     ),
-    "levels": Key("zset", "50 - level → since when it was not served; exists while `P:lanes` does"),
+    "levels": Key("zset", "50 - level → since when it was not served"),
     "turns:<50 - level>": Key(
         "zset",
         "group → when its lane in this level was last served, or may be served again; from 10^15 on: once a "
@@ -153,6 +156,8 @@ MADE_KEYS = {
         "limits and pauses: [the fields](protocol.md#set_limits); `closed` → `deleted <when>` while the "
         "queue is being deleted",
     ),
+    "cleaner": Key("string, `PX`", "the session that does the light cleans"),
+    "deep_cleaner": Key("string, `PX`", "the session that does the deep cleans"),
     "rates": Key("zset", "group (empty: the queue) → until when its rate is used up, in µs since 1970"),
     "running:<group>": Key("zset", "leased items of the group → when their entry is checked"),
     "once:<run>": Key("set, with a time to live", "the ids that a run of a bulk job has added"),

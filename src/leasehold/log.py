@@ -40,6 +40,10 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         error = given if isinstance(given, BaseException) else sys.exc_info()[1] if given else None
         if error is not None and full_traceback_of(error) is None:
             msg, args, kwargs["exc_info"] = f"{msg}\n%s", (*args, traceback_of(error)), None
+        elif isinstance(
+            given, BaseException
+        ):  # the standard library would ask for its truth, which may raise
+            kwargs["exc_info"] = (type(given), given, given.__traceback__)
         try:
             super().log(level, msg, *args, **kwargs)
         except KeyboardInterrupt:

@@ -189,8 +189,8 @@ __all__ = ["load"]
             '"leasehold worker"',
             (
                 "line 8, deployments.resize."
-                'processes.command: got "leasehold worker"; expected a list of words, such as ["leasehold", '
-                '"worker", "app:worker"]'
+                'processes.command: got "leasehold worker"; expected a list of words, such as '
+                '["leasehold", "worker", "app:worker"]'
             ),
         ),
         (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from leasehold.autoscale import load_config
+from leasehold.autoscale.config.keys import BACKENDS, DEPLOYMENT_KEYS, FILE_KEYS, HTTP_KEYS, JOB_KEYS
 from leasehold.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -94,3 +96,61 @@ def test_both_programs_of_a_command_are_checked(folder: Path) -> None:
     assert problem_of(folder, request, "command") == ""
     says = problem_of(folder, f'{request}ready = ["./ready"]', "command")
     assert says.startswith("line 12, deployments.resize.command.ready: there is no file './ready'")
+
+
+@pytest.mark.parametrize("settings", ['command = "leasehold worker app:worker"', "command = 5", ""])
+def test_a_command_that_is_no_list_has_the_same_problem_with_and_without_the_check(
+    folder: Path, settings: str
+) -> None:
+    path = folder / "autoscale.toml"
+    path.write_text(FILE.format(backend="processes", settings=settings))
+    problems = []
+    for programs in (False, True):
+        with pytest.raises(InvalidConfig, match="expected a list of words") as caught:
+            load_config(path, programs=programs)
+        problems.append(str(caught.value))
+    assert problems[0] == problems[1]
+
+
+#: The tables of a file with the keys that each may have.
+TABLES = {
+    "": FILE_KEYS,
+    "[jobs.resize]": JOB_KEYS,
+    "[http]": HTTP_KEYS,
+    "[deployments.resize]": DEPLOYMENT_KEYS,
+    **{f"[deployments.resize.{backend}]": keys for backend, keys in BACKENDS.items()},
+}
+#: What any key may be set to by mistake.
+VALUES = ("0", "-1", "nan", '""', '"x"', "[]", "{}", "true", "[1]", '[""]', "[[]]", "{ a = 1 }", "1979-05-27")
+LONG = "x" * 5_000
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_whatever_a_key_is_set_to_is_accepted_or_has_a_message(folder: Path, table: str) -> None:
+    whole = {
+        "": {"name": '"media"'},
+        "[jobs.resize]": {},
+        "[deployments.resize]": {"backend": '"processes"'},
+        "[deployments.resize.processes]": {"command": '["leasehold"]'},
+    }
+    kind = table.rpartition(".")[2].rstrip("]")
+    if kind in BACKENDS:
+        whole["[deployments.resize]"] = {"backend": f'"{kind}"'}
+    if kind == "command":
+        whole[table] = {"request": '["sh", "{units}"]'}
+    path = folder / "autoscale.toml"
+    for key in TABLES[table]:
+        for value in (*VALUES, f'"{LONG}"', f'["{LONG}/x", "{{units}}"]'):
+            tables = {**whole, table: {**whole.get(table, {}), key: value}}
+            if not table and key in {"jobs", "deployments", "http"}:
+                tables = {"": tables[""]}
+            path.write_text(
+                "\n".join(
+                    line
+                    for title, said in tables.items()
+                    for line in (title, *(f"{name} = {text}" for name, text in said.items()))
+                )
+            )
+            for programs in (False, True):
+                with contextlib.suppress(InvalidConfig):
+                    load_config(path, programs=programs)

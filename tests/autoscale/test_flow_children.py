@@ -89,7 +89,7 @@ async def test_children_of_children_and_the_stage_after_them_are_counted(
         seen = await children.of([queue])
         assert seen == pytest.approx(media.averages(6 / 2, 12 / 6, 0))
         media.going_on.set()
-        assert [await run.result(timeout=20) for run in runs] == [2, 4]
+        assert [await run.result(timeout=120) for run in runs] == [2, 4]
         clock.now += 59
         assert await children.of([queue]) is seen
         clock.now += 1
@@ -129,7 +129,7 @@ async def test_stages_one_after_the_other_and_a_join_of_two_queues(
     async with working(new_worker(flow)):
         runs = [await flow.start(number=number) for number in range(3)]
         for run in runs:
-            await run.result(timeout=20)
+            await run.result(timeout=120)
     assert await FlowChildren().of([queue]) == pytest.approx(
         {
             (name, f"{name}-left"): 0.5,

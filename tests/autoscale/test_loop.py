@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from leasehold.autoscale import Autoscaler, passes
+from leasehold.autoscale.config.changes import FileChanges
 from tests.autoscale.scaling import Platform, add_items, make_config
 from tests.queue.fixtures import tidy
 from tests.queue.keyspace import snapshot
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from redis.asyncio import Redis
+
+    from leasehold.autoscale import PassReport
 
 __all__ = ["tidy"]
 
@@ -54,3 +60,35 @@ async def test_a_dry_run_changes_no_key_and_asks_for_nothing(
         assert len(platform["work", "main"].requests) == made
         async with Autoscaler(make_config(name, redis_url), open_backend=platform) as autoscaler:
             await autoscaler.once()
+
+
+async def test_the_log_says_once_that_a_changed_file_is_not_used(
+    redis_url: str, name: str, platform: Platform, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "autoscale.toml"
+    path.write_text("first")
+    config = replace(make_config(name, redis_url, every=0.05), path=path)
+    texts = iter(["first", "second", "second", "first", "third"])
+
+    def after_a_pass(_: PassReport) -> None:
+        if (text := next(texts, None)) is None:
+            autoscaler.stop()
+        else:
+            path.write_text(text)
+
+    async with Autoscaler(config, open_backend=platform) as autoscaler:
+        await autoscaler.run(on_report=after_a_pass)
+    said = f"{path} has changed: restart the autoscaler to use it"
+    assert [one for one in caplog.messages if "has changed" in one] == [said] * 2, "not for what is used"
+
+
+def test_a_file_that_is_gone_or_was_none_has_not_changed(tmp_path: Path) -> None:
+    assert not FileChanges(None).found()
+    path = tmp_path / "autoscale.toml"
+    path.write_text("first")
+    changes = FileChanges(path)
+    path.unlink()
+    assert not changes.found()
+    path.write_text("second")
+    assert changes.found()
+    assert not changes.found()

@@ -230,7 +230,6 @@ async def stage(tmp_path: Path, make_server: MakeServer, name: str) -> AsyncIter
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.seed("RWQ-O22", "RWQ-O24", "RWQ-K6")
 async def test_the_age_target_holds_again_after_kills_and_nothing_is_lost_or_run_twice_by_scaling_in(
     stage: Stage, make_server: MakeServer, tmp_path: Path
@@ -255,6 +254,9 @@ async def test_the_age_target_holds_again_after_kills_and_nothing_is_lost_or_run
     await kill(stage.server)
     stage.server = await start(make_server, tmp_path / "server", stage.server.port)
     await stage.holds_again("the server was killed and restarted")
+    # What was leased as it was killed, and what no worker has received, waits for the end of its lease.
+    before = {*stage.added}
+    await eventually("its leases have ended", lambda: before <= {id_ for id_, _ in stage.runs("ended")})
 
     await scaled_in(stage)
     await finished(stage)
@@ -295,8 +297,6 @@ async def scaled_in(stage: Stage) -> None:
     async def all_is_done() -> bool:
         return (await stage.queue.counts()).total == 0 and not stage.bench.pids()
 
-    # An item whose lease the server has given when it was killed, and that no worker has received, waits for
-    # the end of the lease.
     await until("all is done, and all units have stopped", all_is_done, within=WITHIN)
 
 

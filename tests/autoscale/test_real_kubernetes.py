@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.kubernetes,
     pytest.mark.long,
-    pytest.mark.timeout(120),
     pytest.mark.asyncio(loop_scope="module"),
 ]
 

@@ -49,7 +49,6 @@ def test_the_target_is_kept_with_few_workers_and_few_requests(name: str) -> None
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ALL)
 def test_the_fewest_workers_of_the_short_loads_are_those_that_hindsight_finds(name: str) -> None:
     _, least = fewest(ALL[name](short=True))

@@ -144,7 +144,6 @@ def test_every_library_has_a_program_and_pinned_versions() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
 def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
     output = run("--quick", "--out", str(tmp_path))
 
@@ -167,7 +166,6 @@ def test_a_quick_run_measures_every_scenario_and_goal(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
 def test_the_profile_names_the_scripts_and_their_commands() -> None:
     output = run("--quick", "--profile", "--seconds", "0.1")
     for name in ("add_items", "lease_many", "complete_many", "lrange", "py-spy"):
@@ -175,7 +173,6 @@ def test_the_profile_names_the_scripts_and_their_commands() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
 def test_a_quick_run_beside_other_libraries_measures_everything(tmp_path: Path) -> None:
     """Only Leasehold runs: the other libraries are installed by `make bench-rivals`."""
     output = run(
@@ -196,7 +193,6 @@ def test_a_quick_run_beside_other_libraries_measures_everything(tmp_path: Path) 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_a_quick_run_with_spark_measures_everything(tmp_path: Path) -> None:
     run("spark", "--quick", "--out", str(tmp_path))
 

@@ -127,6 +127,8 @@ async def test_what_the_dashboard_and_the_alerts_name_is_exported(
     }
 
 
+#: What has been completed of a task.
+COMPLETED = 'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="completed"}'
 #: What makes each alert fire, as series of Prometheus, and for which labels; a sample each minute.
 FIRING: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "LeaseholdQueueNotSampled": ({"leasehold_queue_up": "0+0x70"}, {}),
@@ -144,13 +146,13 @@ FIRING: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "LeaseholdRunsStuck": (
         {
             'leasehold_runs_active{leasehold_task="send"}': "2+0x70",
-            'messaging_process_duration_seconds_count{leasehold_task="send"}': "7+0x70",
+            COMPLETED: "7+0x70",
         },
         {"leasehold_task": "send"},
     ),
     "LeaseholdRunsFail": (
         {
-            'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="completed"}': "0+8x70",
+            COMPLETED: "0+8x70",
             'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="failed"}': "0+2x70",
         },
         {"leasehold_task": "send"},
@@ -173,7 +175,6 @@ QUIET = {
     "leasehold_queue_paused": "0+0x1500",
     "leasehold_worker_healthy": "1+0x1500",
     'leasehold_runs_active{leasehold_task="send"}': "2+0x1500",
-    'messaging_process_duration_seconds_count{leasehold_task="send"}': "0+9x1500",
     'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="completed"}': "0+99x1500",
     'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="failed"}': "0+1x1500",
     'messaging_client_operation_duration_seconds_count{error_type=""}': "0+99x1500",
@@ -230,11 +231,45 @@ def test_promtool_accepts_the_rules_and_each_fires_when_it_should(tmp_path: Path
                 ],
             }
         )
+    tests += [dead_letters_of_a_new_queue(), dead_letters_after_the_exporter_was_away()]
     file = tmp_path / "tests.yml"
     file.write_text(
         yaml.safe_dump({"rule_files": [f"{ALERTS}"], "evaluation_interval": "1m", "tests": tests})
     )
     promtool("test", "rules", file)
+
+
+def dead_letters_of_a_new_queue() -> dict[str, Any]:
+    """Return a test: the first sample of a queue has dead letters; the alert fires for 15 minutes."""
+    return {
+        "interval": "1m",
+        "input_series": series_of({'leasehold_queue_items{state="dead"}': "_x60 50+0x70"}.items()),
+        "promql_expr_test": [fires("LeaseholdDeadLetters", at, yes=yes) for at, yes in NEW_QUEUE],
+    }
+
+
+def dead_letters_after_the_exporter_was_away() -> dict[str, Any]:
+    """Return a test: samples are missing for half an hour; what was there before is not new."""
+    values = {'leasehold_queue_items{state="dead"}': "50+0x60 _x30 50+0x70"}
+    return {
+        "interval": "1m",
+        "input_series": series_of(values.items()),
+        "promql_expr_test": [
+            fires("LeaseholdDeadLetters", f"{at}m", yes=False) for at in (30, 61, 91, 95, 105, 120)
+        ],
+    }
+
+
+#: When the first sample of a queue is after an hour: whether the alert fires.
+NEW_QUEUE = (("59m", False), ("61m", True), ("74m", True), ("77m", False), ("120m", False))
+
+
+def fires(name: str, at: str, *, yes: bool) -> dict[str, Any]:
+    return {
+        "expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}})',
+        "eval_time": at,
+        "exp_samples": [{"labels": "{}", "value": 1}] if yes else [],
+    }
 
 
 def _matchers(name: str, labels: dict[str, str]) -> str:

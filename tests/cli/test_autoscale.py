@@ -216,10 +216,13 @@ async def test_it_runs_until_a_signal_and_answers_over_http(file: Path, queue: A
 
     def answer(path: str) -> Any:
         try:
-            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as found:
+            with urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as found:
                 return json.load(found)
-        except (HTTPError, URLError):
-            return None
+        except HTTPError as refusal:
+            refusal.close()
+        except URLError:
+            pass
+        return None
 
     async with started("autoscale", str(file), "--json") as process:
         await eventually("it answers", lambda: bool((answer("/units/media/default") or {}).get("wanted")))
@@ -260,7 +263,7 @@ async def test_a_second_signal_ends_it_in_the_middle_of_a_pass(
         await asyncio.sleep(0.1)
         assert process.returncode is None, "it waits for the end of the pass"
         process.send_signal(second)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await logged(f"{second.name}: stopping at once")
             await logged("interrupted; what runs goes on")
             assert await process.wait() == 0

@@ -96,7 +96,7 @@ async def serving(kept: Kept, config: Config = CONFIG) -> AsyncIterator[ReportSe
 def get(server: ReportServer, path: str) -> tuple[int, Any]:
     """Return the status and the text of an answer, or its JSON document. Threads of the server answer."""
     host, _, port = server.url.removeprefix("http://").rpartition(":")
-    with closing(HTTPConnection(host, int(port), timeout=20)) as connection:
+    with closing(HTTPConnection(host, int(port), timeout=120)) as connection:
         connection.request("GET", path)
         answer = connection.getresponse()
         body = answer.read().decode()

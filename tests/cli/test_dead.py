@@ -141,7 +141,7 @@ async def test_drop_asks_for_a_confirmation_on_a_terminal(
             question = await process.stderr.readuntil(b"[y/N]:")
             assert f"Drop all dead letters of {queue.name}".encode() in question
             os.write(ours, answer)
-            await asyncio.wait_for(process.communicate(), 30)
+            await asyncio.wait_for(process.communicate(), 120)
         assert process.returncode == code
     finally:
         os.close(ours)

@@ -18,7 +18,7 @@ from tests.queue.asking import until
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 
 
 async def get(port: int, path: str) -> tuple[int, str]:

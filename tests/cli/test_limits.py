@@ -54,4 +54,4 @@ async def test_a_queue_and_a_group_are_paused_and_resumed(
     outcome = await leasehold("resume", queue.name, "--group", "g")
     assert (outcome.code, "'g'" in outcome.error) == (1, True)
     past = await leasehold("pause", queue.name, "--until", "2020-01-01T00:00Z")
-    assert "until" in usage_error(past)
+    assert "2020-01-01T00:00:00+00:00, expected a time in the future" in usage_error(past)

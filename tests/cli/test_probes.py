@@ -47,7 +47,7 @@ def get(server: ProbeServer, path: str, method: str = "GET") -> tuple[int, str]:
 
 
 def fetch(url: str, path: str, method: str = "GET") -> tuple[int, str]:
-    answer = httpx.request(method, f"{url}{path}", timeout=20)
+    answer = httpx.request(method, f"{url}{path}", timeout=120)
     return answer.status_code, answer.text
 
 

@@ -114,7 +114,7 @@ async def test_a_task_is_scheduled_and_run_from_the_command_line(
         assert outcome == (0, "scheduled\n", "")
         outcome = await leasehold("schedule", "run", name, "hourly")
         await new_worker(tasks).drain()
-        assert await greet.job(outcome.out.strip()).result(timeout=30) == "Hello, Zoë!"
+        assert await greet.job(outcome.out.strip()).result(timeout=120) == "Hello, Zoë!"
 
 
 @pytest.mark.parametrize(

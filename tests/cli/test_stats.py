@@ -225,6 +225,32 @@ async def test_queues_are_found_and_forgotten(
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_all_queues_are_exported_however_many_there_are(redis_url: str, name: str) -> None:
+    names = [f"{name}-{number}" for number in range(600)]
+    async with exporting(redis_url, *names) as exporter:
+        await exporter.sample_all()
+        found = metrics_of(exporter)
+    for metric, count in (("up", 600), ("items", 2_400), ("workers", 1_200), ("leases_total", 600)):
+        assert sum(one.startswith(f"leasehold_queue_{metric}{{") for one in found) == count
+    assert not [one for one in found if "overflow" in one]
+
+
+async def test_the_log_says_when_there_are_more_queues_than_are_looked_for(
+    make_server: MakeServer,
+    make_queue: MakeQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(exporter_module, "MAX_QUEUES", 2)
+    server = await make_server()
+    for name in ("a", "b", "c"):
+        await make_queue(url=server.url, name=name).add_item(Item(b"x"))
+    async with exporting(server.url) as exporter:
+        for _ in range(2):
+            await exporter._find()
+    assert [("2 queues are exported" in one) for one in caplog.messages] == [True]
+
+
 async def has(exporter: Exporter, name: str, *, there: bool) -> bool:
     return there == any(f'"{name}"' in metric for metric in metrics_of(exporter))
 

@@ -67,7 +67,7 @@ async def test_a_worker_runs_the_tasks_of_a_task_queue(bench: Bench) -> None:
         async def send(to: str) -> str:
             raise NotImplementedError
 
-        assert await (await send.add("ann")).result(timeout=20) == "to ann"
+        assert await (await send.add("ann")).result(timeout=120) == "to ann"
         assert await worker.stop() == 0
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item
+from leasehold.queue.internals import bulk
 from tests.cli.program import started, usage_error
 from tests.queue.asking import take
 
@@ -71,6 +72,22 @@ async def test_purge_removes_what_waits(leasehold: Leasehold, queue: AsyncWorkQu
     outcome = await leasehold("purge", queue.name, "--yes", "--scheduled", "--dead", "--json")
     assert outcome.document == {"queue": queue.name, "purged": 2, "missed": []}
     assert await queue.counts() == (0, 1, 0, 0)
+
+
+async def test_a_deletion_that_was_interrupted_is_told_at_once(
+    leasehold: Leasehold, queue: AsyncWorkQueue
+) -> None:
+    await fill(queue, "a", "b")
+    outcome = await leasehold("ls", queue.name)
+    assert (outcome.table[1], outcome.err) == ([queue.name, "2", "0", "0", "0"], "")
+    await bulk(queue).run("close_queue", count=1)
+    outcome = await leasehold("ls", queue.name)
+    assert outcome.table[1] == [queue.name, "0", "0", "0", "0"]
+    assert f"{queue.name} is being deleted" in outcome.error
+    outcome = await leasehold("fsck", queue.name)
+    assert (outcome.code, outcome.table[1][1]) == (3, "unfinished_deletion")
+    await leasehold("rm", queue.name, "--yes")
+    assert (await leasehold("ls", queue.name)).err == ""
 
 
 @pytest.mark.seed("WRQ-O21")

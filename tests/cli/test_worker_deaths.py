@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leasehold import EmbeddedServer
     from tests.conftest import MakeServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 
 #: Leases of an hour, heartbeats that may be missed for an hour, and peers that conclude soon.
 SOON = {"LEASE": "3600", "DEAD_AFTER": "3600", "PEERS": "soon"}

@@ -19,7 +19,7 @@ from tests.queue.asking import until
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 
 #: The first log line of a worker process, with its process id.
 WORKING = r"(\d+) leasehold.worker: working on"

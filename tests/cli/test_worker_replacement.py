@@ -13,7 +13,7 @@ from tests.cli.worker_bench import LIMITS, Bench, gone, is_running
 if TYPE_CHECKING:
     from leasehold import AsyncWorkQueue
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow]
 
 
 async def test_a_process_is_replaced_after_so_many_runs_and_finishes_those_that_run(

@@ -63,8 +63,8 @@ async def work(tasks: TaskQueue) -> None:
     worker = new_worker(tasks, clean_every=0.2)
     async with working(worker):
         jobs = [await double.add(number) for number in range(3)]
-        assert [await job.result(timeout=20) for job in jobs] == [0, 2, 4]
-        assert await (await double.options(delay=0.1).add(4)).result(timeout=20) == 8
+        assert [await job.result(timeout=120) for job in jobs] == [0, 2, 4]
+        assert await (await double.options(delay=0.1).add(4)).result(timeout=120) == 8
         hanging = await hang.add()
         await began.wait()
         assert await hanging.cancel()

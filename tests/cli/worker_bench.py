@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("worker_program.py")
 TARGET = f"{PROGRAM}:worker"
 #: Far longer than any step takes, also on a slow machine.
-TIMEOUT = 40.0
+TIMEOUT = 120.0
 #: For tests that reach the time limits of a stop: shorter limits, and the real ones among the long tests.
 LIMITS = pytest.mark.parametrize("limits", ["short", pytest.param("real", marks=pytest.mark.long)])
 

@@ -83,6 +83,7 @@ worker = Worker(
     retry=RetryPolicy(attempts=2, first=0.05),
     lifespan=lifespan,
     dead_after=float(os.environ.get("DEAD_AFTER", "15")),
+    gone_after=peers.GONE_SECONDS,
 )
 
 

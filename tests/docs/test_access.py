@@ -137,7 +137,6 @@ async def started(*command: str, url: str) -> asyncio.subprocess.Process:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
 async def test_the_commands_of_the_page_run(redis_url: str) -> None:
     worker = await started("leasehold.cli", "worker", "guild.flow:worker", url=redis_url)
     try:

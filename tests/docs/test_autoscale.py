@@ -97,7 +97,7 @@ async def test_the_first_run_of_the_guide_works(make_server: MakeServer, tmp_pat
         try:
             await queue.add_items([Item(str(number)) for number in range(20)])
             counts = await queue.counts()
-            async with asyncio.timeout(45):
+            async with asyncio.timeout(120):
                 while counts.waiting or counts.leased:
                     await asyncio.sleep(0.1)
                     counts = await queue.counts()

@@ -94,7 +94,6 @@ def test_the_exit_codes_are_those_of_the_code() -> None:
     assert listed == [*Code, 130]
 
 
-@pytest.mark.timeout(300)  # each command is a process, which starts in a second on a quiet machine
 @pytest.mark.parametrize(
     "page", [PAGE, *(DOCS / "how-to" / f"{name}.md" for name in ("clean", "autoscale"))], ids=name_of
 )

@@ -82,7 +82,6 @@ def test_the_examples_of_a_how_to_run(
     run_page(page, runner, capsys, {"queue": queue})
 
 
-@pytest.mark.timeout(300)
 @each_of([page for page in WITH_SPARK if page != RECIPES])
 def test_the_examples_of_a_page_about_spark_run(
     page: Path,

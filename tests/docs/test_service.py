@@ -100,7 +100,6 @@ async def answered(http: httpx.AsyncClient, url: str) -> httpx.Response:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_the_service_runs(redis_url: str) -> None:
     first = free_port(len(PORTS))
     ports = dict(zip(PORTS, range(first, first + len(PORTS)), strict=True))

@@ -31,7 +31,7 @@ def app_of(*sources: Source, **options: Any) -> FastAPI:
     @app.get("/double")
     async def add_and_wait(number: int, tasks: Tasks) -> Any:
         job = await task_of(tasks, "double").add(number)
-        return await job.result(timeout=30)
+        return await job.result(timeout=120)
 
     @app.get("/counts")
     async def counts(queue: Queue) -> dict[str, int]:

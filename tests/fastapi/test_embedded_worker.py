@@ -142,7 +142,7 @@ async def test_another_signal_interrupts_the_runs(tasks: TaskQueue, caplog: pyte
 
     before = [signal.getsignal(number) for number in SIGNALS]
     app = FastAPI(lifespan=lifespan(tasks, worker=Worker(tasks, grace=3600)))
-    async with asyncio.timeout(20), app.router.lifespan_context(app):
+    async with asyncio.timeout(120), app.router.lifespan_context(app):
         job = await endless.add()
         await begun.wait()
         signalling = asyncio.create_task(signal_again())
@@ -159,7 +159,7 @@ async def test_a_signal_ends_the_start_of_a_worker(tasks: TaskQueue) -> None:
         yield
 
     app = FastAPI(lifespan=lifespan(tasks, worker=Worker(tasks, lifespan=loading)))
-    async with asyncio.timeout(20), app.router.lifespan_context(app):
+    async with asyncio.timeout(120), app.router.lifespan_context(app):
         pass  # its server would stop now
 
 

@@ -71,7 +71,7 @@ def test_it_is_composed_with_the_application_s_own(tasks: TaskQueue) -> None:
     @app.get("/")
     async def index(request: Request) -> list[str]:
         job = await greet.add()
-        return [request.state.greeting, await job.result(timeout=30)]
+        return [request.state.greeting, await job.result(timeout=120)]
 
     with TestClient(app) as client:
         assert client.get("/").json() == ["hello", "hello"]

@@ -76,7 +76,6 @@ async def uvicorn(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 async def test_several_processes_each_have_a_worker(tmp_path: Path, redis_url: str, name: str) -> None:
     async with uvicorn(tmp_path, redis_url, name, "--workers", "2", "tests.fastapi.served:app") as served:
         answered: set[int] = set()
@@ -100,7 +99,6 @@ async def test_several_processes_each_have_a_worker(tmp_path: Path, redis_url: s
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 async def test_a_crash_of_the_worker_ends_the_process(tmp_path: Path, redis_url: str, name: str) -> None:
     async with uvicorn(tmp_path, redis_url, name, "tests.fastapi.served:app") as served:
         answer = await served.get("/crash", method="POST")
@@ -113,7 +111,6 @@ async def test_a_crash_of_the_worker_ends_the_process(tmp_path: Path, redis_url:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
 async def test_a_change_of_the_program_reloads_it(tmp_path: Path, redis_url: str, name: str) -> None:
     folder = tmp_path / "app"
     folder.mkdir()

@@ -39,6 +39,8 @@ async def started(program: Path, port: int, bus_port: int) -> AsyncIterator[Redi
         "cluster-port": bus_port,
         "cluster-config-file": folder / "nodes.conf",
         "cluster-node-timeout": 2000,
+        "cluster-replica-validity-factor": 0,  # on a busy machine a replica may lag behind its master
+        "repl-diskless-sync-delay": 0,
         "dir": folder,
         "save": "",
     }
@@ -64,28 +66,52 @@ def kind() -> str:
     return "embedded"
 
 
+async def joined(stack: AsyncExitStack, kind: str, port: Callable[[], int], *, replicas: int) -> list[Redis]:
+    """Run servers that are a cluster: masters, each with a third of the slots, and then their replicas.
+
+    Args:
+        stack: Ends the servers.
+        kind: Which server program they run.
+        port: Returns another free port.
+        replicas: How many replicas each master has.
+    """
+    nodes, addresses = [], []
+    for _ in range(NODES * (1 + replicas)):
+        address = ("127.0.0.1", port(), port())
+        nodes.append(await stack.enter_async_context(started(servers.program(kind), *address[1:])))
+        addresses.append(address)
+    masters = nodes[:NODES]
+    for number, node in enumerate(masters):
+        first, last = number * SLOTS // NODES, (number + 1) * SLOTS // NODES - 1
+        await command(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
+        await command(node, "CLUSTER ADDSLOTSRANGE", first, last)
+    for address in addresses[1:]:
+        await command(nodes[0], "CLUSTER MEET", *address)
+
+    async def ready() -> bool:
+        infos = [await command(node, "CLUSTER INFO") for node in nodes]
+        return all((i["cluster_state"], int(i["cluster_known_nodes"])) == ("ok", len(nodes)) for i in infos)
+
+    await until("the nodes know of each other", ready)
+    for number, node in enumerate(nodes[NODES:]):
+        await command(node, "CLUSTER REPLICATE", await command(masters[number % NODES], "CLUSTER MYID"))
+
+    async def replicated() -> bool:
+        # Each node knows all replicas: only then can they elect one of them.
+        shards = [shard for node in nodes for shard in await command(node, "CLUSTER SLOTS")]
+        links = [(await node.info("replication"))["master_link_status"] for node in nodes[NODES:]]
+        return all(len(shard) == 3 + replicas for shard in shards) and {*links} <= {"up"}
+
+    if replicas:
+        await until("the masters have their replicas", replicated)
+    return nodes
+
+
 @pytest.fixture
 async def nodes(unused_tcp_port_factory: Callable[[], int], kind: str) -> AsyncIterator[list[Redis]]:
     """Run three servers that are a cluster, each with a third of the slots."""
     async with AsyncExitStack() as stack:
-        nodes, addresses = [], []
-        for number in range(NODES):
-            port, bus_port = unused_tcp_port_factory(), unused_tcp_port_factory()
-            node = await stack.enter_async_context(started(servers.program(kind), port, bus_port))
-            first, last = number * SLOTS // NODES, (number + 1) * SLOTS // NODES - 1
-            await command(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
-            await command(node, "CLUSTER ADDSLOTSRANGE", first, last)
-            nodes.append(node)
-            addresses.append(("127.0.0.1", port, bus_port))
-        for address in addresses[1:]:
-            await command(nodes[0], "CLUSTER MEET", *address)
-
-        async def ready() -> bool:
-            infos = [await command(node, "CLUSTER INFO") for node in nodes]
-            return all((i["cluster_state"], i["cluster_known_nodes"]) == ("ok", "3") for i in infos)
-
-        await until("the nodes know of each other", ready)
-        yield nodes
+        yield await joined(stack, kind, unused_tcp_port_factory, replicas=0)
 
 
 @pytest.fixture

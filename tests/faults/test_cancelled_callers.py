@@ -137,7 +137,7 @@ async def test_lease_while_waiting(make_queue: MakeQueue, redis: Redis, name: st
                 await asyncio.sleep(0)
             stepped.finished = not waiting.cancel()
             [mine] = await asyncio.gather(waiting, return_exceptions=True)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 lease = mine if isinstance(mine, Lease) else await other.lease(60)
             assert isinstance(lease, Lease)
             assert lease.id == "x"
@@ -204,7 +204,7 @@ async def test_close(make_queue: MakeQueue, redis: Redis, name: str, state: str)
             with pytest.raises(QueueClosed):
                 await queue.counts()
         await queue.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             ends = await asyncio.gather(*calls, return_exceptions=True)
         assert all(end is True or isinstance(end, QueueClosed) for end in ends), ends
         assert len((await audit(redis, queue.name)).waiting) == ends.count(True)

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.crc import key_slot
 
-from leasehold import AsyncWorkQueue, InvalidArgument, Item, ServerBusy, lease_from, list_queues
+from leasehold import (
+    AsyncWorkQueue,
+    InvalidArgument,
+    Item,
+    ServerBusy,
+    ServerRefused,
+    Worker,
+    lease_from,
+    list_queues,
+)
+from tests.eventually import LIMIT_SECONDS
 from tests.faults.cluster_nodes import NODES, owner, port_of
 from tests.faults.flow_runs import Flows
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
@@ -130,7 +142,7 @@ async def test_a_queue_follows_its_slot_to_another_node(nodes: list[Redis], clus
         await move_slot(nodes, name, source, target)
         assert await adder.complete(done)
         assert await adder.add_item(Item(b"x", id="new"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             lease = await waiting
         assert (lease.id, lease.token) == ("new", 3)
         assert await waiter.renew(held, 60)
@@ -187,7 +199,7 @@ async def test_a_queue_waits_while_its_slot_is_being_moved(nodes: list[Redis], c
         await asyncio.sleep(0.02)
         assert not [call for call in (*calls[-4:], *completing, leaving) if call.done()], "they wait"
         await finish_moving(nodes, name, source, target)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             answers = await asyncio.gather(*calls)
             assert await asyncio.gather(*completing) == [True] * 3
             await leaving
@@ -202,9 +214,31 @@ async def test_a_queue_waits_while_its_slot_is_being_moved(nodes: list[Redis], c
         assert (await queue.counts()).total == len(expected) - 3
 
 
+@pytest.mark.slow
+async def test_nodes_of_the_url_that_are_dead_or_silent_hinder_nobody(
+    nodes: list[Redis], unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts connections, and answers nothing
+        ports = [unused_tcp_port_factory(), silent.getsockname()[1], port_of(nodes[0])]
+        url = f"redis://{','.join(f'127.0.0.1:{port}' for port in ports)}"
+        for name in ("{one}", "{two}", "{three}", "{4}"):
+            async with AsyncWorkQueue.from_url(url, name, cluster=True, reply_timeout=20) as queue:
+                assert await queue.add_item(Item(b"x"))
+                assert await queue.complete(await take(queue))
+
+
+@pytest.mark.slow
+async def test_a_client_for_a_single_server_is_refused_by_a_cluster(nodes: list[Redis]) -> None:
+    elsewhere = next(node for node in nodes if node is not owner(nodes, "{one}"))
+    async with AsyncWorkQueue("{one}", elsewhere) as queue:
+        for call in (queue.counts, partial(queue.lease, 30)):
+            with pytest.raises(ServerRefused, match=r"MOVED .*cluster=True"):
+                await call()
+
+
 async def until_recovered(queue: AsyncWorkQueue) -> None:
     """Lease what can be leased and release it, so that expired leases and due items are reclaimed."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while (await queue.counts()).scheduled:
             for lease in await queue.lease_many(100, 60, block=False):
                 await queue.release(lease)
@@ -232,7 +266,7 @@ async def test_a_slot_that_is_being_moved_for_too_long_raises_server_busy(
             lambda: queue.lease(30),
             queue.inspect,
         ]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             for call in calls:
                 with pytest.raises(ServerBusy, match="nothing was applied"):
                     await call()
@@ -257,7 +291,7 @@ async def test_a_caller_waits_for_items_while_the_slot_of_its_empty_queue_is_mov
         await asyncio.sleep(0.1)
         assert not adding.done()
         await finish_moving(nodes, name, source, target)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             assert await adding
             assert (await waiting).id == "x"
 
@@ -281,7 +315,7 @@ async def test_readers_of_published_events_follow_the_slot(nodes: list[Redis], c
 
         await until("the reader has subscribed", lambda: subscribed(source))
         await queue.add_item(Item(b"x", id="before"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             assert (await ahead).id == "before"
             await move_slot(nodes, name, source, target)
             await until("the reader has subscribed at the new node", lambda: subscribed(target))
@@ -299,7 +333,7 @@ async def test_flow_runs_go_on_between_each_two_keys_that_are_moved(
     source = owner(nodes, flows.name)
     target = nodes[(nodes.index(source) + 1) % NODES]
     home, other = (AsyncWorkQueue(one, cluster) for one in flows.names)
-    async with home, other, asyncio.timeout(60), asyncio.TaskGroup() as group:
+    async with home, other, asyncio.timeout(120), asyncio.TaskGroup() as group:
         worker = flows.worker(home, other)
         running, starting = map(group.create_task, (worker.run(), flows.start_runs(home, stop)))
         for one, another in ((source, target), (target, source)):
@@ -315,3 +349,36 @@ async def test_flow_runs_go_on_between_each_two_keys_that_are_moved(
         await running
         problems = await flows.problems(home, other)
     assert not problems, "\n".join(problems[:20])
+
+
+@pytest.mark.slow
+async def test_other_workers_see_a_worker_live_whose_slot_has_moved(
+    nodes: list[Redis], cluster: RedisCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old node keeps its connections open: those that do not fail follow the others to the new node."""
+    name = "{moving}"
+    source = owner(nodes, name)
+    target = nodes[(nodes.index(source) + 1) % NODES]
+    server = (await target.info("server"))["run_id"]
+    async with (
+        AsyncWorkQueue(name, cluster) as queue,
+        asyncio.timeout(LIMIT_SECONDS),
+        asyncio.TaskGroup() as group,
+    ):
+        worker = Worker(dead_after=3)
+
+        @worker.handler(queue)
+        async def handle(_: bytes) -> None: ...
+
+        running = group.create_task(worker.run())
+        await blocked(source, 1)
+        await move_slot(nodes, name, source, target)
+
+        async def names_connections() -> bool:
+            about = [json.loads(text) for text in (await cluster.hgetall(f"{name}:workers")).values()]
+            return [one["server"] for one in about if one["connections"]] == [server]
+
+        await until("the worker names its connections to the new node", names_connections)
+        worker.stop()
+        await running
+    assert "cannot see whether this process lives" not in caplog.text

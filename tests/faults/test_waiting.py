@@ -129,7 +129,7 @@ async def test_an_idle_waiter_sends_less_than_a_command_a_second(
     waiting = [asyncio.create_task(waiter.lease(30)) for _ in range(10)]
     await eventually("it waits", lambda: b"BLMOVE" in proxy.commands)
     before, moves = len(proxy.commands), proxy.commands.count(b"BLMOVE")
-    await eventually("two moves have ended", lambda: proxy.commands.count(b"BLMOVE") >= moves + 2, within=20)
+    await eventually("two moves have ended", lambda: proxy.commands.count(b"BLMOVE") >= moves + 2, within=120)
     assert len(proxy.commands) - before < 2 * seconds
     await waiter.close()
     ends = await asyncio.gather(*waiting, return_exceptions=True)
@@ -176,7 +176,7 @@ async def test_an_item_leased_for_a_cancelled_waiter_goes_to_another_at_once(
         await blocked(redis, 2)
         await adder.add_item(Item(b"x", id=f"{number}"))  # moves into the inbox of the first
         waiting.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             done, _ = await asyncio.wait([waiting, other], return_when=asyncio.FIRST_COMPLETED)
             if waiting in done and waiting.cancelled():
                 lease = await other
@@ -202,7 +202,7 @@ async def test_an_item_that_arrives_after_the_last_waiter_left_is_released(
     waiting.cancel()
     await asyncio.wait([waiting])
     await adder.add_item(Item(b"x", id="x"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await take(other)
     for queue in (adder, gone, other):
         await queue.close()
@@ -232,7 +232,7 @@ async def test_waiters_that_time_out_lose_no_item(
             await adder.add_item(Item(b"x", id=f"{number}"))
             await asyncio.sleep(0.001 * (number % 9))
 
-    async with asyncio.timeout(40), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         group.create_task(add())
         for number, waiter in enumerate(waiters * 2):
             group.create_task(wait_in_bits(waiter, number))

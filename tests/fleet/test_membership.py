@@ -322,7 +322,9 @@ async def test_no_session_that_was_failed_is_used_again(redis_url: str, name: st
         await other.close()
 
 
-@pytest.mark.parametrize("wrong", [{"name": ""}, {"name": "x" * 201}, {"name": "a\nb"}, {"dead_after": 0.4}])
+@pytest.mark.parametrize(
+    "wrong", [{"name": ""}, {"name": "x" * 201}, {"name": "a\nb"}, {"dead_after": 0.4}, {"gone_after": 0.4}]
+)
 def test_a_wrong_name_or_time_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         new_worker(**wrong)

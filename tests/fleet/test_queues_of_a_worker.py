@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, InvalidArgument, Item, WorkerNotRunning
+from leasehold import AsyncWorkQueue, Fleet, InvalidArgument, Item, WorkerNotRunning
+from tests.eventually import eventually
 from tests.fleet.members import no_keys, the_worker
 from tests.queue.asking import take
 from tests.worker.working import Gate, add, counted, finished, new_worker, working
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from redis.asyncio import Redis
 
     from tests.queue.fixtures import MakeQueue
@@ -71,6 +76,118 @@ async def test_a_queue_is_stopped_and_started_while_the_worker_runs(
         other.opened.set()
         await finished(others)
     assert other.done == ["other"]
+
+
+async def test_a_queue_that_is_stopped_as_soon_as_the_worker_has_started_stays_so(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    """It begins to fetch only when it is registered."""
+    worker = new_worker()
+    gate = Gate(worker, queue)
+    other = Gate(worker, others := make_queue(name=f"{queue.name}-other"))
+    other.opened.set()
+    running = asyncio.create_task(worker.run())
+    await worker.started()
+    await worker.stop_queue(queue.name)
+    await queue.add_items(Item(b"x", id=one) for one in "abc")
+    for _ in range(3):  # it fetches meanwhile
+        await others.add_item(Item(b"x"))
+        await finished(others)
+    assert gate.begun == []
+    assert await queue.counts() == (3, 0, 0, 0)
+    assert not await redis.exists(f"{queue.name}:sessions")
+    gate.opened.set()
+    await worker.start_queue(queue.name)
+    await finished(queue)
+    assert gate.done == ["a", "b", "c"]
+    worker.stop()
+    await running
+
+
+async def test_a_queue_that_is_stopped_and_started_as_soon_as_the_worker_has_started_is_served(
+    make_queue: MakeQueue, queue: AsyncWorkQueue
+) -> None:
+    worker = new_worker()
+    gate = Gate(worker, queue)
+    other = Gate(worker, others := make_queue(name=f"{queue.name}-other"))
+    gate.opened.set()
+    other.opened.set()
+    running = asyncio.create_task(worker.run())
+    await worker.started()
+    await worker.stop_queue(queue.name)
+    await worker.start_queue(queue.name)
+    await worker.start_queue(others.name)
+    for one in (queue, others):
+        await one.add_item(Item(b"x"))
+        await finished(one)
+    worker.stop()
+    await running
+
+
+@pytest.mark.parametrize("when", ["before", "in the lifespan", "at once"])
+async def test_a_worker_that_is_told_to_be_quiet_before_it_fetches_is(
+    queue: AsyncWorkQueue, when: str
+) -> None:
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        if when == "in the lifespan":
+            worker.quiet()
+        yield
+
+    worker = new_worker(lifespan=lifespan)
+    gate = Gate(worker, queue)
+    gate.opened.set()
+    await add(queue, b"x", b"y")
+    if when == "before":
+        worker.quiet()
+    running = asyncio.create_task(worker.run())
+    await worker.started()
+    if when == "at once":
+        worker.quiet()
+    runtime = worker._runtime
+    assert runtime is not None
+    await eventually("it would fetch by now", lambda: bool(runtime.fetcher._sources))
+    assert runtime.queues.quiet
+    assert await queue.counts() == (2, 0, 0, 0)
+    worker.resume()
+    await finished(queue)
+    worker.stop()
+    await running
+
+
+@pytest.mark.parametrize("order", ["stop", "retire"])
+async def test_a_worker_that_is_told_to_stop_in_its_lifespan_ends(queue: AsyncWorkQueue, order: str) -> None:
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        getattr(worker, order)()
+        await asyncio.Event().wait()
+        yield
+
+    worker = new_worker(lifespan=lifespan)
+    gate = Gate(worker, queue)
+    await add(queue, b"x")
+    async with asyncio.timeout(20):
+        await worker.run()
+    assert gate.begun == []
+
+
+@pytest.mark.parametrize("order", ["stop", "quiet"])
+async def test_what_another_client_says_as_soon_as_a_worker_has_started_is_obeyed(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, order: str
+) -> None:
+    worker = new_worker(dead_after=FOR_EVER)
+    Gate(worker, queue)
+    running = asyncio.create_task(worker.run())
+    await worker.started()
+    runtime = worker._runtime
+    assert runtime is not None
+    await runtime.queues.registered()
+    await getattr(Fleet(make_queue()), order)(worker.name)
+    if order == "quiet":
+        await eventually("it is quiet", lambda: runtime.queues.quiet)
+        worker.stop()
+    async with asyncio.timeout(20):
+        await running
 
 
 async def test_a_queue_with_a_new_handler_is_started_while_the_worker_runs(

@@ -52,6 +52,6 @@ async def test_flows_hand_over_between_the_nodes_of_a_cluster(
             flow.stage(part, queue="{two}:slow", takes={"number": "count"})
         run = await flow.start(count=4)
         async with working(new_worker(flow, other)):
-            handed = await run.result(timeout=20)
+            handed = await run.result(timeout=120)
             assert handed == f"{run.id}.start-shipping"
-            assert await other.run(handed).result(timeout=20) == 60
+            assert await other.run(handed).result(timeout=120) == 60

@@ -41,7 +41,7 @@ async def test_one_slot_runs_parents_and_all_of_their_children(tasks: TaskQueue)
     parent, total = declare(tasks)
     runs = [await parent.call(number).then(total).add() for number in range(20)]
     await new_worker(tasks, concurrency=1).drain()
-    assert [await run.result(timeout=30) for run in runs] == [2 * number for number in range(20)]
+    assert [await run.result(timeout=120) for run in runs] == [2 * number for number in range(20)]
 
 
 @pytest.mark.long

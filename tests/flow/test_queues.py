@@ -1,4 +1,4 @@
-"""Tests of stages on other queues, with handlers of their own, and of what other systems work on."""
+"""Tests of stages on other queues, with handlers of their own, and of what is handed over."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from redis import Redis
-from redis_work_queue import KeyPrefix, WorkQueue
 
 from leasehold import (
     FanOut,
@@ -18,7 +16,6 @@ from leasehold import (
     fan_out,
 )
 from leasehold.flow import Flow
-from leasehold.queue.runs.stages import settle
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
@@ -49,7 +46,7 @@ async def test_stages_on_queues_of_their_own_are_served_by_any_worker_of_these(
     only = new_worker(flow.only("slow"))
     assert [handler.name for handler in only.handlers] == ["access.slow"]
     async with working(new_worker(flow.only(first, "end"))), working(only):
-        assert await run.result(timeout=20) == 3
+        assert await run.result(timeout=120) == 3
     assert places == [name, f"{name}-slow", name]
 
 
@@ -80,40 +77,7 @@ async def test_a_queue_with_a_handler_of_its_own_is_a_stage(
 
     run = await flow.start(user_id=3)
     async with working(worker):
-        assert await run.result(timeout=20) == '3-2-["a"]'
-
-
-@pytest.mark.seed("GLD-O23", "GLD-B18")
-@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # their client's call
-async def test_a_stage_waits_for_a_client_of_another_library(
-    tasks: TaskQueue, name: str, make_queue: MakeQueue, redis_url: str
-) -> None:
-    legacy = make_queue(name=f"{name}-legacy")
-    flow = Flow("access", tasks, attributes={"user_id": int})
-
-    @tasks.task
-    async def check(user_id: int) -> int:
-        return user_id
-
-    @tasks.task
-    async def end(check: int, render: None) -> list[Any]:
-        return [check, render]
-
-    first = flow.stage(check)
-    render = flow.stage("render", queue=legacy, after=first, takes={"user": "user_id"}, foreign=True)
-    flow.stage(end, after=[first, render])
-    run = await flow.start(user_id=3, priority=5)
-    async with working(new_worker(tasks)):
-        theirs = WorkQueue(KeyPrefix(legacy.name))
-        with Redis.from_url(redis_url) as db:
-            item = await asyncio.to_thread(theirs.lease, db, 5, block=True, timeout=10)
-            assert item is not None
-            assert item.data_json()["user"] == 3
-            await settle(legacy)
-            assert (await flow.runs.get(run.id)).stages["render"].state == "entered"
-            assert theirs.complete(db, item)
-        await settle(legacy)
-        assert await run.result(timeout=20) == [3, None]
+        assert await run.result(timeout=120) == '3-2-["a"]'
 
 
 @pytest.mark.seed("GLD-O23", "GLD-B18")
@@ -138,8 +102,8 @@ async def test_the_join_waits_for_a_child_that_was_handed_over(tasks: TaskQueue)
     flow.stage(rewards)
     run = await flow.start(user_id=3)
     async with working(new_worker(tasks)):
-        await asyncio.wait_for(handed_over.wait(), 20)
+        await asyncio.wait_for(handed_over.wait(), 120)
         with pytest.raises(TimeoutError):
             await run.result(timeout=0.2)
         assert await flow.runs.report(run.id, "rewards/1", "done")
-        assert await run.result(timeout=20) == ["reward 3", "done"]
+        assert await run.result(timeout=120) == ["reward 3", "done"]

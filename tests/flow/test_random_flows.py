@@ -114,7 +114,7 @@ async def test_random_flows_end_as_their_graphs_say(tasks: TaskQueue) -> None:
             )
         runs.append(await flow.start(id=f"run {case}"))
     async with working(new_worker(tasks)):
-        ended = await asyncio.gather(*(run.result(timeout=30) for run in runs), return_exceptions=True)
+        ended = await asyncio.gather(*(run.result(timeout=120) for run in runs), return_exceptions=True)
     assert not problems
     for case, (steps, end) in enumerate(zip(flows, ended, strict=True)):
         ends = ends_of(steps)

@@ -79,7 +79,7 @@ def test_a_loop_and_unknown_stages_are_refused(tasks: TaskQueue, flow: Flow) -> 
     with pytest.raises(InvalidFlow, match="no stages"):
         flow.check()
     flow.stage(check, name="a", after="c")
-    with pytest.raises(InvalidFlow, match="'c', and there is no stage of this name"):
+    with pytest.raises(InvalidFlow, match=r"stage 'a' follows 'c': there is no stage 'c'$"):
         flow.check()
     flow.stage(check, name="b", after="a")
     flow.stage(check, name="c", after="b")
@@ -166,9 +166,54 @@ def test_only_results_of_stages_before_a_stage_can_be_taken(tasks: TaskQueue, fl
         flow.stage(end)
     with pytest.raises(InvalidFlow, match="does not come before it: see after="):
         flow.stage(end, takes={"check": first})
-    flow.stage(end, after=first, takes={"check": "?"})
-    with pytest.raises(InvalidFlow, match="neither an attribute nor a stage"):
+    unknown = r"nor a stage: there is no stage 'chek', did you mean 'check'\? \(there are also .*'user_id'"
+    with pytest.raises(InvalidFlow, match=unknown):
+        flow.stage(end, after=first, takes={"check": "chek"})
+    with pytest.raises(InvalidFlow, match="which does not come before it"):
+        flow.stage(end, name="alone", takes={"check": "check"})
+    # What comes before this one is not known yet.
+    flow.stage(end, after="later", takes={"check": "chek"})
+    flow.stage(check, name="later", after=first)
+    with pytest.raises(InvalidFlow, match=unknown):
         flow.check()
+
+
+def test_names_among_which_a_stage_chooses_are_those_that_follow_it(tasks: TaskQueue, flow: Flow) -> None:
+    @tasks.task
+    async def check(user_id: int) -> Next[int]:
+        raise NotImplementedError
+
+    @tasks.task
+    async def grant(check: int) -> None:
+        raise NotImplementedError
+
+    mistakes: list[Any] = ["grant", ["grant", 7]]
+    for wrong in mistakes:
+        with pytest.raises(InvalidArgument, match="choose"):
+            flow.stage(check, choose=wrong)
+    with pytest.raises(InvalidFlow, match=r"return Next\[None\], and not None"):
+        flow.stage(grant, name="silent", choose=["a"], takes={"check": "user_id"})
+    flow.stage(check, choose=["grant", "refus"])
+    flow.stage(grant, after="check")
+    text = r"chooses 'refus': there is no stage 'refus', did you mean 'refuse'\? \(there are also 'grant'\)"
+    with pytest.raises(InvalidFlow, match="there is no stage 'refus'"):
+        flow.check()
+    flow.stage(grant, name="refuse", after="check")
+    with pytest.raises(InvalidFlow, match=text):
+        flow.check()
+    flow.stage(grant, name="refus", after="grant")
+    with pytest.raises(InvalidFlow, match="'refus': it does not follow it"):
+        flow.check()
+
+    other = Flow("other", tasks, attributes={"user_id": int})
+    first = other.stage(check, choose=["grant", "refuse"])
+    assert (first.chooses, first.choices) == (True, ("grant", "refuse"))
+    other.stage(grant, after=first)
+    other.stage(grant, name="refuse", after=first)
+    other.check()
+    other.stage(grant, name="third", after=first)
+    with pytest.raises(InvalidFlow, match="stage 'third' follows 'check', which never chooses it"):
+        other.check()
 
 
 def test_stages_of_other_flows_are_refused(tasks: TaskQueue, flow: Flow) -> None:

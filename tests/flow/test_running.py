@@ -61,7 +61,7 @@ async def test_a_flow_runs_from_its_attributes_to_its_result(tasks: TaskQueue) -
     assert run.created
     async with working(new_worker(flow)):
         given = ["owner of 1", "member of 1", "owner of 2", "member of 2"]
-        assert await run.result(timeout=20) == [62, given, "!", "access"]
+        assert await run.result(timeout=120) == [62, given, "!", "access"]
     assert not (await flow.start(user_id=62, guilds=[1, 2], id="r")).created
     assert await flow.run("r").result() == [62, given, "!", "access"]
 
@@ -90,8 +90,8 @@ async def test_a_stage_chooses_what_follows_and_a_later_one_joins_both_ways(task
     flow.stage(end, after=[flow.stage(member, after=first), flow.stage(guest, after=first)])
     runs = [await flow.start(user_id=number) for number in (1, -1)]
     async with working(new_worker(tasks)):
-        assert await runs[0].result(timeout=20) == [1, "member 1", ""]
-        assert await runs[1].result(timeout=20) == [-1, "", "guest -1"]
+        assert await runs[0].result(timeout=120) == [1, "member 1", ""]
+        assert await runs[1].result(timeout=120) == [-1, "", "guest -1"]
 
 
 @pytest.mark.seed("GLD-O24")
@@ -114,7 +114,7 @@ async def test_one_task_is_a_stage_of_two_flows_with_other_successors_in_each(ta
     two.stage(negate, after=two.stage(check))
     runs = [await one.start(user_id=4), await two.start(user_id=4)]
     async with working(new_worker(tasks)):
-        assert [await run.result(timeout=20) for run in runs] == [8, -4]
+        assert [await run.result(timeout=120) for run in runs] == [8, -4]
 
 
 async def test_a_run_goes_on_as_it_was_planned_when_the_program_has_changed(tasks: TaskQueue) -> None:
@@ -136,7 +136,7 @@ async def test_a_run_goes_on_as_it_was_planned_when_the_program_has_changed(task
     old = await before.start(user_id=4)
     new = await after.start(user_id=4)
     async with working(new_worker(after)):
-        assert [await after.run(run.id).result(timeout=20) for run in (old, new)] == [8, -4]
+        assert [await after.run(run.id).result(timeout=120) for run in (old, new)] == [8, -4]
     drawn = await after.runs.mermaid(old.id)
     assert '"double<br/>done"' in drawn
     assert "negate" not in drawn
@@ -164,7 +164,7 @@ async def test_a_task_for_batches_is_a_stage_like_any_other(tasks: TaskQueue) ->
     flow.stage(end, after=flow.stage(store, after=first, takes={"users": first}))
     runs = [await flow.start(user_id=number) for number in range(4)]
     async with working(new_worker(tasks)):
-        assert [await run.result(timeout=20) for run in runs] == [f"USER {number}" for number in range(4)]
+        assert [await run.result(timeout=120) for run in runs] == [f"USER {number}" for number in range(4)]
     assert sum(sizes) == 4
 
 
@@ -188,7 +188,7 @@ async def test_stages_of_a_higher_priority_run_first_and_a_run_shifts_them(tasks
     ]
     async with working(new_worker(tasks, concurrency=1)):
         for run in runs:
-            await run.result(timeout=20)
+            await run.result(timeout=120)
     assert order == ["shifted", "high", "low", "lowest"]
 
 
@@ -217,10 +217,10 @@ async def test_a_stage_is_retried_by_its_own_policy_and_has_a_limit_of_its_own(t
     plain.stage(flaky, name="once")
     runs = [await flow.start(number=number) for number in range(3)]
     async with working(new_worker(tasks)):
-        assert [await run.result(timeout=20) for run in runs] == [0, 1, 2]
+        assert [await run.result(timeout=120) for run in runs] == [0, 1, 2]
         failed = await plain.start(number=9)
         with pytest.raises(FlowFailed, match="once"):
-            await failed.result(timeout=20)
+            await failed.result(timeout=120)
     assert len(attempts) == 10
 
 
@@ -247,7 +247,7 @@ async def test_a_stage_that_expires_fails_the_run(tasks: TaskQueue) -> None:
     assert await tasks.queue.lease(5, block=False) is None  # which discards it
     await settle(tasks.queue)  # as the workers of the queue do
     with pytest.raises(FlowFailed, match="expired"):
-        await run.result(timeout=20)
+        await run.result(timeout=120)
 
 
 async def test_a_result_that_does_not_fit_fails_the_stage(tasks: TaskQueue) -> None:
@@ -279,7 +279,7 @@ async def test_a_result_that_does_not_fit_fails_the_stage(tasks: TaskQueue) -> N
     async with working(new_worker(tasks)):
         for message, run in runs.items():
             with pytest.raises(FlowFailed, match=f"(?s)ResultMismatch.*{message}"):
-                await run.result(timeout=20)
+                await run.result(timeout=120)
 
 
 async def test_a_flow_runs_inline_in_tests(tasks: TaskQueue, leasehold_inline: Inline) -> None:

@@ -11,13 +11,13 @@ import re
 import subprocess
 import sys
 import tomllib
-import venv
 import zipfile
-from dataclasses import dataclass
 from importlib.metadata import packages_distributions
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.house.environment import Environment, new_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,38 +51,6 @@ BROUGHT = {
 }
 
 
-@dataclass(frozen=True)
-class Environment:
-    """A virtual environment with nothing of the checkout in it."""
-
-    bin: Path
-    elsewhere: Path
-
-    def run(self, program: str, *arguments: object) -> str:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV_"))}
-        clean.pop("REDIS_URL", None)
-        result = subprocess.run(
-            [self.bin / program, *map(str, arguments)],
-            cwd=self.elsewhere,
-            env={**clean, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, f"{program} {arguments}\n{result.stdout}\n{result.stderr}"
-        return result.stdout
-
-    def scripts_found(self) -> set[str]:
-        """Return the names of the Lua scripts that the installed catalogue writes."""
-        folder = self.elsewhere / "composed"
-        self.run("python", "-W", "error", "-m", "leasehold.scripting", "--dump", folder)
-        names = {path.name for path in folder.iterdir()}
-        for path in folder.iterdir():
-            path.unlink()
-        return names
-
-
 @pytest.fixture(scope="module")
 def sdist(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(root, "sdist", tmp_path_factory.mktemp("sdist"))
@@ -104,20 +72,12 @@ def wheel_of_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def environment(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """Return a clean environment, which installs only the releases of requirements.lock."""
-    home = tmp_path_factory.mktemp("clean")
-    venv.create(home / "venv", with_pip=True, symlinks=True)
-    pins = re.findall(r"^(\S+==\S+(?: *;.*?)?) *\\$", (root / "requirements.lock").read_text(), re.MULTILINE)
-    (home / "pins.txt").write_text("\n".join(pins))
-    (home / "elsewhere").mkdir()
-    return Environment(home / "venv" / "bin", home / "elsewhere")
+    return new_environment(root, tmp_path_factory.mktemp("clean"))
 
 
 @pytest.fixture(scope="module")
 def installed(environment: Environment, wheel_of_sdist: Path) -> Environment:
-    pins = environment.elsewhere.parent / "pins.txt"
-    install = ["-m", "pip", "install", "--quiet", "--constraint", pins]
-    environment.run("python", *install, f"{wheel_of_sdist}[cli,embedded]")
+    environment.run("python", "-m", "pip", "install", "--quiet", f"{wheel_of_sdist}[cli,embedded]")
     return environment
 
 

@@ -71,7 +71,7 @@ async def test_a_foreign_client_sends_a_task_and_reads_the_result(tasks: TaskQue
     assert result is not None
     assert json.loads(result) == {"result": {"number": 2, "to": "Zoë", "on": "2026-11-22"}}
     job: Job[Receipt] = tasks.tasks[0].job("mail-1")
-    assert await job.result(timeout=30) == Receipt(2, "Zoë", date(2026, 11, 22))
+    assert await job.result(timeout=120) == Receipt(2, "Zoë", date(2026, 11, 22))
 
 
 async def test_a_running_worker_gets_the_task_of_a_foreign_client(tasks: TaskQueue, client: Foreign) -> None:
@@ -81,7 +81,7 @@ async def test_a_running_worker_gets_the_task_of_a_foreign_client(tasks: TaskQue
         data = {"task": "send_mail", "args": {"to": "ann", "subject": "Invoice"}}
         await client.add("mail-1", json.dumps(data).encode())
         job: Job[Receipt] = tasks.tasks[0].job("mail-1")
-        assert (await job.result(timeout=30)).number == len("Invoice")
+        assert (await job.result(timeout=120)).number == len("Invoice")
     finally:
         worker.stop()
         await running
@@ -132,7 +132,7 @@ async def test_the_example_for_node_on_the_page_runs(tasks: TaskQueue, redis_url
         process = await asyncio.create_subprocess_exec(
             node, "-e", code, redis_url, name, cwd=Path(script).parent, stdout=subprocess.PIPE
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             printed, _ = await process.communicate()
     finally:
         worker.stop()

@@ -33,5 +33,5 @@ async def channel(space: Space) -> AsyncIterator[PubSub]:
     """Subscribe as a process that waits."""
     async with space.redis.pubsub() as channel:
         await channel.subscribe(space.key(f"push:{ME}"))
-        await channel.get_message(timeout=20)
+        await channel.get_message(timeout=120)
         yield channel

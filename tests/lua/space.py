@@ -251,6 +251,8 @@ class Space:
             "cursor": "0",
             "which": "all",
             "lease_ms": "",
+            "step": "restore",
+            "clean": "",
             **call.arguments,
         }
         bound = BoundScript(call.script, QueueKeys(self.prefix, str(arguments["session"])))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lua.space import NOW, Call, Held, Space, State, new, picture
+from tests.lua.space import ME, NOW, Call, Held, Space, State, new, picture
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ async def channel(space: Space) -> AsyncIterator[PubSub]:
     """Subscribe as a waiting process does."""
     async with space.redis.pubsub() as channel:
         await channel.subscribe(space.key("due"))
-        await channel.get_message(timeout=20)
+        await channel.get_message(timeout=120)
         yield channel
 
 
@@ -63,6 +63,19 @@ async def test_what_ends_soon_and_before_all_others_is_announced(
     # All messages up to now: the last is one that this test publishes.
     await space.redis.publish(space.key("due"), "end")
     for expected in (*announced, b"end"):
-        message = await channel.get_message(timeout=20)
+        message = await channel.get_message(timeout=120)
         assert message is not None
         assert message["data"] == expected
+
+
+async def test_a_delivery_that_ends_soon_is_announced(space: Space, channel: PubSub) -> None:
+    """Its process may be gone: another one that waits leases the item then."""
+    await channel.subscribe(space.key(f"push:{ME}"))
+    await channel.get_message(timeout=120)
+    await space.seed({"idle": {ME: (NOW + 10_000) // 100 * 32_768 + 400.0}})
+    assert await space.run("add_items", [new("a")]) == [1]
+    await space.redis.publish(space.key("due"), "end")
+    messages = [await channel.get_message(timeout=120) for _ in range(3)]
+    found = [message["data"] for message in messages if message is not None]
+    assert found[0].startswith(b"1 1 400 ")
+    assert found[1:] == [b"400", b"end"]

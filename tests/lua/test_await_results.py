@@ -61,7 +61,7 @@ async def test_each_session_that_waits_is_notified_of_an_end(
 ) -> None:
     _, after = await space.apply(HELD | WATCHED, script, rows)
     for item_id in ended:
-        message = await channel.get_message(timeout=20)
+        message = await channel.get_message(timeout=120)
         assert message is not None
         assert message["data"] == f"ended {item_id}".encode()
     assert await channel.get_message(timeout=0) is None

@@ -23,7 +23,7 @@ def noted(**until: float) -> State:
 
 async def messages(channel: PubSub, count: int) -> list[str]:
     """Return so many messages of a channel."""
-    found = [await channel.get_message(timeout=20) for _ in range(count)]
+    found = [await channel.get_message(timeout=120) for _ in range(count)]
     return [one["data"].decode() for one in found if one is not None]
 
 
@@ -77,6 +77,7 @@ async def test_what_the_holder_of_a_cancelled_item_does_is_rejected(space: Space
     assert await space.snapshot() == picture(waiting=["a"], fence=1)
 
 
+@pytest.mark.seed("WRQ-E2", "WRQ-B14")
 async def test_the_holder_and_those_who_wait_are_told(space: Space, channel: PubSub) -> None:
     await space.seed(picture(leased={"an id": Held(7)}, waiting=["w"], fence=7))
     await space.run("await_results", [("an id",), ("w",)], keep_ms=15_000)

@@ -28,7 +28,7 @@ DELIVERED: State = picture(leased={"a": Held(1, ends=NOW + 30_000)}, fence=1) | 
 
 async def test_an_item_is_leased_for_the_session_and_sent_to_it(space: Space, channel: PubSub) -> None:
     assert await space.apply(IDLE, "add_items", [new("a")]) == ([1], DELIVERED)
-    message = await channel.get_message(timeout=20)
+    message = await channel.get_message(timeout=120)
     assert message is not None
     assert read_delivery(message["data"]) == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode())
 
@@ -38,7 +38,7 @@ async def test_an_item_is_sent_with_its_trace(space: Space, channel: PubSub) -> 
     options: State = {"options": {"a": f'{{"trace":"{trace}"}}'}}
     row = ("a", data_of("a"), 0, f'1:{{"trace":"{trace}"}}')
     assert await space.apply(IDLE, "add_items", [row]) == ([1], DELIVERED | options)
-    message = await channel.get_message(timeout=20)
+    message = await channel.get_message(timeout=120)
     assert message is not None
     found = read_delivery(message["data"])
     assert found == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode(), trace.encode())
@@ -52,7 +52,7 @@ async def test_the_item_of_a_stage_is_sent_with_its_reference(
     carried = f'{{"trace":"{trace}","run":"{reference}"}}' if trace else f'{{"run":"{reference}"}}'
     await space.seed(IDLE)
     assert await space.run("add_items", [("r/a/1", "data", 0, f"0:{carried}")]) == [1]
-    message = await channel.get_message(timeout=20)
+    message = await channel.get_message(timeout=120)
     assert message is not None
     found = read_delivery(message["data"])
     expected = f"{trace}\nhome\0r\0a/1".encode()

@@ -86,7 +86,7 @@ async def test_those_who_wait_are_told_that_an_item_has_expired(space: Space, ch
     await add(space, "a", "b")
     await space.run("await_results", [("a",)], keep_ms=60_000)
     await lease(space, LATE)
-    message = await channel.get_message(ignore_subscribe_messages=True, timeout=20)
+    message = await channel.get_message(ignore_subscribe_messages=True, timeout=120)
     assert message is not None
     assert message["data"] == b"expired a"
     asked = [("a",), ("b",), ("c",)]

@@ -34,7 +34,7 @@ RIGHT: State = picture(
     f"inbox:{ME}": ["i1"],
     "item:i1": data_of("i1"),
     "schedules": {"s1": DEFINITION},
-    "ticks": {"s1": SOON},
+    "ticks": {"s1": NOW + 60_000.0},
     "schedule:s1": "data",
     "result:done": Expiring("result"),
     "idle": Expiring({ME: 5.0}),
@@ -85,15 +85,16 @@ RELEASED: State = {
 }
 #: The same queue, controlled: one more item has a level and a group, and a leased one the same.
 PLACE, LANE = "5000000000000000", "48g\0"
+OPTIONS = {
+    "w2": '{"expires":9000000000000}',
+    "w3": '{"level":2,"group":"g"}',
+    "other": '{"level":2,"group":"g"}',
+}
 LANED: State = without("queue", "sessions", f"inbox:{ME}", "item:i1", "idle") | {
     "held": QUEUE,
     "item:w3": data_of("w3"),
-    "lease:w3": "lh:waiting",
-    "options": {
-        "w2": '{"expires":9000000000000}',
-        "w3": '{"level":2,"group":"g"}',
-        "other": '{"level":2,"group":"g"}',
-    },
+    "lease:w3": f"lh:waiting {PLACE}",
+    "options": OPTIONS,
     "lanes": {LANE + PLACE + "w3": 0.0},
     "levels": {"48": NOW - 1.0, "50": NOW - 1.0},
     "turns:48": {"g": NOW - 1.0},
@@ -111,6 +112,7 @@ def laned(key: str, entries: dict[str, Any]) -> State:
 
 
 WORKER: State = {"workers": {"lh:a": "{}"}}
+LIVELY: State = {"workers": {"lh:a": '{"alive_ms":30000}'}}
 #: The same queue with two flow runs, one of which has ended.
 LOOKUP = '[["user_id",["62"]]]'
 R = {"state": "active", "active": "1", "created": str(NOW - 9), "flow": "f", "lookup": LOOKUP, "keep": "9000"}
@@ -213,13 +215,20 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     ],
     Problem.WRONG_TIME_OF_DEATH: [(["d2"], plus("dead", {"d2": NOW + 1e12}), RIGHT)],
     Problem.ENDLESS_SESSION: [
-        ([ME], changed("sessions", {ME: float("inf")}), changed("sessions", {ME: NOW + 60_000.0})),
+        ([ME], changed("sessions", {ME: float("inf")}), changed("sessions", {ME: NOW + 10_000.0})),
     ],
     Problem.LOST_HEARTBEAT: [
         (
             ["lh:a"],
             changed("workers", {"lh:a": "{}"}),
             RIGHT | WORKER | {"heartbeats": {"lh:a": NOW + 15_000.0}},
+        ),
+    ],
+    Problem.LATE_HEARTBEAT: [
+        (
+            ["lh:a"],
+            RIGHT | LIVELY | {"heartbeats": {"lh:a": NOW + 31_001.0}},
+            RIGHT | LIVELY | {"heartbeats": {"lh:a": NOW + 30_000.0}},
         ),
     ],
     Problem.LOST_WORKER: [
@@ -235,8 +244,18 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         ),
         (["lh:a"], changed("workers", {"told:lh:a": "quiet"}), RIGHT),
     ],
-    Problem.LOST_TICK: [(["s1"], without("ticks"), changed("ticks", {"s1": NOW + 60_000.0}))],
-    Problem.WRONG_TICK: [(["s1"], changed("ticks", {"s1": 1e300}), changed("ticks", {"s1": NOW + 60_000.0}))],
+    Problem.WRONG_PAUSE: [
+        (
+            ["paused/h"],
+            laned("control", {"concurrency/g": "5", "paused/h": f"{NOW + 9_000} 0{NOW + 2_000} why"}),
+            laned("control", {"concurrency/g": "5", "paused/h": f"{NOW + 7_000} 0{NOW} why"}),
+        ),
+    ],
+    Problem.LOST_TICK: [(["s1"], without("ticks"), RIGHT)],
+    Problem.WRONG_TICK: [
+        (["s1"], changed("ticks", {"s1": 1e300}), RIGHT),
+        (["s1"], changed("ticks", {"s1": SOON}), RIGHT),
+    ],
     Problem.SCHEDULE_WITHOUT_TICK: [
         (["s2"], plus("schedules", {"s2": "9 new"}), plus("schedules", {"s2": "9 new"})),
     ],
@@ -254,7 +273,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["lease:held"], changed("lease:held", ME), RIGHT),
         (["lease:later"], changed("lease:later", "lh:scheduled"), RIGHT),
         (["lease:w1"], changed("lease:w1", ME), RIGHT),
-        (["lease:w1"], changed("lease:w1", "lh:waiting"), RIGHT),
+        (["lease:w1"], changed("lease:w1", "lh:waiting 7"), RIGHT),
         (["alarm"], changed("alarm", "5 lh:a"), changed("alarm", Expiring("5 lh:a"))),
         (["recent"], changed("recent", {"a": SOON}), changed("recent", Expiring({"a": SOON}))),
         (["set:s"], changed("set:s", ["5 other"]), changed("set:s", Expiring(["5 other"]))),
@@ -295,16 +314,25 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     ],
     Problem.LOST_TURN: [
         (["g"], LANED | {"turns:48": {}}, laned("turns:48", {"g": float(NOW)})),
-        ([""], LANED | {"levels": {"48": NOW - 1.0}}, laned("levels", {"50": float(NOW)})),
         (["g"], LANED | {"levels": {"50": NOW - 1.0}}, laned("levels", {"48": float(NOW)})),
     ],
     Problem.LATE_TURN: [
         (["g"], laned("turns:48", {"g": 1e15 + NOW}), laned("turns:48", {"g": float(NOW)})),
         (["48"], laned("levels", {"48": NOW + 1e9}), laned("levels", {"48": float(NOW)})),
     ],
-    Problem.TURN_WITHOUT_LANE: [(["h"], laned("turns:48", {"h": 1e15 + NOW}), LANED)],
+    Problem.TURN_WITHOUT_LANE: [(["turns:48"], RIGHT | {"turns:48": {"h": 1e15 + NOW}}, RIGHT)],
     Problem.LOST_SLOT: [(["other"], LANED | {"running:g": {}}, LANED)],
-    Problem.STALE_SLOT: [(["w3"], laned("running:g", {"w3": NOW + 1.0}), LANED)],
+    Problem.STALE_SLOT: [
+        (["w3"], laned("running:g", {"w3": NOW + 1.0}), LANED),
+        (["other"], laned("running:h", {"other": NOW + 1.0}), LANED),
+    ],
+    Problem.LOST_GROUP: [
+        (
+            ["other"],
+            LANED | {"options": {key: text for key, text in OPTIONS.items() if key != "other"}},
+            LANED | {"options": {**OPTIONS, "other": '{"group":"g"}'}},
+        )
+    ],
     Problem.UNREADABLE_LIMIT: [
         (
             ["concurrency"],

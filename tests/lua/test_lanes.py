@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lua.space import NOW, Given, Space, data_of, items_of, listed, picture
+from tests.lua.space import NOW, Call, Given, Held, Letter, Space, data_of, items_of, listed, picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -132,9 +132,40 @@ async def test_a_level_is_kept_over_retry_release_expiry_and_a_dead_letter(space
 
 async def test_waiting_items_of_lanes_carry_a_lease_key_that_is_gone_with_them(space: Space) -> None:
     await add(space, row("x", 4))
-    assert (await space.snapshot())["lease:x"] == "lh:waiting"
+    assert (await space.snapshot())["lease:x"] == "lh:waiting 5000000000000000"
     [given] = await leases(space, 1)
     assert await space.run("release_many", [("x", given.token, 0, 1)]) == [1]
-    assert (await space.snapshot())["lease:x"] == "lh:waiting"
+    assert (await space.snapshot())["lease:x"] == "lh:waiting 5000000000000000"
     await complete(space, await leases(space, 1))
     assert await space.snapshot() == picture(fence=2)
+
+
+WAKING = {
+    "add_items": Call("add_items", [("new", "data", 0, 0)]),
+    "add_items, replaced": Call("add_items", [("s", "data", 0, 2)]),
+    "release_many": Call("release_many", [("l", 2, 0, 0)]),
+    "fail_many": Call("fail_many", [("l", 2, 0, "why")]),
+    "requeue_many": Call("requeue_many", [("d",)]),
+    "end_leases": Call("end_leases", [("l", 2)]),
+    "light_clean": Call("light_clean", arguments={"now_ms": NOW + 70_000}),
+    "deep_clean_restore": Call("deep_clean_restore", [("lost",)], {"started_ms": NOW}),
+    "move_items": Call(
+        "move_items", [("theirs",)], {"source": "another", "spot": "ids", "left_out": 0, "count": 9}
+    ),
+}
+
+
+@pytest.mark.parametrize("call", WAKING.values(), ids=WAKING.keys())
+async def test_each_script_after_which_an_item_waits_wakes_a_session(space: Space, call: Call) -> None:
+    """In a controlled queue an id is moved to where a session waits for it."""
+    await space.seed(
+        picture(leased={"l": Held(2)}, scheduled={"s": NOW + 60_000}, dead={"d": Letter(1)}, fence=2)
+        | {"control": {"concurrency": "9"}, "sessions": {"lh:asleep": NOW + 90_000.0}, "item:lost": "data"}
+    )
+    other = f"{space.prefix}-other"
+    await space.redis.set(f"{other}:item:theirs", "data")
+    arguments = {**call.arguments, **({"source": other} if "source" in call.arguments else {})}
+    await space.run(call.script, call.rows, **arguments)
+    state = await space.snapshot()
+    assert len(listed(state["queue"])) == 1
+    assert "promoted" in state

@@ -56,3 +56,12 @@ async def test_a_session_can_return_its_inbox_and_stay_registered(space: Space) 
     await space.seed({"queue": ["w"], f"inbox:{ME}": ["a"], "item:a": "data", "sessions": {ME: NOW + 100.0}})
     assert await space.run("leave", stays=1) == [1]
     assert await space.snapshot() == {"queue": ["w", "a"], "item:a": "data", "sessions": {ME: NOW + 100.0}}
+
+
+@pytest.mark.parametrize(("ends", "wait"), [(NOW - 1, 0), (NOW, 0), (NOW + 1, -1)])
+async def test_registering_returns_at_once_when_another_session_has_expired(
+    space: Space, ends: int, wait: int
+) -> None:
+    """Its inbox has to be reclaimed, which leasing does."""
+    await space.seed({"sessions": {"lh:other": float(ends)}})
+    assert await space.run("register", keep_ms=35_000) == wait

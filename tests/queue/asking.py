@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 from leasehold.queue.cron import stamp
+from tests.eventually import LIMIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 DAY = 24 * 3600
 
 
-async def until(what: str, ask: Callable[[], Awaitable[bool]], *, within: float = 40.0) -> None:
+async def until(what: str, ask: Callable[[], Awaitable[bool]], *, within: float = LIMIT_SECONDS) -> None:
     """Repeat a question until the answer is True.
 
     Raises:

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue
 from leasehold.describing import describe, shown
-from tests.eventually import eventually
+from tests.eventually import LIMIT_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -73,7 +73,7 @@ class MakeQueue:
         name: str | None = None,
         url: str | None = None,
         return_to: str = "end",
-        reply_timeout: float = 10.0,
+        reply_timeout: float = LIMIT_SECONDS,
         clock: Callable[[], float] | None = None,
     ) -> AsyncWorkQueue:
         queue = AsyncWorkQueue.from_url(

@@ -52,7 +52,7 @@ async def test_a_queue_without_access_to_blmove_cannot_wait(
     await command(admin, "ACL", "SETUSER", "hasty", "on", ">pw", f"~{name}:*", "+@all", "-blmove")
     queue = make_queue(url=own.url.replace("redis://", "redis://hasty:pw@"))
     assert await queue.lease(30, block=False) is None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         for _ in range(2):
             with pytest.raises(ServerRefused, match="nothing was applied"):
                 await queue.lease(30)

@@ -114,7 +114,7 @@ from leasehold import AsyncWorkQueue, Item, call_sync
 async def others_end():
     tasks = [task for task in asyncio.all_tasks() if task.get_name() == "leasehold call_sync"]
     tasks.remove(asyncio.current_task())
-    await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+    await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 120)
 
 async def lease():
     print("waits", flush=True)

@@ -71,7 +71,7 @@ async def test_a_holder_learns_it_when_it_renews(make_queue: MakeQueue) -> None:
 
 @pytest.mark.seed("WRQ-O7")
 async def test_items_with_equal_data_are_cancelled_in_all_states(queue: AsyncWorkQueue) -> None:
-    await queue.add_items(Item(b"same" if n % 2 else b"other", id=f"{n}") for n in range(1400))
+    await queue.add_items(Item(b"same" if n % 2 else b"else", id=f"{n}") for n in range(1400))
     await queue.add_items([Item(b"same", id="later"), Item(b"s", id="near")], delay=100)
     await queue.lease_many(10, 60)
     assert await queue.cancel_data(b"same", limit=3) != []

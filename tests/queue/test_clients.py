@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from leasehold import AsyncWorkQueue, Item
+from leasehold import AsyncWorkQueue, Item, ServerRefused
 from leasehold.embedded.guardian import Guarded, private_folder
 from tests import servers
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
@@ -142,3 +142,9 @@ async def test_under_sentinel_each_event_loop_has_connections_to_the_sentinels(
     finally:
         await sentinel.aclose()
         guarded.kill()
+
+
+async def test_a_client_for_a_cluster_is_refused_by_a_single_server(redis_url: str) -> None:
+    async with AsyncWorkQueue.from_url(redis_url, "{emails}", cluster=True) as queue:
+        with pytest.raises(ServerRefused, match="not part of a cluster"):
+            await queue.counts()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import AsyncWorkQueue, Item, Lease, LeaseholdError, QueueClosed
+from tests.eventually import eventually
 from tests.queue.asking import alone, blocked, take, until
 from tests.queue.keyspace import audit, calls, left_over, snapshot
 
@@ -200,3 +201,23 @@ async def test_a_clean_that_is_interrupted_by_close_does_not_reconnect(
         await cleaning
     await alone(redis)
     await redis.delete(f"{name}:queue")
+
+
+async def test_a_cancelled_caller_that_stops_listening_leaves_that_to_close(
+    make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str
+) -> None:
+    """As a worker that ends while the server is away: it cancels the task that begins anew."""
+    queue = make_queue(url=proxy.url)
+    waiting = asyncio.create_task(queue.lease(30))
+    await blocked(redis, 1)
+    waiting.cancel()
+    listener = queue._engine()._dispatcher._listener
+    proxy.stall()
+    stopping = asyncio.create_task(queue._engine().stop_listening())
+    await eventually("it is stopping", lambda: listener._leaving is not None)
+    stopping.cancel()
+    await asyncio.wait([stopping, waiting])
+    assert stopping.cancelled()
+    proxy.resume()
+    await queue.close()
+    assert not await left_over(redis, name)

@@ -167,7 +167,7 @@ async def test_a_completion_wakes_one_session_of_another_queue_that_shares_limit
     items = [Item(b"", f"i{n}") for n in range(10)]
     if first == "add":
         await other.add_items(items)
-    async with asyncio.timeout(30), waiting(make_queue, sessions, other.name) as leased:
+    async with asyncio.timeout(120), waiting(make_queue, sessions, other.name) as leased:
         if first == "wait":
             await other.add_items(items)
         trips.count = 0

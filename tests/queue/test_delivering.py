@@ -55,6 +55,37 @@ async def test_a_waiting_caller_gets_an_item_without_a_trip_of_its_own(
     assert await left_over(redis, name) == set()
 
 
+@pytest.mark.parametrize("ends", ["timeout", "cancelled"])
+async def test_what_is_added_after_the_last_caller_has_gone_waits_and_can_be_replaced(
+    make_queue: MakeQueue, redis: Redis, name: str, ends: str
+) -> None:
+    waiter, adder = make_queue(), make_queue()
+    if ends == "timeout":
+        assert await waiter.lease(30, timeout=0.05) is None
+    else:
+        waiting = await waiting_caller(waiter, redis)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    await waiter.counts()  # comes after all that the session has sent
+    assert not await redis.exists(f"{name}:idle")
+    assert [await adder.add_item(Item(b"%d" % n, id="a"), replace=True) for n in range(5)] == [True] * 5
+    assert (await take(adder)).data == b"4"
+
+
+async def test_another_caller_that_waits_still_gets_deliveries(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    waiter, adder = make_queue(), make_queue()
+    first, second = await waiting_caller(waiter, redis), asyncio.create_task(take(waiter))
+    await waiter.counts()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await waiter.counts()
+    assert await redis.zscore(f"{name}:idle", waiter.session) is not None
+    await adder.add_item(Item(b"x", id="a"))
+    assert (await second).id == "a"
+
+
 async def test_an_item_that_is_delivered_to_a_cancelled_caller_goes_back_to_the_front(
     make_queue: MakeQueue, redis: Redis
 ) -> None:
@@ -116,6 +147,29 @@ async def test_a_delivery_that_was_not_accepted_is_recalled(
     deliveries._recalls -= 1
     await audit(redis, name)
     assert await waiter.complete(lease)
+
+
+async def test_an_item_that_is_delivered_while_a_caller_leases_is_given_to_that_caller(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    queue = make_queue()
+    await queue.add_item(Item(b"data", id="a"))
+    held = await take(queue, 30)
+    now_ms = int((await queue.stats()).at * 1000)
+    dispatcher = queue._engine()._dispatcher
+    caller = asyncio.create_task(take(queue, 30))
+    for _ in range(1_000):
+        if dispatcher._gate.in_flight:
+            break
+        await asyncio.sleep(0)
+    # As if the server had sent it before it found the queue empty.
+    dispatcher.delivered(Delivery(held.token, 1, 30_000, now_ms, b"a", b"data"))
+    lease = await caller
+    assert (lease.id, lease.data, lease.token) == ("a", b"data", held.token)
+    assert (await queue.stats()).leases == 1, "it was not released and leased again"
+    assert await queue.complete(lease)
+    await queue.close()
+    await audit(redis, name)
 
 
 @pytest.mark.parametrize("first", ["the item is added", "the connection is lost"])

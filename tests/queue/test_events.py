@@ -303,7 +303,6 @@ async def test_rare_fields_of_an_event_come_as_details(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("return_to", ["end", "front"])
 @pytest.mark.seed("WRQ-B16")

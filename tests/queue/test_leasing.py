@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import InvalidArgument, Item
+from leasehold import InvalidArgument, Item, lease_from
 from leasehold.queue import leasing
 from tests.queue.asking import take
 from tests.queue.keyspace import audit, left_over
@@ -53,6 +53,19 @@ async def test_a_wait_ends_with_its_timeout(queue: AsyncWorkQueue, redis: Redis,
     assert await queue.lease_many(10, 30, timeout=0.05) == []
     await queue.close()
     assert not await left_over(redis, name)
+
+
+@pytest.mark.parametrize("timeout", [None, 0, 1, timedelta(days=1)])
+async def test_a_timeout_is_not_used_by_a_call_that_does_not_wait(
+    queue: AsyncWorkQueue, timeout: float | timedelta | None
+) -> None:
+    """Programs of the redis-work-queue family pass both."""
+    assert await queue.lease(30, block=False, timeout=timeout) is None
+    assert await queue.lease_many(5, 30, block=False, timeout=timeout) == []
+    assert await lease_from([queue], 5, 30, block=False, timeout=timeout) == []
+    await queue.add_item(Item(b"x", id="x"))
+    lease = await queue.lease(30, block=False, timeout=timeout)
+    assert lease is not None
 
 
 @pytest.mark.parametrize("zero", [0, 0.0, timedelta(0)])

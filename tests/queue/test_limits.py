@@ -91,6 +91,24 @@ async def test_what_is_no_rate_is_refused(queue: AsyncWorkQueue, rate: Any) -> N
         await queue.limits.set(rate=rate)
 
 
+@pytest.mark.parametrize("scope", [{}, {"group": "g"}, {"shared": "{tag}:api"}])
+async def test_the_burst_of_a_rate_is_changed_alone(
+    make_queue: MakeQueue, name: str, scope: dict[str, Any]
+) -> None:
+    queue = make_queue(name=f"{{{name}}}:mail")
+    scope = {key: value.replace("tag", name) for key, value in scope.items()}
+    with pytest.raises(InvalidArgument, match="burst: got 5, expected a rate with it"):
+        await queue.limits.set(burst=5, concurrency=9, **scope)
+    assert await queue.limits.set(rate="10/s", **scope)
+    assert await queue.limits.set(burst=5, **scope)
+    assert not await queue.limits.set(burst=5, **scope)
+    found = await queue.limits.get()
+    limit = (
+        found.groups["g"] if "group" in scope else found.shared_limit if "shared" in scope else found.queue
+    )
+    assert limit == Limit(rate="10/s", burst=5)
+
+
 NO_LIMITS: list[dict[str, Any]] = [
     *({"concurrency": bad} for bad in (0, -1, 1.0, "5", True, 1_000_001)),
     *({"burst": bad, "rate": "1/s"} for bad in (0, -1, 1.5, "5", 1_000_001)),
@@ -193,7 +211,7 @@ async def test_a_queue_that_shares_other_limits_leaves_the_first(make_queue: Mak
 @pytest.mark.parametrize(
     ("name", "shared", "said"),
     [
-        ("emails", "{shop}:api", "the queue 'emails', whose name has no"),
+        ("emails", "{shop}:api", "'emails' has none, and cannot share"),
         ("{shop}:a", "api", "'{shop}'"),
         ("{shop}:a", "{other}:api", "'{shop}'"),
         ("{shop}:a", "{shop}:a", "no queue has"),

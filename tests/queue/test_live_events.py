@@ -64,14 +64,14 @@ class Reader:
 
     async def until(self, what: str, *, count: int = 1) -> list[Event]:
         """Wait until so many events of a kind were read; return all."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while sum(event.what == what for event in self.seen) < count:
                 await self._next()
         return self.seen
 
     async def reaches(self, number: int) -> None:
         """Wait until the event with a number was read."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not self.seen or self.seen[-1].number < number:
                 await self._next()
 
@@ -215,7 +215,7 @@ async def test_a_reader_is_told_that_publishing_has_ended(
     events, first = await next_of(make_queue())
     await queue.add_items([Item(b"", id="a"), Item(b"", id="b")])
     await queue.events.stop()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         assert [(await first).id, (await anext(events)).id] == ["a", "b"]
         with pytest.raises(NoEventsPublished):
             await anext(events)
@@ -229,7 +229,7 @@ async def test_a_reader_is_told_that_the_queue_is_deleted(
     await queue.add_items([Item(b"", id="a"), Item(b"", id="b")])
     await queue.delete()
     assert (await first).id == "a"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         with pytest.raises(NoEventsPublished):
             await reader.read(events)
     seen = [(event.what, event.id) for event in reader.seen]
@@ -252,7 +252,7 @@ async def test_a_reader_goes_on_from_a_number_without_a_gap(
                 break
         return seen[-1].number
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         task = asyncio.create_task(read(begin + 100, 700))
         for n in range(600, 900):
             await queue.add_item(Item(b"", id=f"{n}"))
@@ -314,7 +314,7 @@ async def test_a_missed_last_event_is_noticed_although_nothing_follows(
     _, ahead = await next_of(make_queue())
     # As by a client whose access rules forbid the channel.
     await redis.hset(f"{name}:events:keep", "last", begin + 1)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         with pytest.raises(EventsLost) as lost:
             await ahead
     assert (lost.value.after, lost.value.first_kept) == (begin, begin + 2)
@@ -359,7 +359,7 @@ async def test_an_event_whose_message_comes_after_its_number_is_read(
     await eventually("both messages have come", lambda: len(messages) >= 2)
     for message in messages:
         receive(live_of(other), message)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         assert (await ahead).id == "a"
 
 
@@ -550,7 +550,7 @@ async def test_who_may_not_publish_can_work_and_its_events_are_missed(
     _, waits = await next_of(owner)
     assert await mute.add_item(Item(b"x"))
     assert await mute.complete(await take(mute))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         with pytest.raises(EventsLost):
             await waits
     with pytest.raises(ServerRefused):
@@ -580,7 +580,6 @@ async def test_a_hundred_readers_get_all_events_in_order(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.seed("WRQ-B16")
 async def test_replaying_the_published_events_gives_the_live_key_space_again(
     make_queue: MakeQueue, redis: Redis, name: str, clock: Clock

@@ -34,8 +34,8 @@ def layers(count: int, width: int) -> list[StagePlan]:
         (plan_of(CHECK, CHECK), "two stages have the name 'check'"),
         (plan_of(StagePlan("a/b", "q")), "'a/b': expected a name"),
         (plan_of(CHECK, result="member"), "its result is that of 'member'"),
-        (plan_of(StagePlan("b", "q", after=("a",))), "'b' follows 'a', and there is no stage"),
-        (plan_of(StagePlan("b", "q", then=("a",))), "'b' is followed by 'a', and there is no stage"),
+        (plan_of(StagePlan("b", "q", after=("a",))), "'b' follows 'a': there is no stage 'a'"),
+        (plan_of(StagePlan("b", "q", then=("a",))), "'b' is followed by 'a': there is no stage 'a'"),
         (plan_of(StagePlan("a", "q", after=("a",))), "it has a loop: a → a"),
         (
             plan_of(

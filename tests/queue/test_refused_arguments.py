@@ -34,6 +34,8 @@ NO_AGES: list[Any] = [bad for bad in NO_DURATIONS if bad not in (LONGEST + 1, ti
 NO_LEASE_TIMES: list[Any] = [0, 0.0, -0.0, timedelta(0), *NO_DURATIONS]
 #: None is none: no limit, or not to keep it.
 NO_TIMEOUTS: list[Any] = [bad for bad in NO_LEASE_TIMES if bad is not None]
+#: Of a call that does not wait, for which 0 is right.
+UNUSED_TIMEOUTS: list[Any] = [bad for bad in NO_DURATIONS if bad is not None]
 NO_COUNTS: list[Any] = [0, -1, 1001, 10**30, 1.0, math.nan, "1", None, True, [1]]
 NO_ITEMS: list[Any] = [None, b"bytes", "text", 5, {"data": b"x"}, (b"x", "id"), Item]
 NO_IDS: list[Any] = [
@@ -82,10 +84,13 @@ CALLS: dict[str, tuple[list[Any], Call]] = {
     "lease_many lease_time": (NO_LEASE_TIMES, lambda q, _, bad: q.lease_many(5, bad)),
     "lease_many timeout": (NO_TIMEOUTS, lambda q, _, bad: q.lease_many(5, 30, timeout=bad)),
     "lease block": (NO_FLAGS, lambda q, _, bad: q.lease(30, block=bad)),
-    "lease without waiting timeout": ([5, 0.1], lambda q, _, bad: q.lease(30, block=False, timeout=bad)),
+    "lease without waiting timeout": (
+        UNUSED_TIMEOUTS,
+        lambda q, _, bad: q.lease(30, block=False, timeout=bad),
+    ),
     "lease_many block": (NO_FLAGS, lambda q, _, bad: q.lease_many(5, 30, block=bad)),
     "lease_many without waiting timeout": (
-        [5, 0.1],
+        UNUSED_TIMEOUTS,
         lambda q, _, bad: q.lease_many(5, 30, block=False, timeout=bad),
     ),
     "add_items items": ([*NO_LISTS, ITEM], lambda q, _, bad: q.add_items(bad)),

@@ -205,6 +205,23 @@ async def test_cleaning_does_not_change_schedules(queue: AsyncWorkQueue, clock: 
     assert await queue.counts() == (0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("clean", ["light_clean", "deep_clean", "fsck"])
+async def test_schedules_that_were_ticked_by_a_clock_that_was_ahead_are_due_at_their_next_times(
+    queue: AsyncWorkQueue, clock: Clock, clean: str
+) -> None:
+    await queue.schedules.every(600, "a", "data")
+    await queue.schedules.cron("*/10 * * * *", "item:b", "data")
+    right = {one.name: one.next_due for one in await queue.schedules.list()}
+    clock.now += 2 * 3600
+    await queue.schedules.tick()
+    clock.now -= 2 * 3600
+    assert all(one.next_due != right[one.name] for one in await queue.schedules.list())
+    report = await getattr(queue, clean)()
+    assert [str(one.problem) for one in report.findings] == ["wrong_tick"]
+    assert {one.name: one.next_due for one in await queue.schedules.list()} == right
+    assert not (await getattr(queue, clean)()).findings
+
+
 @pytest.mark.parametrize(
     "definition",
     [

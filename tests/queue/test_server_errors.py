@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import resource
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from leasehold import (
     AsyncWorkQueue,
@@ -24,16 +28,15 @@ from leasehold import (
     ServerTooOld,
 )
 from leasehold.queue.runs.stages import StageRow, finish_stages
+from leasehold.scripting.server_errors import translate
 from tests.eventually import eventually
-from tests.queue.asking import alone, blocked, command, take
+from tests.queue.asking import alone, blocked, command, take, until
 from tests.queue.keyspace import audit, snapshot
 from tests.queue.pretender import Pretender, bulk
 from tests.queue.run_hashes import chain
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from redis.asyncio import Redis
 
     from leasehold import EmbeddedServer
     from tests.queue.fixtures import MakeQueue
@@ -84,7 +87,7 @@ async def test_a_primary_that_becomes_a_replica_while_a_caller_waits(
     waiting = asyncio.create_task(queue.lease(30))
     await blocked(admin, 1)
     await command(admin, "REPLICAOF", "127.0.0.1", "1")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         with pytest.raises(ServerReadOnly):
             await waiting
     await command(admin, "REPLICAOF", "NO", "ONE")
@@ -319,3 +322,39 @@ async def test_a_warning_that_is_an_error_leaves_no_connection(
         with pytest.raises(EvictionWarning, match="volatile-ttl"):
             await queue.counts()
     await alone(admin)
+
+
+async def test_a_script_that_the_server_has_no_memory_for_says_so(own: EmbeddedServer) -> None:
+    pages = int(Path(f"/proc/{own.pid}/statm").read_text(encoding="ascii").split()[0])  # noqa: ASYNC240 - no file
+    limit = pages * resource.getpagesize() + (60 << 20)
+    resource.prlimit(own.pid, resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    async with Redis.from_url(own.url) as redis:
+        with pytest.raises(ResponseError) as raised:
+            await command(redis, "EVAL", "return #string.rep('x', 100 * 1024 * 1024)", 0)
+    ours = translate(raised.value, maybe_applied=True)
+    assert isinstance(ours, ServerOutOfMemory)
+    assert "Set its maxmemory below" in str(ours)
+
+
+async def test_a_node_that_is_cut_off_from_its_cluster_is_left_for_the_one_that_took_its_place() -> None:
+    """It answers CLUSTERDOWN, to the connections that are open as well. Its slots may be elsewhere since."""
+    answers = {b"EVALSHA": b"-CLUSTERDOWN The cluster is down\r\n"}
+    async with Pretender(answers) as old, Pretender({b"EVALSHA": b"*1\r\n:1\r\n"}) as new:
+
+        def all_slots_at(node: Pretender) -> None:
+            port = node.url.rpartition(":")[2].partition("/")[0]
+            slots = f"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n{bulk('127.0.0.1').decode()}:{port}\r\n".encode()
+            old.answers[b"CLUSTER"] = new.answers[b"CLUSTER"] = slots
+
+        all_slots_at(old)
+        async with AsyncWorkQueue.from_url(old.url, "{q}", cluster=True) as queue:
+            with pytest.raises(ServerBusy, match="CLUSTERDOWN"):
+                await queue.add_item(Item(b"x"))
+            all_slots_at(new)
+
+            async def is_added() -> bool:
+                with contextlib.suppress(ServerBusy):
+                    return await queue.add_item(Item(b"x"))
+                return False
+
+            await until("the other node is asked", is_added)

@@ -62,12 +62,12 @@ async def test_a_run_is_started_once_and_gives_its_result(queue: AsyncWorkQueue)
     assert await queue.runs.start(plan, "r") is True
     assert await queue.runs.start(plan, "r") is False
     assert await work(queue) == ["a", "b"]
-    assert await queue.runs.result("r", timeout=30) == "b"
+    assert await queue.runs.result("r", timeout=120) == "b"
     await queue.runs.start(fan(queue, 3), "f")
     await work(queue)
-    assert await queue.runs.result("f", timeout=30) == ["parent/0", "parent/1", "parent/2"]
+    assert await queue.runs.result("f", timeout=120) == ["parent/0", "parent/1", "parent/2"]
     with pytest.raises(RunGone):
-        await queue.runs.result("gone", timeout=30)
+        await queue.runs.result("gone", timeout=120)
     with pytest.raises(InvalidFlow):
         await queue.runs.start(Plan(()), "r")
 
@@ -92,7 +92,7 @@ async def test_a_cancelled_run_has_no_items_any_more_and_ends_at_once(
     assert await finish_stages(queue, [StageRow(leases["r/a"], "done", b"1")]) == [False]
     assert await states(queue) == expected
     with pytest.raises(FlowCancelled):
-        await queue.runs.result("r", timeout=30)
+        await queue.runs.result("r", timeout=120)
     assert (await queue.counts()).total == (await other.counts()).total == 0
     assert await queue.runs.cancel("r") is False
     with pytest.raises(RunGone):
@@ -118,12 +118,12 @@ async def test_a_failed_run_is_retried_from_the_stage_that_failed(queue: AsyncWo
     assert await queue.runs.retry("r") is False
     assert await work(queue, {"b"}) == ["a", "b"]
     with pytest.raises(FlowFailed, match="failed at stage 'b': why"):
-        await queue.runs.result("r", timeout=30)
+        await queue.runs.result("r", timeout=120)
     assert await queue.dead_letters.count() == 1
     assert await queue.runs.retry("r") is True
     assert await queue.dead_letters.count() == 0
     assert await work(queue) == ["b", "c"]
-    assert await queue.runs.result("r", timeout=30) == "c"
+    assert await queue.runs.result("r", timeout=120) == "c"
     assert await queue.runs.retry("r") is False
     with pytest.raises(RunGone):
         await queue.runs.retry("gone")
@@ -137,7 +137,7 @@ async def test_only_the_children_that_have_failed_are_retried_however_many(queue
     assert (run.state, run.progress) == ("failed", (601, 602))
     assert await queue.runs.retry("r") is True
     assert sorted(await work(queue)) == sorted([*failing, "next"])
-    assert [*await queue.runs.result("r", timeout=30)] == [f"parent/{at}" for at in range(600)]
+    assert [*await queue.runs.result("r", timeout=120)] == [f"parent/{at}" for at in range(600)]
 
 
 async def test_what_failing_fast_has_cancelled_is_retried_too(queue: AsyncWorkQueue) -> None:
@@ -183,7 +183,7 @@ async def test_children_that_were_not_added_when_the_run_failed_are_retried(queu
     assert sorted([*worked, *again]) == sorted(
         [*["failing", "parent"] * 2, "ending", "next", *(f"parent/{at}" for at in range(1_200))]
     )
-    assert [*await queue.runs.result("r", timeout=30)] == [f"parent/{at}" for at in range(1_200)]
+    assert [*await queue.runs.result("r", timeout=120)] == [f"parent/{at}" for at in range(1_200)]
 
 
 async def test_a_run_is_replayed_with_the_same_plan_and_input(queue: AsyncWorkQueue, redis: Redis) -> None:
@@ -267,7 +267,7 @@ async def test_the_counts_are_right_after_a_large_run_was_cancelled(
     items = [Item(b"x") for _ in range(300)]
     if others == "before":
         await queue.add_items(items)
-    await fan_all(queue, [(lease, [definition] * 1200, b"all")])
+    await fan_all(queue, [(lease, [definition] * 1200, b"all", None)])
     if others == "after":
         await queue.add_items(items)
     assert (await queue.counts()).waiting == 1500
@@ -336,7 +336,7 @@ async def test_a_retry_that_was_stopped_at_any_write_is_healed_by_a_check(
             assert await queue.runs.retry("r") is True
             worked = await work(queue)
         assert sorted(worked) == ["next", "parent/0", "parent/2"], run.commands
-        assert await queue.runs.result("r", timeout=30) == ["parent/0", "parent/1", "parent/2"]
+        assert await queue.runs.result("r", timeout=120) == ["parent/0", "parent/1", "parent/2"]
         assert (await queue.runs.check()).findings == ()
 
 
@@ -375,7 +375,7 @@ async def test_a_stale_holder_changes_nothing(queue: AsyncWorkQueue) -> None:
     [lease] = await queue.lease_many(1, 60, block=False)
     before = await states(queue)
     definition = child_text(StageRef(queue.name, "r", "a"), ChildPlan(queue.name, b"{}"))
-    assert await fan_all(queue, [(stale, [definition], b"all")]) == [False]
+    assert await fan_all(queue, [(stale, [definition], b"all", None)]) == [False]
     assert await stage_children(queue, stale, [definition]) is False
     assert await finish_stages(queue, [StageRow(stale, "done", b'"stale"')]) == [False]
     assert await states(queue) == before

@@ -54,7 +54,7 @@ async def works(queue: AsyncWorkQueue, name: str) -> None:
     await eventually("the first is done", lambda: done == [1])
     await queue.add_item(Item(b"x" * 3, id="while it waits"))
     await queue.add_item(Item(b"x" * (1 << 20), id="large"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await working
     assert sorted(done) == [1, 3, 1 << 20]
     assert (await queue.counts()).total == 0
@@ -114,7 +114,7 @@ async def test_a_worker_without_the_certificate_that_is_asked_for_ends(
     async def handle(data: bytes) -> None:
         raise AssertionError(data)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         with pytest.raises(TlsFailed, match="client certificate"):
             await worker.run()
 

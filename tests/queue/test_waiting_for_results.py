@@ -35,7 +35,7 @@ async def watched(redis: Redis, queue: AsyncWorkQueue, count: int) -> None:
 async def test_a_result_reaches_each_caller_that_waits(make_queue: MakeQueue, redis: Redis) -> None:
     queue, other = make_queue(), make_queue()
     await queue.add_item(Item(b"x", id="a"))
-    waits = [asyncio.create_task(one.results.wait("a", timeout=20)) for one in (queue, queue, other)]
+    waits = [asyncio.create_task(one.results.wait("a", timeout=120)) for one in (queue, queue, other)]
     await watched(redis, queue, 1)
     assert await queue.complete(await take(queue), result=b"done")
     assert await asyncio.gather(*waits) == [b"done"] * 3
@@ -106,7 +106,7 @@ async def test_an_unfinished_item_is_a_timeout(queue: AsyncWorkQueue) -> None:
     with pytest.raises(TimeoutError, match=r"the item 'a' is still unfinished after 0\.05 s"):
         await queue.results.wait("a", timeout=0.05)
     await queue.complete(await take(queue), result=b"late")
-    assert await queue.results.wait("a", timeout=20) == b"late"
+    assert await queue.results.wait("a", timeout=120) == b"late"
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "soon", float("nan")])
@@ -179,7 +179,7 @@ async def test_a_wait_that_cannot_begin_fails(make_queue: MakeQueue, proxy: Prox
     proxy.refuse()
     await proxy.cut()
     with pytest.raises(ConnectionLost):
-        await queue.results.wait("a", timeout=20)
+        await queue.results.wait("a", timeout=120)
 
 
 async def test_closing_ends_all_waits(queue: AsyncWorkQueue, redis: Redis) -> None:

@@ -63,7 +63,7 @@ FAULTS = [
     Fault("RWQ-B5", "lua/light_clean.lua", "or grace_ms", "or grace_ms * 0"),
     Fault("RWQ-B6", "lua/lib/reclaim.lua", "    in_chunks('ZREM', deadlines, ended)\n", ""),
     Fault("RWQ-B7", "lua/deep_clean_restore.lua", "    or redis.call('EXISTS', data_key(id)) == 0\n", ""),
-    Fault("RWQ-B8", "lua/lib/complete.lua", "        places[#places + 1] = { id, find_waiting(id) }\n", ""),
+    Fault("RWQ-B8", "lua/lib/complete.lua", "        others[#others + 1] = id\n", ""),
     Fault("RWQ-B9", "lua/lease_many.lua", "and checked < 1000 do", "and checked < 1 do"),
     Fault("RWQ-B10", "lua/release_many.lua", "redis.call('ZCARD', scheduled)\n", ""),
     Fault(
@@ -104,11 +104,14 @@ FAULTS = [
         "self._loop.call_soon_threadsafe(run.lose, lease)",
         "pass",
     ),
+    Fault("WRQ-B14", "lua/lib/cancel.lua", "    redis.pcall('PUBLISH', prefix", "    tostring(prefix"),
+    Fault(
+        "WRQ-O7", "lua/cancel_data.lua", "redis.call('GET', key) == payload", "redis.call('EXISTS', key) == 1"
+    ),
     Fault("GLD-O11", "src/leasehold/worker/worker.py", "loop.call_soon_threadsafe(self._stop, now)", "pass"),
 ]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "fault",
     [

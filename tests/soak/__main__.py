@@ -1,4 +1,4 @@
-"""The soak as a command: `python -m tests.soak [MINUTES [SEED]]`; `make soak` runs it."""
+"""The soak as a command: `python -m tests.soak [MINUTES [KIND [SEED]]]`; `make soak` runs it."""
 
 from __future__ import annotations
 
@@ -9,33 +9,38 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.soak.run import soak
+from tests import servers
+from tests.soak.run import Setting, soak
 
 if TYPE_CHECKING:
     from tests.soak.run import Verdict
 
 #: Where a soak leaves its histories and logs.
-FOLDER = Path("build/soak")
+FOLDER = Path("build/soak")  # with a folder for each server and kind
 #: How many problems are printed; all are in the folder.
 SHOWN = 30
 
 
-def main(minutes: str = "5", seed: str = "") -> int:
+def main(minutes: str = "5", kind: str = "plain", seed: str = "") -> int:
     """Run the soak and print its verdict; return 1 if anything was wrong."""
     seed = seed or secrets.token_hex(3)
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
-    show(f"Soaking for {minutes} minutes, seed {seed}; the histories go to {FOLDER}/")
-    verdict = asyncio.run(soak(float(minutes) * 60, seed, FOLDER))
+    setting = Setting(servers.wanted(), kind)
+    folder = FOLDER / f"{setting.server}-{kind}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    show(
+        f"Soaking {setting.server}, {kind}, for {minutes} minutes, seed {seed}; the histories go to {folder}/"
+    )
+    verdict = asyncio.run(soak(float(minutes) * 60, seed, folder, setting))
     for line in report(verdict):
         show(line)
     problems = [*verdict.wrong, *(str(violation) for violation in verdict.violations)]
-    (FOLDER / "problems.txt").write_text("".join(f"{problem}\n" for problem in problems))
+    (folder / "problems.txt").write_text("".join(f"{problem}\n" for problem in problems))
     show(f"{len(problems)} problems" if problems else "No problems")
     for problem in problems[:SHOWN]:
         show(f"  {problem}")
     if problems:
-        show(f"Again: make soak MINUTES={minutes} SEED={seed}")
+        show(f"Again: make soak SERVER={setting.server} MINUTES={minutes} KIND={kind} SEED={seed}")
     return int(not verdict.right)
 
 

@@ -11,14 +11,21 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from leasehold import AsyncWorkQueue
+from leasehold.errors import ServerError
+from leasehold.testing.proxy import Proxy
+from tests.soak.jobs import QUEUES
 from tests.soak.processes import Child, Server
 from tests.soak.worker_program import GRACE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from pathlib import Path
+
+    from tests.soak.run import Setting
 
 #: How long a process may take to end after SIGTERM and its grace time, with or without a server (s).
 END_SECONDS = 15.0
@@ -33,24 +40,30 @@ class FaultInjector:
         counts: How often each fault was injected, and how processes ended.
         wrong: What went wrong with processes, one sentence each.
         memory: For the server and one worker: samples of (seconds, bytes).
+        steps: When the clock was stepped and stepped back, by `time.monotonic_ns()`.
     """
 
-    def __init__(self, folder: Path, seed: str, *, workers: int, producers: int, rate: float) -> None:
+    def __init__(self, folder: Path, seed: str, setting: Setting) -> None:
         self.folder = folder
-        self.server = Server(folder / "data")
+        self.server = Server(folder / "server", setting.server)
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.memory: dict[str, list[tuple[float, float]]] = {"server": [], "worker": []}
+        self.steps: list[tuple[int, int]] = []
         self._seed = seed
         self._chance = random.Random(seed)
-        self._sizes = {"worker": workers, "producer": producers}
-        self._rate = rate / producers
+        self._sizes = {"worker": setting.workers, "producer": 0}
+        self._setting = setting
+        self._proxies: dict[str, Proxy] = {}
+        self._round = 0
         self._numbers = itertools.count()
         self._processes: dict[str, list[Child]] = {"worker": [], "producer": []}
         self._all: list[Child] = []
         self._under_way: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._away = asyncio.Lock()
+        self._cut_off: set[str] = set()
+        self._stepping = False
 
     async def open(self) -> None:
         """Start all processes. The first worker gets no faults, so that its memory can be measured."""
@@ -71,6 +84,9 @@ class FaultInjector:
             self._restart_server: 1.5,
             self._freeze_server: 1,
             self._cut_connections: 3,
+            self._cut_off_worker: 2,
+            self._step_clock: 1,
+            self._clean: 2,
         }
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
@@ -84,6 +100,25 @@ class FaultInjector:
         while self._under_way:
             await asyncio.wait(self._under_way)
         await self.replace()
+
+    async def start_producers(self) -> None:
+        """Start producers, whose ids are new."""
+        self._round += 1
+        self._sizes["producer"] = self._setting.producers
+        await self.replace()
+
+    async def forget_all(self) -> None:
+        """Remove all keys while the workers go on: by FLUSHALL, or by a restart without data."""
+        restarts = self._chance.random() < 0.5
+        async with self._away:
+            self.counts["restarts without data" if restarts else "FLUSHALL"] += 1
+            if restarts:
+                await self.server.kill()
+                self.server.forget()
+                await self.server.start()
+            else:
+                async with Redis.from_url(self.server.url) as admin:
+                    await admin.flushall()
 
     async def stop(self, kind: str) -> None:
         """Stop all processes of a kind with SIGTERM."""
@@ -121,6 +156,8 @@ class FaultInjector:
         for child in self._all:
             child.send(signal.SIGKILL)
             await child.process.wait()
+        for proxy in self._proxies.values():
+            await proxy.fail()
         await self.server.stop()
 
     # ------------------------------------------------------------------------ faults
@@ -190,6 +227,49 @@ class FaultInjector:
         await asyncio.sleep(pause)
         self.server.send(signal.SIGCONT)
 
+    async def _cut_off_worker(self) -> None:
+        child, seconds = self._target("worker"), self._chance.uniform(0.2, 8.0)
+        if child is not None and child.name not in self._cut_off:
+            self.counts["workers cut off"] += 1
+            self._spawn(self._cut_off_for(child.name, seconds))
+
+    async def _cut_off_for(self, name: str, seconds: float) -> None:
+        self._cut_off.add(name)
+        await self._proxies[name].fail()
+        await asyncio.sleep(seconds)
+        await self._proxies[name].heal()
+        self._cut_off.discard(name)
+
+    async def _step_clock(self) -> None:
+        seconds, pause = self._chance.choice([-7200, -20, 20, 7200]), self._chance.uniform(0.05, 1.5)
+        if not self._stepping:
+            self.counts[f"steps of the clock by {seconds} s"] += 1
+            self._spawn(self._step_and_return(seconds, pause))
+
+    async def _step_and_return(self, seconds: int, pause: float) -> None:
+        self._stepping = True
+        began = time.monotonic_ns()
+        self.server.set_clock(seconds)
+        await asyncio.sleep(pause)
+        self.server.set_clock(0)
+        self.steps.append((began, time.monotonic_ns()))
+        self._stepping = False
+
+    async def _clean(self) -> None:
+        name, fscks = self._chance.choice(QUEUES), self._chance.random() < 0.5
+        self._spawn(self._clean_queue(name, fscks=fscks))
+
+    async def _clean_queue(self, name: str, *, fscks: bool) -> None:
+        async with AsyncWorkQueue.from_url(self.server.url, name, reply_timeout=3.0) as queue:
+            try:
+                report = await (queue.fsck() if fscks else queue.deep_clean())
+            except ServerError:
+                self.counts["cleans interrupted"] += 1
+                return
+        self.counts["fscks" if fscks else "deep cleans"] += 1
+        for finding in report.findings:
+            self.counts[f"found: {finding.problem}"] += finding.count
+
     async def _while_away(self, how: Coroutine[Any, Any, None]) -> None:
         async with self._away:
             await how
@@ -212,12 +292,17 @@ class FaultInjector:
         number = next(self._numbers)
         name = f"{kind}-{number}{'-gentle' if gentle else ''}"
         arguments = [f"{self._seed}-{number}"]
+        url = self.server.url
         if kind == "producer":
-            arguments.append(str(self._rate))
+            rate = self._setting.rate / self._setting.producers
+            arguments += [str(rate), self._setting.kind, str(self._round)]
         elif gentle:
             arguments.append("gentle")
-        program = f"{kind}_program"
-        child = await Child.start(program, name, self.server.url, self.folder, *arguments)
+        else:
+            proxy = self._proxies[name] = Proxy(url)
+            await proxy.accept()
+            url = proxy.url
+        child = await Child.start(f"{kind}_program", name, url, self.folder, *arguments)
         self._processes[kind].append(child)
         self._all = [*(one for one in self._all if one.alive), child]
         self.counts[f"{kind}s started"] += 1

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
+import struct
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from leasehold.embedded import EmbeddedServer
+from tests import servers
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -92,19 +96,31 @@ class Child:
 
 
 class Server:
-    """A server that keeps all acknowledged data over restarts.
+    """A server that keeps all acknowledged data over restarts, and whose clock can be set.
 
     It syncs each step to disk before it replies (`appendfsync always`). With `everysec`, the default of an
     embedded server, a killed server may lose its last second, and lost items would prove nothing.
+
+    Args:
+        folder: For its data, and for the offset of its clock.
+        name: Which server program: see tests/servers.py.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
+        folder.mkdir(parents=True)
+        self._offset = folder / "offset"
+        self.set_clock(0)
+        self._program = _with_clock(servers.program(name), folder, self._offset)
         self._server: EmbeddedServer | None = None
 
     @property
     def url(self) -> str:
         return self._running.url
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
 
     @property
     def _running(self) -> EmbeddedServer:
@@ -115,7 +131,7 @@ class Server:
     async def start(self) -> None:
         """Start the server, after the first time at the same port."""
         port = self._server.port if self._server else None
-        self._server = await EmbeddedServer.start(dir=self._folder, port=port)
+        self._server = await EmbeddedServer.start(dir=self._data, port=port, binary=self._program)
         async with Redis.from_url(self._server.url) as admin:
             await admin.config_set("appendfsync", "always")
             # Small, so that the server rewrites the file during a soak.
@@ -130,6 +146,16 @@ class Server:
     async def stop(self) -> None:
         """Stop the server with SIGTERM."""
         await self._running.stop()
+
+    def forget(self) -> None:
+        """Remove the data of a server that does not run."""
+        shutil.rmtree(self._data)
+
+    def set_clock(self, seconds: int) -> None:
+        """Let the clock of the server differ from that of the machine from now on."""
+        # In place: the server has mapped the file. Four bytes are written at once.
+        with self._offset.open("r+b" if self._offset.exists() else "wb", buffering=0) as file:
+            file.write(struct.pack("=i", seconds))
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self._running.pid, number)
@@ -148,3 +174,16 @@ class Server:
         """Return the memory that the server uses, in bytes."""
         async with Redis.from_url(self.url) as admin:
             return int((await admin.info("memory"))["used_memory"])
+
+
+def _with_clock(program: Path, folder: Path, offset: Path) -> Path:
+    """Return a program that starts a server whose clock differs from the machine's by `offset`."""
+    library, script = folder / "clock.so", folder / "server"
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source], check=True)
+    script.write_text(
+        f"#!/bin/sh\nexport CLOCK_OFFSET='{offset.resolve()}' LD_PRELOAD='{library.resolve()}'\n"
+        f"exec '{program}' \"$@\"\n"
+    )
+    script.chmod(0o755)
+    return script

@@ -7,16 +7,17 @@ import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from redis.asyncio import Redis
 
 from leasehold import AsyncWorkQueue
 from leasehold.errors import InvalidArgument
 from leasehold.testing.history import FinalState, Growth, History, Violation, check, check_memory
-from tests.queue.keyspace import audit
+from tests.queue.keyspace import audit, left_over
 from tests.soak.faults import FaultInjector
 from tests.soak.jobs import QUEUES
+from tests.soak.worker_program import LEASE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 #: How long the rest of the work may take after the last fault (s).
 DRAIN_SECONDS = 90.0
+#: How long a round lasts, and how long faults are injected after keys were lost under load (s).
+ROUND_SECONDS, LOSS_SECONDS = 75.0, 10.0
+#: How far the clock goes to where an item is due that was scheduled while it was ahead (s).
+MOST_AHEAD = 7_300
+#: What is left of an empty queue that no process uses any more, and goes in time.
+KEPT = ("sessions", "idle", "cleaner", "deep_cleaner")
 #: Memory is checked if it was sampled for at least so long (s).
 JUDGED_SECONDS = 150.0
 
@@ -46,33 +53,62 @@ class Verdict:
         return not self.violations and not self.wrong
 
 
-async def soak(
-    seconds: float, seed: str, folder: Path, *, workers: int = 5, producers: int = 2, rate: float = 60.0
-) -> Verdict:
+@dataclass(frozen=True)
+class Setting:
+    """What a soak runs on."""
+
+    #: The server program: a name of tests/servers.py.
+    server: str = "embedded"
+    #: `plain`, or `controlled`: with groups, priorities and limits.
+    kind: str = "plain"
+    workers: int = 5
+    producers: int = 2
+    #: How many items all producers add per second.
+    rate: float = 60.0
+    #: How long each round lasts (s).
+    round: float = ROUND_SECONDS
+
+
+class _Round(NamedTuple):
+    """What the server remembers at once: the time between two losses of all keys."""
+
+    began: int
+    ended: int
+    #: What was left in each queue; none: it ended under load.
+    finals: list[FinalState]
+
+
+async def soak(seconds: float, seed: str, folder: Path, setting: Setting) -> Verdict:
     """Run a soak and return its verdict.
+
+    It is a series of rounds. Each ends with the loss of all keys under living workers: by turns after all
+    work is done, and under load. The history of a round is checked by itself, because with the keys, the
+    server forgets what it has promised. What follows a loss under load must only end, with the right counts.
 
     Args:
         seconds: How long faults are injected.
         seed: The same seed gives the same faults in the same order, but not at the same instants.
         folder: For the histories, the logs of the processes and the data of the server.
-        workers: How many worker processes there are.
-        producers: How many processes add items.
-        rate: How many items all producers add per second.
+        setting: Which server, and how many processes.
     """
     verdict = Verdict(seed)
-    faults = FaultInjector(folder, seed, workers=workers, producers=producers, rate=rate)
+    faults = FaultInjector(folder, seed, setting)
+    rounds: list[_Round] = []
     try:
         await faults.open()
-        await faults.inject(seconds)
-        await faults.heal()
-        await faults.stop("producer")
-        await _drain(faults, verdict)
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            loses = len(rounds) % 2 == 1
+            rounds.append(await _run_round(faults, verdict, min(left, setting.round), loses=loses))
         await faults.stop("worker")
-        finals = await _final_states(faults, verdict)
+        await _check_leftovers(faults, verdict)
     finally:
         await faults.close()
     history = await asyncio.to_thread(History.load, folder)
-    verdict.violations = await asyncio.to_thread(check, history, *finals)
+    for one in rounds:
+        events = [event for event in history.events if one.began <= event.at < one.ended]
+        found = await asyncio.to_thread(check, History(events), *one.finals)
+        verdict.violations += [one for one in found if not _is_of_the_clock(one, faults.steps)]
     verdict.counts = faults.counts
     verdict.wrong += faults.wrong
     verdict.events = Counter(
@@ -84,20 +120,66 @@ async def soak(
     return verdict
 
 
+def _is_of_the_clock(violation: Violation, steps: list[tuple[int, int]]) -> bool:
+    """Return whether a run began late because a step of the clock had ended its lease early.
+
+    Its worker counts the lease time by a clock of its own.
+    """
+    if violation.rule != "no run begins after completion" or violation.at is None:
+        return False
+    leased = violation.at - int(LEASE_SECONDS * 1e9)
+    return any(began <= violation.at and ended >= leased for began, ended in steps)
+
+
+async def _run_round(faults: FaultInjector, verdict: Verdict, seconds: float, *, loses: bool) -> _Round:
+    """Inject faults, let the work end and remove all keys; `loses`: remove them once before it has ended."""
+    began = time.monotonic_ns()
+    await faults.start_producers()
+    await faults.inject(seconds)
+    ended = None
+    if loses:
+        ended = time.monotonic_ns()
+        await faults.forget_all()
+        await faults.inject(LOSS_SECONDS)
+    await faults.heal()
+    await faults.stop("producer")
+    await _drain(faults, verdict)
+    finals = await _final_states(faults, verdict)
+    now = time.monotonic_ns()
+    await faults.forget_all()
+    return _Round(began, ended or now, [] if ended else finals)
+
+
 async def _drain(faults: FaultInjector, verdict: Verdict) -> None:
-    """Wait until no work is left, and replace workers that crash."""
+    """Wait until no work is left, and replace workers that crash.
+
+    What was scheduled while the clock was ahead is due then: in the end, the clock goes there.
+    """
     ends = time.monotonic() + DRAIN_SECONDS
+    has_moved = False
     async with _queues(faults) as queues:
         while True:
             counts = {queue.name: await queue.counts() for queue in queues}
             if not any(count.total for count in counts.values()):
-                return
+                break
             if time.monotonic() > ends:
                 left = {name: tuple(count) for name, count in counts.items()}
                 verdict.wrong.append(f"after {DRAIN_SECONDS:.0f} s without faults, work is left: {left}")
-                return
+                break
+            if not has_moved and all(count.total == count.scheduled for count in counts.values()):
+                has_moved = all([await _is_scheduled_ahead(queue) for queue in queues])
+                if has_moved:
+                    faults.server.set_clock(MOST_AHEAD)
             await faults.replace()
             await asyncio.sleep(0.2)
+    faults.server.set_clock(0)
+
+
+async def _is_scheduled_ahead(queue: AsyncWorkQueue) -> bool:
+    """Return whether each scheduled item falls due later than any job of the soak is delayed."""
+    soon = time.time() + 30
+    scheduled = await queue.inspect("scheduled", count=50, data=False)
+    return all(item.due is not None and item.due > soon for item in scheduled)
 
 
 async def _final_states(faults: FaultInjector, verdict: Verdict) -> list[FinalState]:
@@ -107,7 +189,17 @@ async def _final_states(faults: FaultInjector, verdict: Verdict) -> list[FinalSt
                 await audit(admin, queue.name)
             except AssertionError as error:
                 verdict.wrong.append(f"the keys of {queue.name} do not fit together: {error}")
+            for finding in (await queue.fsck()).findings:
+                faults.counts[f"found at rest: {finding.problem}"] += finding.count
         return [await FinalState.read(queue) for queue in queues]
+
+
+async def _check_leftovers(faults: FaultInjector, verdict: Verdict) -> None:
+    """Nothing is left of empty queues whose workers have stopped."""
+    async with Redis.from_url(faults.server.url) as admin:
+        for name in QUEUES:
+            if left := await left_over(admin, name) - {f"{name}:{key}".encode() for key in KEPT}:
+                verdict.wrong.append(f"keys of {name} are left: {sorted(left)}")
 
 
 @asynccontextmanager

@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import servers
 from tests.soak.__main__ import report
-from tests.soak.run import soak
+from tests.soak.run import Setting, soak
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
-async def test_a_short_soak_finds_no_violation(tmp_path: Path) -> None:
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", ["plain", "controlled"])
+async def test_a_short_soak_finds_no_violation(kind: str, tmp_path: Path) -> None:
     seed = os.environ.get("SEED", "short")
-    verdict = await soak(15, seed, tmp_path, workers=4, producers=2, rate=60)
+    setting = Setting(servers.wanted(), kind, workers=4, round=10)
+    verdict = await soak(20, seed, tmp_path, setting)  # a round of each sort
     message = "\n".join([f"seed {seed}, logs in {tmp_path}", *report(verdict)])
     assert not verdict.wrong, message
     assert not verdict.violations, message

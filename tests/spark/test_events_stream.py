@@ -136,7 +136,7 @@ async def test_a_running_query_follows_new_events_and_reports_its_position(
                 assert query.exception() is None
                 return len(batches) > 0 and numbers(batches)[-1:] == [wanted]
 
-            await until("they are read", all_read, within=60)
+            await until("they are read", all_read, within=120)
 
         async def is_reported() -> bool:
             progress = query.lastProgress
@@ -240,7 +240,7 @@ async def test_a_server_that_loses_its_last_events_under_a_running_query_is_noti
         async def all_read() -> bool:
             return numbers(batches)[-1:] == [begin + 5]
 
-        await until("they are read", all_read, within=60)
+        await until("they are read", all_read, within=120)
         # In one step, like a fail-over.
         async with redis.pipeline(transaction=True) as lose:
             lose.delete(f"{queue.name}:events")
@@ -250,7 +250,7 @@ async def test_a_server_that_loses_its_last_events_under_a_running_query_is_noti
         async def has_ended() -> bool:
             return not query.isActive
 
-        await until("it has ended", has_ended, within=60)
+        await until("it has ended", has_ended, within=120)
     finally:
         query.stop()
     message = str(query.exception())

@@ -137,6 +137,8 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "add_items": _call(lambda draw: draw.added()[: draw.random.choice([1, 6])]),
     "add_once": _call(Draw.added, run="run", keep_ms=SHORT),
     "await_results": _call(_each_id, keep_ms=SHORT),
+    "check_waiting": _call(),
+    "clean_turn": _call(session=[ME, DEAD], deep=[0, 1], every_ms=SHORT),
     "close_queue": _call(count=[1, 500]),
     "cancel_data": _call(
         payload=["bulk", "", "foreign a"],
@@ -150,7 +152,9 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "complete_many": _call(lambda draw: draw.held(FENCED)),
     "counts": _call(),
     "dead_list": _call(start=0, count=9),
-    "deep_clean_restore": _call(_each_id, started_ms=[0, 1 << 50]),
+    "deep_clean_restore": _call(
+        _each_id, started_ms=[0, 1 << 50], step=["mark", "restore", "unmark"], clean=["", "m"]
+    ),
     "deep_clean_scan": _call(cursor="0", pattern="*"),
     "deep_clean_walk": _call(),
     "delete_queue": _call(
@@ -177,8 +181,9 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "fsck_leases": _call(which=_checked("fsck_leases")),
     "fsck_keys": _call(pattern="*"),
     "fsck_queue": _call(which=["queue", "held"]),
+    "fsck_twice": _call(which=["queue", "held"], item="a", met_at="0", met_again="1"),
     "fsck_runs": _call(which=["", "runs:active", "runs:ends"], pattern="*"),
-    "fsck_tick": _call(schedule="hourly", definition=DEFINITION, due_ms=5),
+    "fsck_tick": _call(schedule="hourly", definition=DEFINITION, due_ms=5, wrong_ms=-1),
     "fsck_rename": _call(made="queue", wanted="list"),
     "fsck_types": _call(lambda _: [("queue", "list"), ("ledger", "hash")]),
     "inspect": _call(state=["waiting", "leased", "scheduled"]),
@@ -233,7 +238,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     ),
     "schedules": _call(cursor="0"),
     "schedules_expire": _call(cursor="0", keep_ms=[0, SHORT]),
-    "session_leases": _call(holder=ME, cursor="0", count=500),
+    "session_leases": _call(lambda _: [(ME,), (DEAD,)], cursor="0", count=500),
     "set_complete": _call(Draw.places, **STREAM),
     "set_failures": _call(**STREAM, cursor="0"),
     "set_failures_put": _call(
@@ -252,7 +257,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "worker_beat": _call(session=[ME, DEAD, "lh:new"], alive_ms=["", SHORT], first=[0, 1], about=ABOUT),
     "worker_leave": _call(session=[ME, DEAD]),
     "worker_tell": _call(worker=[ME, "lh:gone"], what="quiet"),
-    "workers": _call(cursor="0"),
+    "workers": _call(cursor="0", count=[1, 500]),
 }
 
 #: A call of each script, drawn for a state.

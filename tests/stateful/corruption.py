@@ -270,6 +270,12 @@ def _lanes(view: View) -> Iterator[str]:
         lane = member.partition("\0")[0]
         if lane[:2] not in levels or lane[2:] not in view.zset(f"turns:{lane[:2]}"):
             yield f"the lane {lane!r} has no turn"
+    for key in view.keys:
+        if key.startswith("running:"):
+            for item_id in view.zset(key):
+                text = view.hash("options").get(item_id, "{}")
+                if f'"group":{json.dumps(key.removeprefix("running:"))}' not in text:
+                    yield f"{key} has {item_id!r}, whose options are {text}"
     for field, text in view.hash("control").items():
         if not re.match(r"\d+:\d+$" if field.startswith("rate") else r"\d+$|[a-z\d]+ \d+ ", text):
             yield f"the limit {field} is {text!r}"

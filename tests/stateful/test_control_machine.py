@@ -30,7 +30,7 @@ from leasehold import AsyncWorkQueue, Item, Lease
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-pytestmark = [pytest.mark.core, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.core]
 
 T = TypeVar("T")
 _names = itertools.count()

@@ -3,7 +3,8 @@
 They are purged and deleted; items are moved between them, recovered, and leased from both. After each call
 no item is lost or in two places, and each keeps its data, options, attempts and last error. What is leased
 outlives a purge; a queue that is being deleted takes no item; no earlier holder can complete an item that was
-moved. In the end every item is leased once, and no key is left.
+moved. Nothing is left of the lanes once the last item with a level or a group has left, and of an empty queue
+nothing but the fence. In the end every item is leased once, and no key is left.
 """
 
 from __future__ import annotations
@@ -67,6 +68,14 @@ class WholeQueueMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(min_value=0), retry_in=st.sampled_from([0, 500]))
     def fail(self, pick: int, retry_in: int) -> None:
         self.world.fail(self.world.held[pick % len(self.world.held)], retry_in)
+
+    @rule(at=SIDES, ids=IDS)
+    def cancel(self, at: int, ids: list[str]) -> None:
+        self.world.cancel(self.world.sides[at], ids)
+
+    @rule(at=SIDES, limits=st.booleans())
+    def limit(self, at: int, limits: bool) -> None:  # noqa: FBT001 - Hypothesis fills it in
+        self.world.limit(self.world.sides[at], limits=limits)
 
     @rule(at=SIDES, count=st.sampled_from([None, None, 1, 2, 4]), stop=STOPS)
     def move(self, at: int, count: int | None, stop: int | None) -> None:

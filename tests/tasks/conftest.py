@@ -9,12 +9,11 @@ import pytest
 from leasehold import TaskQueue
 from leasehold.testing import Clock
 from tests.queue.fixtures import make_queue, queue, tidy
-from tests.worker.processes import processes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["clock", "make_queue", "processes", "queue", "tidy"]
+__all__ = ["clock", "make_queue", "queue", "tidy"]
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ async def test_a_task_is_run_with_its_arguments_and_its_result_is_returned(tasks
     jobs = [await greet.add("ann"), await greet.add("bob", times=2), await greet.add(name="eve", mark="?")]
     assert [job.created for job in jobs] == [True] * 3
     await done(tasks)
-    assert [await job.result(timeout=30) for job in jobs] == ["hello ann!", "hello bob!!", "hello eve?"]
+    assert [await job.result(timeout=120) for job in jobs] == ["hello ann!", "hello bob!!", "hello eve?"]
     assert await greet("me") == "hello me!"
     assert not any(await tasks.queue.counts())
 
@@ -91,7 +91,7 @@ async def test_values_of_all_types_arrive_as_they_were(tasks: TaskQueue) -> None
     job = await take.add(*given)
     await done(tasks)
     assert seen == [given]
-    assert await job.result(timeout=30) == ORDER
+    assert await job.result(timeout=120) == ORDER
 
 
 async def test_a_task_on_the_wire_is_json_that_any_language_can_send(
@@ -114,7 +114,7 @@ async def test_a_task_on_the_wire_is_json_that_any_language_can_send(
     await done(tasks)
     assert sorted(seen) == [("ann", 1), ("bob", 2)]
     assert json.loads(await queue.results.get("foreign") or b"") == {"result": ["bob", 2]}
-    assert await send.job("foreign").result(timeout=30) == ["bob", 2]
+    assert await send.job("foreign").result(timeout=120) == ["bob", 2]
 
 
 async def test_options_give_an_id_a_delay_or_a_time(tasks: TaskQueue) -> None:
@@ -171,7 +171,7 @@ async def test_a_job_that_no_worker_began_with_in_time_has_expired(tasks: TaskQu
     await asyncio.sleep(0.002)
     await done(tasks)
     with pytest.raises(JobExpired, match=job.id):
-        await job.result(timeout=30)
+        await job.result(timeout=120)
 
 
 async def test_equal_calls_have_equal_content_ids(tasks: TaskQueue) -> None:
@@ -222,7 +222,7 @@ async def test_the_name_of_an_argument_may_be_any(tasks: TaskQueue) -> None:
 
     job = await odd.add(1, 2, 3)
     await done(tasks)
-    assert await job.result(timeout=30) == [1, 2, 3, 4]
+    assert await job.result(timeout=120) == [1, 2, 3, 4]
 
 
 async def test_many_calls_of_many_tasks_are_added_together(tasks: TaskQueue) -> None:
@@ -240,8 +240,8 @@ async def test_many_calls_of_many_tasks_are_added_together(tasks: TaskQueue) -> 
     assert all(job.created for job in jobs)
     assert (await tasks.queue.counts())[:3] == (600, 0, 1)
     await done(tasks)
-    assert [await job.result(timeout=30) for job in jobs[:3]] == [0, 2, 4]
-    assert await jobs[600].result(timeout=30) == "HI"
+    assert [await job.result(timeout=120) for job in jobs[:3]] == [0, 2, 4]
+    assert await jobs[600].result(timeout=120) == "HI"
     with pytest.raises(InvalidArgument, match=r"calls of tasks: task\.call"):
         await tasks.add_many([double])  # type: ignore[arg-type] # a mistake of a user
 
@@ -307,7 +307,7 @@ async def test_a_failure_reaches_the_waiter(tasks: TaskQueue) -> None:
         await job.result(timeout=0.01)
     await done(tasks)
     with pytest.raises(JobFailed) as failed:
-        await job.result(timeout=30)
+        await job.result(timeout=120)
     error = failed.value
     assert (error.item_id, error.type, error.message) == (job.id, "ZeroDivisionError", "division by zero")
     assert "return 1 / by" in error.error
@@ -315,7 +315,7 @@ async def test_a_failure_reaches_the_waiter(tasks: TaskQueue) -> None:
     assert (status.state, status.attempt, "ZeroDivisionError" in (status.error or "")) == ("dead", 1, True)
     await tasks.queue.dead_letters.drop(job.id)
     with pytest.raises(JobUnknown):
-        await job.result(timeout=30)
+        await job.result(timeout=120)
     assert (await job.status()).state == "unknown"
 
 
@@ -332,10 +332,10 @@ async def test_a_result_that_cannot_be_written_or_read_is_an_error_of_the_waiter
     assert not any(await queue.counts())
     assert [(await job.status()).state for job in jobs] == ["completed"] * 3
     with pytest.raises(ResultError, match="completed, but the result cannot be written: TypeError: a value"):
-        await jobs[0].result(timeout=30)
+        await jobs[0].result(timeout=120)
     with pytest.raises(ResultError, match="completed, but its result cannot be read: Expected `array`, got"):
-        await jobs[1].result(timeout=30)
-    assert await jobs[2].result(timeout=30) == [1]
+        await jobs[1].result(timeout=120)
+    assert await jobs[2].result(timeout=120) == [1]
 
 
 async def test_an_error_that_another_language_stored_is_a_failure(
@@ -349,12 +349,12 @@ async def test_an_error_that_another_language_stored_is_a_failure(
     lease = await queue.lease(30)
     await queue.complete(lease, result=b'{"error":{"type":"SmtpError","message":"no such user"}}')
     with pytest.raises(JobFailed, match="has failed: SmtpError: no such user"):
-        await job.result(timeout=30)
+        await job.result(timeout=120)
     for wrong in (b"{}", b"nothing", b'{"result":5}'):
         await queue.add_item(Item(b"x", id="wrong"))
         await queue.complete(await queue.lease(30), result=wrong)
         with pytest.raises(ResultError):
-            await send.job("wrong").result(timeout=30)
+            await send.job("wrong").result(timeout=120)
 
 
 async def test_no_result_is_kept_with_keep_result_none(tasks: TaskQueue) -> None:
@@ -378,8 +378,8 @@ async def test_a_batch_may_return_a_tuple(tasks: TaskQueue) -> None:
     jobs = await tasks.add_many([halve.call(0), halve.call(4)])
     await done(tasks)
     with pytest.raises(JobFailed, match="ValueError: none"):
-        await jobs[0].result(timeout=30)
-    assert await jobs[1].result(timeout=30) == 2
+        await jobs[0].result(timeout=120)
+    assert await jobs[1].result(timeout=120) == 2
 
 
 async def test_an_item_that_is_no_task_is_a_dead_letter(tasks: TaskQueue, queue: AsyncWorkQueue) -> None:

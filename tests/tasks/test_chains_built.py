@@ -1,11 +1,13 @@
-"""Chains and groups as they are built: the plan that a flow run carries, and what is refused. No server."""
+"""Chains and groups as they are built, and what is refused, without a server. One concept."""
 
 from __future__ import annotations
 
 import json
+import pickle
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import pytest
 
@@ -15,9 +17,12 @@ from leasehold import (
     FanOut,
     InvalidArgument,
     InvalidCall,
+    InvalidFanOut,
     InvalidFlow,
+    InvalidTask,
     Next,
     TaskQueue,
+    call_sync,
     fan_out,
     group,
 )
@@ -26,6 +31,11 @@ if TYPE_CHECKING:
     from leasehold.queue.plan import Plan
 
 tasks = TaskQueue.from_url("redis://localhost:1", "home", clock=lambda: 1000.0)
+
+
+def union_of(kind: Any) -> str:
+    """Return how Python writes a type or text: as `Union[int, str]` before 3.14."""
+    return repr(Union[kind, str]).replace("typing.", "")  # noqa: UP007 - as the source makes it
 
 
 @tasks.task
@@ -78,6 +88,10 @@ async def untyped(number):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN2
     return number
 
 
+@tasks.task
+async def nothing() -> None: ...
+
+
 NOTHING: list[Call[int]] = []
 
 
@@ -126,8 +140,17 @@ def test_the_calls_of_a_group_are_children_of_a_stage_without_an_item() -> None:
     assert (plan.stages[0].queue, plan.stages[0].policy, plan.result) == ("", "settled", "sum_all")
 
 
-def test_a_group_may_follow_a_call_and_has_no_result_of_it() -> None:
-    plan = two.call(1).then(group([one.call(1), one.call(2)])).then(total).plan()
+def test_a_group_may_follow_a_call_if_its_result_is_dropped_openly() -> None:
+    calls = group([one.call(1), one.call(2)])
+    for before in (two.call(1), split.call(1), two.call(1).then(one.call(2)), untyped.call(1)):
+        with pytest.raises(InvalidCall, match=r"would be dropped\. To pass it to each .* fan_out"):
+            before.then(calls)  # type: ignore[call-overload]
+        with pytest.raises(InvalidCall, match="would be dropped"):
+            before.then(calls, drop_result=False)  # type: ignore[call-overload]
+    with pytest.raises(InvalidArgument, match="further arguments"):
+        two.call(1).then(calls, 5, drop_result=True)  # type: ignore[call-overload]
+    assert len(nothing.call().then(calls).plan().stages) == 2
+    plan = two.call(1).then(calls, drop_result=True).then(total).plan()
     assert stages_of(plan) == {
         "two": ((), call_of("two", {"number": 1}, at=AT)),
         "group": (("two",), [call_of("one", {"number": 1}), call_of("one", {"number": 2})]),
@@ -268,10 +291,15 @@ def test_what_does_not_fit_is_refused_when_the_chain_is_built() -> None:
         (one.call(1).then(two), one, "'number' takes int", "str"),
         (group([one.call(1)]), one, "'number' takes int", "list[int]"),
         (group([two.call(1).then(two.call(2))]), add_up, "'numbers' takes list[int]", "list[str]"),
-        (group([one.call(1), two.call(2)]), add_up, "'numbers' takes list[int]", "list[Union[int, str]]"),
+        (group([one.call(1), two.call(2)]), add_up, "'numbers' takes list[int]", f"list[{union_of(int)}]"),
         (group([group([one.call(1)])]), add_up, "'numbers' takes list[int]", "list[list[int]]"),
         (group(NOTHING), one, "'number' takes int", "list[Any]"),
-        (one.call(1).then(group([two.call(1)])), add_up, "'numbers' takes list[int]", "list[str]"),
+        (
+            one.call(1).then(group([two.call(1)]), drop_result=True),
+            add_up,
+            "'numbers' takes list[int]",
+            "list[str]",
+        ),
         (split.call(1), one, "'number' takes int", "list[int]"),
         (halves.call(1), halves, "'numbers' takes int", "float"),
     ],
@@ -297,7 +325,7 @@ def test_what_is_not_annotated_fits_everything() -> None:
     ]
     for chain in chains:
         chain.plan().check()
-    with pytest.raises(InvalidCall, match=r"list\[Union\[Any, str\]\]"):
+    with pytest.raises(InvalidCall, match=re.escape(f"list[{union_of(Any)}]")):
         group([untyped.call(1), two.call(1)]).then(add_up)
 
 
@@ -337,15 +365,44 @@ def test_a_function_fans_out_to_calls_of_any_tasks() -> None:
     assert data_of(fanned.children[0]) == call_of("one", {"number": 1}, at=AT)
     assert fanned.join == "n:1"
     assert replace(fanned, join="all").join == "all"
-    assert fan_out(NOTHING).children == ()
+    assert [*fan_out(NOTHING).children] == []
 
 
 def test_children_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InvalidArgument, match="a chain can be no child"):
+    with pytest.raises(InvalidFanOut, match="a chain can be no child"):
         fan_out([one.call(1).then(one)])  # type: ignore[arg-type]
-    with pytest.raises(InvalidCall, match="a child does not expire"):
+    with pytest.raises(InvalidFanOut, match="nor a group"):
+        fan_out([one.call(1), group([one.call(1)])])  # type: ignore[arg-type]
+    with pytest.raises(InvalidFanOut, match="a child does not expire"):
         fan_out([one.options(expires_in=5).call(1)])
-    with pytest.raises(InvalidCall, match="the id of its run"):
+    with pytest.raises(InvalidFanOut, match="the id of its run"):
         fan_out([one.options(id="x").call(1)])
-    with pytest.raises(InvalidArgument, match="at most the number"):
+    with pytest.raises(InvalidFanOut, match="returns a Next"):
+        fan_out([choose.call(1)])
+    with pytest.raises(InvalidFanOut, match="at most the number"):
         fan_out([one.call(1)], join=AtLeast(2))
+    with pytest.raises(InvalidFanOut, match="another iterable, of calls"):
+        fan_out(one.call(1))  # type: ignore[call-overload]
+    with pytest.raises(InvalidCall, match="number is missing"):
+        fan_out(one.call() for _ in range(1))  # type: ignore[call-arg, arg-type]
+
+
+def test_children_are_written_when_they_are_read() -> None:
+    fanned = fan_out([one.call(number) for number in range(3)])
+    assert [data_of(child)["args"]["number"] for child in fanned.children[1:]] == [1, 2]
+    there = pickle.loads(pickle.dumps(fanned))  # noqa: S301 - its own text
+    assert [*there.children] == [*fanned.children]
+
+
+def test_what_only_stages_return_is_not_added_as_a_plain_item() -> None:
+    for task, text in ((split, "it fans out"), (choose, "it returns a Next")):
+        with pytest.raises(InvalidCall, match=text):
+            task.call(1).item()
+        with pytest.raises(InvalidCall, match=text):
+            call_sync(tasks.add_many, [one.call(1), task.call(1)])
+        with pytest.raises(InvalidTask, match="let a task with this schedule start a flow run"):
+            tasks.task(name="scheduled", every=60)(task.function)
+    with pytest.raises(InvalidCall, match="it returns a Next"):
+        call_sync(choose.add, 1)
+    with pytest.raises(InvalidCall, match="the id of its run"):
+        call_sync(split.options(id="x").add, 1)

@@ -12,7 +12,9 @@ from leasehold import (
     FanOut,
     FlowCancelled,
     FlowFailed,
-    JobFailed,
+    InvalidCall,
+    Item,
+    ItemFailed,
     Next,
     Reject,
     RunGone,
@@ -104,9 +106,9 @@ def start(
 async def test_all_must_succeed(tasks: TaskQueue, part: Part, start: Callable[..., Any]) -> None:
     good, bad = await start(1, 2, join="all"), await start(3, -4, 5, join="all")
     async with working(new_worker(tasks)):
-        assert await good.result(timeout=30) == "[1, 2]"
+        assert await good.result(timeout=120) == "[1, 2]"
         with pytest.raises(FlowFailed, match="-4 is negative") as failed:
-            await bad.result(timeout=30)
+            await bad.result(timeout=120)
     assert failed.value.stage.startswith(("group/1", "part-2", "split/1"))
     assert sorted(part.ran) == [-4, 1, 2, 3, 5]
 
@@ -114,15 +116,15 @@ async def test_all_must_succeed(tasks: TaskQueue, part: Part, start: Callable[..
 async def test_going_on_with_those_that_succeeded(tasks: TaskQueue, start: Callable[..., Any]) -> None:
     runs = [await start(3, -4, 5, join="settled"), await start(-1, join="settled")]
     async with working(new_worker(tasks)):
-        assert await runs[0].result(timeout=30) == "[3, 5]"
-        assert await runs[1].result(timeout=30) == "[]"
+        assert await runs[0].result(timeout=120) == "[3, 5]"
+        assert await runs[1].result(timeout=120) == "[]"
 
 
 async def test_failing_at_once(tasks: TaskQueue, part: Part, start: Callable[..., Any]) -> None:
     run = await start(100, -4, 101, join="fail")
     async with working(new_worker(tasks)):
         with pytest.raises(FlowFailed, match="-4 is negative"):
-            await run.result(timeout=30)
+            await run.result(timeout=120)
         assert part.ended == []
         part.may_end.set()
         await eventually("the others have run on", lambda: sorted(part.ended) == [100, 101])
@@ -134,7 +136,7 @@ async def test_failing_fast_cancels_the_rest(tasks: TaskQueue, part: Part, start
     worker = new_worker(tasks)
     async with working(worker):
         with pytest.raises(FlowFailed, match="-4 is negative"):
-            await run.result(timeout=30)
+            await run.result(timeout=120)
         await eventually("nothing runs", lambda: not worker.health().running)
     assert part.ended == []
     assert (await tasks.queue.counts()).total == 0
@@ -146,9 +148,9 @@ async def test_as_soon_as_some_have_succeeded(
     runs = [await start(1, 100, -4, 2, join=AtLeast(2)), await start(7, -8, -9, join=AtLeast(2))]
     worker = new_worker(tasks)
     async with working(worker):
-        assert await runs[0].result(timeout=30) == "[1, 2]"
+        assert await runs[0].result(timeout=120) == "[1, 2]"
         with pytest.raises(FlowFailed):
-            await runs[1].result(timeout=30)
+            await runs[1].result(timeout=120)
         await eventually("the rest was cancelled", lambda: not worker.health().running)
     assert 100 not in part.ended
     assert (await tasks.queue.counts()).total == 0
@@ -169,10 +171,10 @@ async def test_a_group_in_a_group_fails_for_itself(
     failing = group([group(chains), group(part.calls(4, -5)), part.task.call(9)], join="settled")
     left_out = [await failing.then(shown).add(), await failing.add()]
     async with working(new_worker(tasks)):
-        assert [await run.result(timeout=30) for run in left_out] == ["[9]", [9]]
-        assert await runs[0].result(timeout=30) == "[[1, 3], [4]]"
-        assert await runs[1].result(timeout=30) == "['[8]']"
-        assert await runs[2].result(timeout=30) == [[1, 3], [4]]
+        assert [await run.result(timeout=120) for run in left_out] == ["[9]", [9]]
+        assert await runs[0].result(timeout=120) == "[[1, 3], [4]]"
+        assert await runs[1].result(timeout=120) == "['[8]']"
+        assert await runs[2].result(timeout=120) == [[1, 3], [4]]
 
 
 async def test_what_a_stage_returns_must_fit(tasks: TaskQueue, part: Part) -> None:
@@ -205,15 +207,22 @@ async def test_what_a_stage_returns_must_fit(tasks: TaskQueue, part: Part) -> No
         "not_json": await not_json.call(1).chain().add(),
         "takes_text": await untyped.call(1).then(takes_text).add(),
     }
-    jobs = [await split.add(1), await select.add(1)]
+    with pytest.raises(InvalidCall, match="nothing follows a plain item"):
+        await select.add(1)
+    # As a program in another language adds them.
+    plain = [Item(b'{"task":"%b","args":{"number":1}}' % name) for name in (b"split", b"select")]
+    await tasks.queue.add_items(plain)
     async with working(new_worker(tasks)):
         for name, run in runs.items():
             with pytest.raises(FlowFailed) as failed:
-                await run.result(timeout=30)
+                await run.result(timeout=120)
             assert failed.value.stage == name
-        for job in jobs:
-            with pytest.raises(JobFailed, match="stage"):
-                await job.result(timeout=30)
+        for item in plain:
+            with pytest.raises(ItemFailed, match="it is no stage of a flow run"):
+                await tasks.queue.results.wait(item.id, timeout=120)
+    letters = await tasks.queue.dead_letters.list()
+    assert {letter.attempt for letter in letters} == {1}
+    assert len(letters) == 5
 
 
 async def test_an_unknown_task_waits_for_a_worker_that_knows_it(redis_url: str, name: str) -> None:
@@ -230,7 +239,7 @@ async def test_an_unknown_task_waits_for_a_worker_that_knows_it(redis_url: str, 
         async with working(new_worker(old)):
             await counted(tasks.queue, "it is released for later", lambda counts: counts.scheduled == 1)
         async with working(new_worker(tasks)):
-            assert await run.result(timeout=30) == 4
+            assert await run.result(timeout=120) == 4
 
 
 async def test_a_failed_run_goes_on_where_it_failed(tasks: TaskQueue) -> None:
@@ -252,13 +261,13 @@ async def test_a_failed_run_goes_on_where_it_failed(tasks: TaskQueue) -> None:
     run = await chain.add()
     async with working(new_worker(tasks)):
         with pytest.raises(FlowFailed) as failed:
-            await run.result(timeout=30)
+            await run.result(timeout=120)
         assert (failed.value.stage, failed.value.type) == ("second", "ValueError")
         assert "not yet" in failed.value.message
         assert await run.status() == "failed"
         broken.clear()
         assert await run.retry()
-        assert await run.result(timeout=30) == 2
+        assert await run.result(timeout=120) == 2
         assert not await run.retry()
     assert ran == ["first", "second", "second", "second", "second", "first"]
     assert (await tasks.queue.counts()).dead == 0
@@ -272,7 +281,7 @@ async def test_a_run_is_cancelled(tasks: TaskQueue, part: Part) -> None:
         assert await run.status() == "active"
         assert await run.cancel()
         with pytest.raises(FlowCancelled):
-            await run.result(timeout=30)
+            await run.result(timeout=120)
         await eventually("nothing runs", lambda: not worker.health().running)
         assert not await run.cancel()
     assert (await run.status(), part.ended) == ("cancelled", [])
@@ -284,7 +293,7 @@ async def test_runs_that_are_not_there(tasks: TaskQueue, part: Part) -> None:
     chain = part.task.call(1).then(part.task)
     run = chain.flow_run("none")
     with pytest.raises(RunGone):
-        await run.result(timeout=30)
+        await run.result(timeout=120)
     for call in (run.view, run.cancel, run.retry):
         with pytest.raises(RunGone):
             await call()
@@ -316,7 +325,7 @@ async def test_a_caller_that_waits_gets_the_end_of_a_run_that_is_not_kept(
         return number + 1
 
     run = await group([work.call(1), work.call(2)]).add(id="r", keep=0)
-    waiting = [asyncio.create_task(one) for one in (run.result(timeout=20), run.result(timeout=20))]
+    waiting = [asyncio.create_task(one) for one in (run.result(timeout=120), run.result(timeout=120))]
 
     async def is_noted() -> bool:
         return int(await read_key(tasks.queue, b"HLEN", f"{tasks.queue.name}:watchers".encode())) == 1
@@ -345,6 +354,6 @@ async def test_children_that_return_another_type_than_declared_fail_the_stage(ta
     message = r"ResultMismatch.*its child 'word' returns str, and 'numbers' declares the results list\[int\]"
     async with working(new_worker(tasks)):
         with pytest.raises(FlowFailed, match=message):
-            await run.result(timeout=30)
+            await run.result(timeout=120)
     assert (await run.view()).stages.keys() == {"numbers"}
     assert await tasks.queue.runs.delete(run.id)  # with its dead letter

@@ -36,7 +36,7 @@ async def test_no_more_calls_run_at_once_than_the_task_permits(tasks: TaskQueue)
     async with asyncio.TaskGroup() as group:
         for worker in (first, second):
             group.create_task(worker.run())
-        assert [await job.result(timeout=30) for job in jobs[:12]] == [*range(12)]
+        assert [await job.result(timeout=120) for job in jobs[:12]] == [*range(12)]
         first.stop()
         second.stop()
     assert most == 2

@@ -31,7 +31,7 @@ async def test_task_queues_on_one_queue_run_each_other_s_items(
         worker = new_worker(tasks, others)
         await worker.drain()
         assert "does not know" not in caplog.text
-        assert [await job.result(timeout=30) for job in jobs[:4]] == [0, 0, 1, -1]
+        assert [await job.result(timeout=120) for job in jobs[:4]] == [0, 0, 1, -1]
 
         others.task(name="one")(plain)
         with pytest.raises(InvalidArgument, match="name that no other handler"):

@@ -12,7 +12,6 @@ TYPED = Path(__file__).parent / "typed.py"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_pyright_sees_the_types_of_tasks() -> None:
     checked = subprocess.run(
         [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, TYPED],

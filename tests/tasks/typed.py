@@ -114,9 +114,14 @@ async def select(number: int) -> Next[int]:
     return Next(number, "plain")
 
 
+@tasks.task
+async def untyped(number: int) -> Any:
+    return number
+
+
 async def results() -> None:
     assert_type(await send.add("ann"), Job[Receipt])
-    assert_type(await (await send.add("ann", subject="x")).result(timeout=5), Receipt)
+    assert_type(await (await send.add("ann", subject="x")).result(timeout=120), Receipt)
     assert_type(await send.options(id="m1", delay=60).add("ann"), Job[Receipt])
     assert_type(send.call("ann"), Call[Receipt])
     assert_type(send.job("m1"), Job[Receipt])
@@ -167,7 +172,7 @@ async def chains() -> None:
     assert_type(send.call("ann").then(plain.call(5)), Chain[int])
     assert_type(send_all.call("ann").then(describe), Chain[str])
     assert_type(await plain.call(1).then(describe).add(), FlowRun[str])
-    assert_type(await (await plain.call(1).then(describe).add(id="7", keep=60)).result(timeout=5), str)
+    assert_type(await (await plain.call(1).then(describe).add(id="7", keep=60)).result(timeout=120), str)
     assert_type(plain.call(1).then(describe).flow_run("7"), FlowRun[str])
     assert_type(plain.call(1).chain(), Chain[int])
 
@@ -180,8 +185,9 @@ async def groups() -> None:
     assert_type(group([plain.call(1).then(is_odd), is_odd.call(1)], join="settled"), Group[bool])
     assert_type(group([calls, calls]), Group[list[int]])
     assert_type(group(plain.call(one) for one in range(3)).then(add_up, start=1), Chain[int])
-    assert_type(plain.call(1).then(calls), Chain[list[int]])
-    assert_type(plain.call(1).then(calls).then(add_up), Chain[int])
+    assert_type(plain.call(1).then(calls, drop_result=True), Chain[list[int]])
+    assert_type(plain.call(1).then(calls, drop_result=True).then(add_up), Chain[int])
+    assert_type(send_all.call("ann").then(calls).then(add_up), Chain[int])
     group([plain.call(1), send.call("ann")])
 
 
@@ -189,6 +195,13 @@ async def fan_outs() -> None:
     assert_type(split.call(3).then(add_up), Chain[int])
     assert_type(plain.call(3).then(split).then(add_up), Chain[int])
     assert_type(await split.call(3).chain().add(), FlowRun[list[int]])
+    assert_type(await split.call(3).add(), FlowRun[list[int]])
+    assert_type(await split.add(3), FlowRun[list[int]])
+    assert_type(await split.options(priority=2).add(3), FlowRun[list[int]])
+    assert_type(await (await split.add(3)).result(timeout=120), list[int])
+    assert_type(await split_twice.add(3), FlowRun[list[list[int]]])
+    assert_type(await untyped.add(3), Job[Any])
+    assert_type(await untyped.call(3).add(), Job[Any])
     assert_type(split.call(3).chain().flow_run("7"), FlowRun[list[int]])
     assert_type(group([split.call(1), split.call(2)]), Group[list[int]])
     assert_type(await split_twice.call(3).chain().add(), FlowRun[list[list[int]]])
@@ -203,6 +216,7 @@ async def mistakes_in_chains() -> None:
     plain.call(1).then(resize, width=5)  # type: ignore[call-overload]
     plain.call(1).then(describe).then(add_up)  # type: ignore[call-overload]
     plain.call(1).then(describe("x"))  # type: ignore[call-overload]
+    plain.call(1).then(group([plain.call(1)]))  # type: ignore[call-overload]
     group([plain.call(1)]).then(plain)  # type: ignore[call-overload]
     group([describe.call(1)]).then(add_up)  # type: ignore[call-overload]
     group([plain])  # type: ignore[arg-type]
@@ -210,6 +224,7 @@ async def mistakes_in_chains() -> None:
     split.call(1).then(plain)  # type: ignore[call-overload]
     fan_out([plain.call(1).then(plain)])  # type: ignore[arg-type]
     select.call(1).then(plain)  # type: ignore[call-overload]
+    await split.add("3")  # type: ignore[call-overload]
     run: FlowRun[str] = await plain.call(1).chain().add()  # type: ignore[assignment]
     await run.result()
 

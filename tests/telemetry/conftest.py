@@ -9,12 +9,11 @@ import pytest
 from leasehold import telemetry
 from tests.queue.fixtures import admin, make_queue, own, queue, tidy
 from tests.telemetry.recorded import Recorded
-from tests.worker.processes import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["admin", "make_queue", "own", "processes", "queue", "recorded", "switched_off", "tidy"]
+__all__ = ["admin", "make_queue", "own", "queue", "recorded", "switched_off", "tidy"]
 
 
 @pytest.fixture(autouse=True)

@@ -202,3 +202,18 @@ def test_classes_of_errors_are_bounded(recorded: Recorded) -> None:
     names = {known.error_type(error) for error in errors}
     assert len(names) == meters.MAX_ERROR_TYPES + 1
     assert "_OTHER" in names
+
+
+def test_queues_are_bounded(recorded: Recorded, caplog: pytest.LogCaptureFixture) -> None:
+    known = meters.meters_of(recorded.meter_provider, "leasehold", "1")
+    for number in range(1_000):
+        for outcome in ("completed", "failed"):
+            known.ran(f"q{number}", "t", (outcome,), None, 0.1, 0.0)
+        known.sent[meters.Kind(f"q{number}", "add")].count += 1
+    limits = {PROCESSED: meters.MAX_QUEUES, SENT: meters.MAX_QUEUES, RUNS: meters.MAX_QUEUES_TIMED}
+    for metric, queues in limits.items():
+        assert len({dict(point)["queue"] for point in recorded.points(metric)}) == queues + 1
+    assert (recorded.count(PROCESSED), recorded.count(SENT)) == (2_000, 1_000)
+    assert recorded.count(PROCESSED, queue="_OTHER") == 2 * (1_000 - meters.MAX_QUEUES)
+    [warning] = caplog.messages
+    assert "the first 500 queues" in warning

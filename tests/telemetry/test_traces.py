@@ -1,4 +1,4 @@
-"""Runs are linked to their producers, whichever way an item takes; data and plain queues stay as they are."""
+"""Runs are linked to what led to them, whichever way an item takes. One concept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,18 @@ from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
-from leasehold import Item, RetryPolicy, TaskQueue, call_sync, group, lease_from, telemetry
+from leasehold import (
+    FanOut,
+    Flow,
+    Item,
+    RetryPolicy,
+    TaskQueue,
+    call_sync,
+    fan_out,
+    group,
+    lease_from,
+    telemetry,
+)
 from leasehold.telemetry import spans
 from leasehold.worker import Reject, Snooze
 from tests.eventually import eventually
@@ -46,7 +57,63 @@ class Unreadable(Exception):
         raise RuntimeError("no text")
 
 
-async def test_each_stage_is_linked_to_the_call_that_started_its_run(
+async def test_each_stage_is_linked_to_those_that_led_to_it(
+    redis_url: str, name: str, recorded: Recorded
+) -> None:
+    async with TaskQueue.from_url(redis_url, name) as tasks:
+
+        @tasks.task
+        async def check(number: int) -> int:
+            return number
+
+        @tasks.task
+        async def rewards(number: int) -> FanOut[int]:
+            return fan_out([check.call(one) for one in range(number)])
+
+        @tasks.task(retry=RetryPolicy(attempts=1))
+        async def fails(number: int) -> int:
+            raise ValueError(number)
+
+        @tasks.task
+        async def end(left: int, given: list[int] | None = None) -> int:
+            return left if given is None else len(given)
+
+        flow = Flow("access", tasks, attributes={"number": int})
+        first = flow.stage(check)
+        left = flow.stage(check, name="left", after=first)
+        given = flow.stage(rewards, name="given", after=first)
+        broken = flow.stage(fails, name="broken", after=first)
+        last = flow.stage(end, after=[left, given, broken], join="settled", takes={"left": "number"})
+        flow.stage(check, name="after", after=last, takes={"number": last})
+        run = await flow.start(id="7", number=20)
+        many = await rewards.add(100)
+        async with working(new_worker(tasks)):
+            assert await run.result(timeout=120) == 20
+            await many.result(timeout=120)
+    start = recorded.producers[0]
+    spans_of = {str((one.attributes or {})["messaging.message.id"]): one for one in recorded.runs}
+    places = {path: place_of(one) for path, one in spans_of.items()}
+
+    def led_to(path: str) -> set[object]:
+        return {*links_of(spans_of[path])}
+
+    assert led_to("7/check") == {place_of(start)}
+    for path in ("7/left", "7/given", "7/broken"):
+        assert led_to(path) == {places["7/check"]}
+    for number in range(20):
+        assert led_to(f"7/given/{number}") == {places["7/given"]}
+    children = {places[f"7/given/{number}"] for number in range(20)}
+    joined = led_to("7/end")
+    assert joined >= {places["7/left"], places["7/broken"]}
+    assert len(joined) == 10, "those of the last 8 children are kept"
+    assert joined - {places["7/left"], places["7/broken"]} < children
+    assert led_to("7/after") == {places["7/end"]}
+    # Most are added by later steps than the one that has fanned out.
+    for number in range(100):
+        assert led_to(f"{many.id}/rewards/{number}") == {places[f"{many.id}/rewards"]}
+
+
+async def test_the_first_stages_are_linked_to_the_call_that_started_the_run(
     queue: AsyncWorkQueue, redis_url: str, name: str, recorded: Recorded
 ) -> None:
     async with TaskQueue.from_url(redis_url, name) as tasks:
@@ -57,10 +124,12 @@ async def test_each_stage_is_linked_to_the_call_that_started_its_run(
 
         run = await group([same.call(1).then(same), same.call(2)]).add(id="7", correlation="c")
         async with working(new_worker(tasks)):
-            assert await run.result(timeout=30) == [1, 2]
+            assert await run.result(timeout=120) == [1, 2]
     (producer,) = recorded.producers
     assert producer.name == f"add {queue.name}"
-    assert [links_of(one) for one in recorded.runs] == [[place_of(producer)]] * 3
+    second = next(one for one in recorded.runs if (one.attributes or {})["leasehold.stage"] == "same-2")
+    for one in recorded.runs:
+        assert (links_of(one) == [place_of(producer)]) is (one is not second)
     for one in recorded.runs:
         attributes = one.attributes or {}
         assert (attributes["leasehold.flow"], attributes["leasehold.flow_run"]) == ("", "7")
@@ -170,7 +239,7 @@ async def test_an_item_that_a_worker_waits_for_is_delivered_with_its_trace(
         await pushed.psubscribe(f"{name}:push:*")
         await queue.add_item(Item(b"data" * 10, id="a;b c"))
         await finished(queue)
-        messages = [await pushed.get_message(timeout=20) for _ in range(2)]
+        messages = [await pushed.get_message(timeout=120) for _ in range(2)]
     delivered = [one for one in messages if one and one["type"] == "pmessage"]
     (producer,), (run,) = recorded.producers, recorded.runs
     assert links_of(run) == [place_of(producer)]
@@ -234,7 +303,6 @@ async def test_a_batch_has_a_link_for_each_of_its_items(queue: AsyncWorkQueue, r
     assert (run.attributes or {})["messaging.batch.message_count"] == 3
 
 
-@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("run_in", ["thread", "process"])
 async def test_spans_in_threads_and_processes_are_children_of_the_run(
     queue: AsyncWorkQueue, recorded: Recorded, run_in: str

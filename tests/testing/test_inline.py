@@ -79,12 +79,12 @@ async def double(numbers: list[int]) -> list[int | Exception]:
 @tasks.task
 async def send_all(to: list[str]) -> list[Receipt]:
     jobs = await tasks.add_many([send_mail.call(one) for one in to])
-    return [await job.result(timeout=30) for job in jobs]
+    return [await job.result(timeout=120) for job in jobs]
 
 
 @others.task
 async def send_from_elsewhere(to: str) -> int:
-    return (await (await send_mail.add(to)).result(timeout=30)).number
+    return (await (await send_mail.add(to)).result(timeout=120)).number
 
 
 in_a_process = tasks.task(run_in="process")(process_id)
@@ -99,7 +99,7 @@ async def test_adding_a_task_runs_it_and_the_result_is_typed(leasehold_inline: I
     inline = leasehold_inline(tasks, provide={"smtp": smtp})
     job = await send_mail.add("ann")
     assert smtp.sent == ["ann"]
-    assert await job.result(timeout=30) == Receipt(1, "ann")
+    assert await job.result(timeout=120) == Receipt(1, "ann")
     (run,) = inline.runs
     assert (run.task, run.id, run.attempt, run.returned) == ("send_mail", job.id, 1, Receipt(1, "ann"))
     await assert_empty(tasks.queue)
@@ -113,7 +113,7 @@ async def test_retries_run_at_once_and_each_attempt_is_seen(leasehold_inline: In
         ("send_mail", 2, "Refused"),
         ("send_mail", 3, None),
     ]
-    assert (await job.result(timeout=30)).to == "ann"
+    assert (await job.result(timeout=120)).to == "ann"
 
 
 async def test_the_error_of_the_last_attempt_is_raised_where_the_task_was_added(
@@ -132,7 +132,7 @@ async def test_errors_can_stay_with_the_job_as_in_production(leasehold_inline: I
     inline = leasehold_inline(tasks, provide={"smtp": Smtp(refuses=3)}, raise_errors=False)
     job = await send_mail.add("ann")
     with pytest.raises(JobFailed, match="Refused: ann"):
-        await job.result(timeout=30)
+        await job.result(timeout=120)
     assert [run.attempt for run in inline.runs] == [1, 2, 3]
 
 
@@ -145,10 +145,10 @@ async def test_several_errors_are_raised_as_a_group(leasehold_inline: Inline) ->
 
 async def test_tasks_that_tasks_add_run_as_well(leasehold_inline: Inline) -> None:
     inline = leasehold_inline(tasks, others, provide={"smtp": Smtp(refuses=1)})
-    receipts = await (await send_all.add(["ann", "bob"])).result(timeout=30)
+    receipts = await (await send_all.add(["ann", "bob"])).result(timeout=120)
     assert [receipt.to for receipt in receipts] == ["ann", "bob"]
     assert sorted(run.task for run in inline.runs) == ["send_all"] + ["send_mail"] * 3
-    assert await (await send_from_elsewhere.add("eve")).result(timeout=30) == 3
+    assert await (await send_from_elsewhere.add("eve")).result(timeout=120) == 3
 
 
 @tasks.task
@@ -194,7 +194,7 @@ async def test_batches_threads_and_processes_run_in_the_test(leasehold_inline: I
     assert [str(run.error) for run in inline.runs if run.error][-1:] == ["zero"]
     await thread.add()
     assert inline.runs[-1].returned != threading.get_ident()
-    assert await (await in_a_process.add()).result(timeout=30) == os.getpid()
+    assert await (await in_a_process.add()).result(timeout=120) == os.getpid()
 
 
 async def test_delays_of_the_program_wait_for_the_clock(
@@ -206,7 +206,7 @@ async def test_delays_of_the_program_wait_for_the_clock(
     assert inline.runs == []
     leasehold_clock.advance(60)
     await inline.run()
-    assert (await job.result(timeout=30)).to == "ann"
+    assert (await job.result(timeout=120)).to == "ann"
 
 
 async def test_many_callers_at_once(leasehold_inline: Inline) -> None:

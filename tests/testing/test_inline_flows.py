@@ -81,6 +81,6 @@ async def test_a_worker_like_that_of_a_program_runs_its_chains(leasehold_worker:
     chain = look_up.call("a").then(total_of)
     run = await chain.add(id="7")
     await worker.drain()
-    assert await run.result(timeout=30) == 1
+    assert await run.result(timeout=120) == 1
     assert [view.id for view in await tasks.queue.runs.list() if view is not None] == ["7"]
     assert not await run.cancel()

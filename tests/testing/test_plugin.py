@@ -169,6 +169,40 @@ def test_a_given_server_is_used_and_no_key_is_left(
         assert {*client.scan_iter()} == before
 
 
+INLINE = """
+import pytest
+from leasehold import TaskQueue
+
+tasks = TaskQueue.from_url("{url}", "{name}")
+
+
+@tasks.task
+async def send(to: str) -> None: ...
+
+
+@pytest.mark.asyncio
+async def test_that_calls_it(leasehold_inline):
+    inline = leasehold_inline(tasks)
+    await send.add("ann")
+    assert len(inline.runs) == 1
+
+
+@pytest.mark.asyncio
+async def test_that_does_not_call_it(leasehold_inline):
+    pass
+"""
+
+
+def test_a_test_that_does_not_call_the_inline_fixture_fails(
+    project: pytest.Pytester, redis_url: str, name: str
+) -> None:
+    project.makepyfile(INLINE.format(url=redis_url, name=name))
+    run = run_in_process(project)
+    run.assert_outcomes(passed=2, errors=1)
+    assert "Call leasehold_inline(tasks) with its task queues." in run.stdout.str()
+    assert "ERROR at teardown of test_that_does_not_call_it" in run.stdout.str()
+
+
 NOT_USED = """
 import sys
 

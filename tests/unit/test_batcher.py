@@ -39,6 +39,7 @@ class Server:
         self._replies: list[OnReply] = []
         self._answered = 0
         self.refusal: Exception | None = None
+        self.reply_timeout = 3600.0
 
     def send(
         self, script: BoundScript, rest: Iterable[bytes], on_reply: OnReply, /, **_: bytes | int
@@ -163,7 +164,7 @@ async def test_a_batcher_goes_on_after_sending_has_failed(server: Server, error:
     server.refusal = error
     for _ in range(3):
         calls = [call(batcher, b"%d" % n) for n in range(10)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             for answer in await asyncio.gather(*calls, return_exceptions=True):
                 assert type(answer) is type(error)
             await batcher.drained()
@@ -346,3 +347,46 @@ async def test_many_callers_get_their_own_answers_in_order(
 def test_the_history_knows_what_each_batched_script_does() -> None:
     assert set(BATCHED) <= set(load())
     assert set(BATCHED.values()) <= set(KINDS), "declare the new effect in Kind, testing/history/events.py"
+
+
+async def test_calls_end_together_when_the_server_answers_nothing(server: Server, batcher: Batcher) -> None:
+    """All that were made before it was last known to answer nothing for the reply timeout, and no others."""
+    first = await occupy(server, batcher)
+    old = [call(batcher, b"x", size=500) for _ in range(8)]  # more than may wait: 2000 bytes
+    await turn()
+    server.reply_timeout = 0.0  # from now on, each call has waited for long enough
+    server.fail(ConnectionLost("silent", maybe_applied=True))
+    await turn()
+    ended = await asyncio.gather(first, *old, return_exceptions=True)
+    lost = [error.maybe_applied for error in ended if isinstance(error, ConnectionLost)]
+    assert lost == [True] + [False] * 8
+    assert server.trips == [[b"first"]]
+
+
+async def test_calls_that_were_made_later_are_sent_after_a_trip_is_lost(
+    server: Server, batcher: Batcher
+) -> None:
+    first = await occupy(server, batcher)
+    second = call(batcher, b"x")
+    await turn()
+    server.fail(ConnectionLost("cut", maybe_applied=True))
+    await turn()
+    server.answer()
+    assert await second == [b"X"]
+    with pytest.raises(ConnectionLost):
+        await first
+
+
+@pytest.mark.parametrize("error", [None, LeaseholdError("no")])
+async def test_calls_go_on_waiting_while_the_server_answers(
+    server: Server, batcher: Batcher, error: Exception | None
+) -> None:
+    server.reply_timeout = 0.0
+    first = await occupy(server, batcher)
+    second = call(batcher, b"x")
+    await turn()
+    server.answer() if error is None else server.fail(error)
+    await turn()
+    server.answer()
+    assert await second == [b"X"]
+    await asyncio.gather(first, return_exceptions=True)

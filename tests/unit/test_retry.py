@@ -107,4 +107,10 @@ def test_only_errors_of_a_server_that_may_come_back_are_transient() -> None:
     transient = {
         kind.__name__ for kind in classes if issubclass(kind, errors.LeaseholdError) and kind.transient
     }
-    assert transient == {"ConnectionLost", "ServerBusy", "ServerOutOfMemory", "ServerReadOnly"}
+    assert transient == {
+        "ConnectionLost",
+        "ProcessOutOfMemory",
+        "ServerBusy",
+        "ServerOutOfMemory",
+        "ServerReadOnly",
+    }

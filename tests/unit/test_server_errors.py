@@ -41,6 +41,9 @@ TABLE: list[tuple[str, type[errors.LeaseholdError]]] = [
     # Redis 6.2 wraps the errors of commands in scripts.
     ("ERR Error running script (call to f_abc): @user_script:12: WRONGTYPE Operation", errors.WrongKeyType),
     ("ERR Error running script (call to f_abc): @user_script:7: OOM command", errors.ServerOutOfMemory),
+    ("ERR Error running script, not enough memory", errors.ServerOutOfMemory),
+    ("ERR Error running script (call to f_abc): not enough memory", errors.ServerOutOfMemory),
+    ("ERR This instance has cluster support disabled", errors.ServerRefused),
     ("ERR Error running script (call to f_abc): @user_script:7: -READONLY You", errors.ServerReadOnly),
 ]
 

@@ -6,8 +6,11 @@ import pickle
 import traceback
 
 import pytest
+from redis.asyncio import RedisCluster
+from redis.asyncio.connection import SSLConnection
 
 from leasehold import AsyncWorkQueue, InvalidArgument, TaskQueue
+from leasehold.scripting.endpoints import client_for
 from leasehold.scripting.urls import holds_login
 
 SECRET = "s3cr3tpw"  # noqa: S105 - not a real one
@@ -23,6 +26,9 @@ WITH_A_SECRET = [
     "redis://user:s3c?r3=tpw@127.0.0.1:6379/0",
     "redis://user:s3c#r3tpw@127.0.0.1:6379/0",
     "redis://user:s3c\u2100tpw@127.0.0.1",
+    "redis://user:s3cr3tpw@127.0.0.1:6379,b:notaport",
+    "redis://127.0.0.1:6379,user:s3cr3tpw@b,",
+    "redis://user:s3c,r3tpw",
     "foo://user:s3cr3tpw@127.0.0.1",
     "user:s3cr3tpw@127.0.0.1",
     "user:s3cr3tpw://127.0.0.1",
@@ -100,6 +106,37 @@ def test_tls_parameters_need_a_url_with_tls() -> None:
 )
 def test_valid_urls_are_accepted(url: str) -> None:
     assert AsyncWorkQueue.from_url(url, "q").name == "q"
+
+
+@pytest.mark.parametrize(
+    ("url", "nodes"),
+    [
+        ("redis://a", [("a", 6379)]),
+        ("redis://a:7000,b:7001,c", [("a", 7000), ("b", 7001), ("c", 6379)]),
+        ("redis://me:p%2Css,w@a:7000,b/0?socket_timeout=5", [("a", 7000), ("b", 6379)]),
+        ("rediss://[::1]:7000,[::2]:7001?ssl_cert_reqs=none", [("::1", 7000), ("::2", 7001)]),
+    ],
+)
+def test_the_url_of_a_cluster_may_name_several_nodes(url: str, nodes: list[tuple[str, int]]) -> None:
+    client = client_for(url, "{q}", cluster=True)
+    assert isinstance(client, RedisCluster)
+    found = client.nodes_manager.startup_nodes.values()
+    assert sorted((node.host, node.port) for node in found) == sorted(nodes)
+    kwargs = client.connection_kwargs
+    if "@" in url:
+        assert (kwargs["username"], kwargs["password"], kwargs["socket_timeout"]) == ("me", "p,ss,w", 5)
+    assert ("ssl" in url) == (kwargs.get("connection_class") is SSLConnection)
+
+
+def test_several_nodes_need_a_cluster() -> None:
+    with pytest.raises(InvalidArgument, match="one host; only with cluster=True several"):
+        AsyncWorkQueue.from_url("redis://a,b", "q")
+
+
+@pytest.mark.parametrize("hosts", ["a,", ",a", "a,,b", "a,b:x", "a:1,b:99999999", "a, "])
+def test_the_hosts_of_a_url_must_be_readable(hosts: str) -> None:
+    with pytest.raises(InvalidArgument, match="url: got 'redis://…'"):
+        AsyncWorkQueue.from_url(f"redis://{hosts}", "{q}", cluster=True)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,11 @@ import pytest
 from leasehold import TaskQueue
 from leasehold.testing import Clock
 from tests.queue.fixtures import admin, make_queue, own, queue, tidy
-from tests.worker.processes import processes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["admin", "clock", "make_queue", "own", "processes", "queue", "tidy"]
+__all__ = ["admin", "clock", "make_queue", "own", "queue", "tidy"]
 
 
 @pytest.fixture

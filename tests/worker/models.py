@@ -6,12 +6,16 @@ import os
 import signal
 import time
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pydantic
 
 from leasehold.worker import Snooze
+
+if TYPE_CHECKING:
+    from leasehold import Task, TaskQueue
 
 
 class Mail(pydantic.BaseModel):
@@ -64,3 +68,28 @@ def ends_badly(how: str) -> None:
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ways[how]
+
+
+def hold(folder: str) -> None:
+    """Note that it runs, and wait until the file `open` is in the folder."""
+    (Path(folder) / f"{os.getpid()}-{time.monotonic_ns()}.begun").touch()
+    while not (Path(folder) / "open").exists():
+        time.sleep(0.005)
+
+
+def note_pid(what: str) -> None:
+    """Sleep so many seconds, after writing this process's id to a file."""
+    seconds, path = what.split(maxsplit=1)
+    Path(path).write_text(f"{os.getpid()}")
+    time.sleep(float(seconds))
+
+
+async def pass_by(number: int) -> int:
+    return number
+
+
+def tasks_of(tasks: TaskQueue) -> tuple[Task[[str], None], Task[[int], int]]:
+    """Define two tasks: one that waits in a process, and an async one."""
+    slow = tasks.task(run_in="process", keep_result=60, name="hold")(hold)
+    quick = tasks.task(keep_result=60, name="pass_by")(pass_by)
+    return slow, quick

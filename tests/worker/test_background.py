@@ -23,9 +23,14 @@ class Calls:
         await asyncio.sleep(3600)
 
 
+def unexpected(error: BaseException) -> None:
+    """Fail the test: the thread has ended with an error."""
+    raise AssertionError from error
+
+
 async def test_a_thread_that_has_ended_takes_no_calls() -> None:
     call, called = Calls(), list[str]()
-    background = BackgroundThread([], [call])
+    background = BackgroundThread([], [call], failing={}, on_failure=unexpected)
     await background.start()
     await background.stop()
     with pytest.raises(WorkerNotRunning):
@@ -49,10 +54,10 @@ async def test_a_thread_that_ends_takes_no_calls_and_cancels_those_that_it_took(
             except WorkerNotRunning as error:
                 refused.append(error)
 
-    background = BackgroundThread([], [calls_at_the_end])
+    background = BackgroundThread([], [calls_at_the_end], failing={}, on_failure=unexpected)
     await background.start()
     accepted.append(background.call(call))
     await background.stop()
     assert len(refused) == 1
     with pytest.raises(CancelledError):
-        accepted[0].result(timeout=30)
+        accepted[0].result(timeout=120)

@@ -215,7 +215,6 @@ async def test_a_thread_sees_that_it_is_cancelled(make_queue: MakeQueue) -> None
     assert await queue.dead_letters.list() == []
 
 
-@pytest.mark.usefixtures("processes")
 async def test_a_process_is_killed(make_queue: MakeQueue, tmp_path: Path) -> None:
     queue, other = make_queue(), make_queue()
     worker = new_worker(lease_time=600)

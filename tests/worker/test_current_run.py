@@ -53,7 +53,6 @@ async def test_a_plain_handler_knows_its_run_in_its_thread(queue: AsyncWorkQueue
     assert sorted(seen) == ["a1", "b2"]
 
 
-@pytest.mark.usefixtures("processes")
 async def test_there_is_no_run_outside_of_one_and_in_a_process(queue: AsyncWorkQueue) -> None:
     with pytest.raises(NoCurrentRun):
         current_run()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.core
 
-TIMEOUT = 20
+TIMEOUT = 120
 #: Rules for the queue of a later stage. Before Redis 7, there are none that permit to read only.
 RULES = {"none": (), "read only": ("%R~{there}:*",)}
 

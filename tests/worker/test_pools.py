@@ -101,7 +101,6 @@ async def test_a_plain_function_that_returns_a_coroutine_has_failed(
     assert "returned coroutine, which is not awaited" in letter.error
 
 
-@pytest.mark.usefixtures("processes")
 async def test_functions_in_processes_return_results_and_errors(
     make_queue: Callable[..., AsyncWorkQueue],
 ) -> None:
@@ -131,7 +130,6 @@ async def test_functions_in_processes_return_results_and_errors(
     assert [view.id for view in await bad.inspect("scheduled")] == ["snooze"]
 
 
-@pytest.mark.usefixtures("processes")
 async def test_any_error_of_a_function_in_a_process_is_kept_with_its_frames(queue: AsyncWorkQueue) -> None:
     errors = [*UNREADABLE, *SIGNALS]
     await work(queue, raise_named, *errors, run_in="process", worker=new_worker(concurrency=2, retry=ONCE))
@@ -141,7 +139,6 @@ async def test_any_error_of_a_function_in_a_process_is_kept_with_its_frames(queu
     assert sorted(map(bytes.decode, filter(None, without))) == sorted(SIGNALS)  # they are no errors
 
 
-@pytest.mark.usefixtures("processes")
 @pytest.mark.seed("WRQ-T3")
 async def test_a_process_that_exceeds_its_time_limit_is_killed(queue: AsyncWorkQueue) -> None:
     letter = await dead_letter_of(queue, sleep_for, b"3600", run_in="process", timeout=0.3, retry=ONCE)

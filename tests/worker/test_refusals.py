@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import MakeQueue
 
 #: How long a worker may take to end that cannot start (s).
-TIMEOUT = 20
+TIMEOUT = 120
 
 
 @pytest.fixture

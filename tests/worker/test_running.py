@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import Item, WorkerBusy
+from leasehold.queue.engine import Engine
 from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasehold.queue.pushes.router import PushRouter
 from leasehold.worker import Retry, RetryPolicy
@@ -88,7 +89,7 @@ async def test_drain_ends_when_the_queues_are_empty(make_queue: MakeQueue) -> No
 
     await first.add_item(Item("3"))
     await first.add_item(Item("9", id="late"), delay=3600)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await worker.drain()
     assert ", ".join(seen) == "first 3, second 2, first 2, second 1, first 1, second 0, first 0"
     assert await first.counts() == (0, 0, 1, 0)
@@ -131,7 +132,7 @@ async def test_drain_runs_an_item_whose_delivery_has_not_been_read(
             read(*held[0])  # which is too late
 
     await add(other, b"x")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await worker.drain()
     assert ran == [("1", 1), ("2", 1)]
     assert not (await other.counts()).total
@@ -145,7 +146,7 @@ async def test_drain_ends_at_once_on_an_empty_queue_and_when_stopped(queue: Asyn
     draining = asyncio.create_task(worker.drain())
     await gate.reached(1)
     worker.stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await draining
     assert await order_of(queue) == [("1", 0)]
 
@@ -161,6 +162,23 @@ async def test_several_drains_at_once_run_each_item_once(make_queue: MakeQueue) 
     for worker in workers:
         worker.handler(make_queue())(handle)
     await make_queue().add_items(Item(b"x", id=f"{number}") for number in range(600))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await asyncio.gather(*(worker.drain() for worker in workers))
     assert sorted(ran, key=int) == [f"{number}" for number in range(600)]
+
+
+async def test_a_worker_releases_no_item_that_is_delivered_while_it_leases(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[int] = []
+    monkeypatch.setattr(Engine, "_release_spare", lambda _, spare: released.append(len(spare)))
+    worker, adder = new_worker(concurrency=100), make_queue()
+    gate = Gate(worker, queue)
+    gate.opened.set()
+    async with working(worker):
+        await eventually("it runs", lambda: worker.health().ok)
+        for number in range(600):
+            await adder.add_item(Item(b"x", id=f"{number}"))
+        await finished(queue)
+    assert sorted(gate.done) == sorted(f"{number}" for number in range(600))
+    assert sum(released) == 0

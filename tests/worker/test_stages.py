@@ -351,7 +351,6 @@ def add_one(n: int) -> int:
     return n + int(current_stage().inputs["n"])
 
 
-@pytest.mark.usefixtures("processes")
 async def test_a_separate_process_knows_its_stage(tasks: TaskQueue) -> None:
     tasks.task(name="first", run_in="process")(add_one)
     queue = tasks.queue

@@ -131,7 +131,7 @@ async def test_a_cancelled_run_interrupts_the_handlers_of_its_stages(tasks: Task
         await begun.wait()
         assert await queue.runs.cancel("r")
         await ended(queue, "cancelled")
-        await asyncio.wait_for(cancelled.wait(), 20)
+        await asyncio.wait_for(cancelled.wait(), 120)
     assert await states(queue) == {"": "cancelled", "slow": "c"}
     assert (await queue.counts()).total == 0
 

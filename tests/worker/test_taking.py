@@ -67,7 +67,7 @@ async def test_queues_share_by_weight(make_queue: MakeQueue) -> None:
         worker.handler(queue, weight=float(name))(handle)
         await queue.add_items(Item(b"x") for _ in range(1000))
     async with working(worker):  # no queue becomes empty
-        await eventually("enough have run", lambda: len(order) >= 1000, within=30)
+        await eventually("enough have run", lambda: len(order) >= 1000, within=120)
     found = Counter(order[:1000])
     assert 2 < found["4"] / found["1"] < 8
 
@@ -129,7 +129,7 @@ async def test_items_leased_ahead_are_released_when_a_run_takes_long(
         waiting = asyncio.create_task(take(other))
         await asyncio.sleep(0.05)
         await queue.add_item(Item(b"x", id="later"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             lease = await waiting
         assert lease.id == "later"
         assert lease.token == last + 1, "it was not leased before"

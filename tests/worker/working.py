@@ -46,7 +46,7 @@ async def working(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
         await asyncio.gather(running, return_exceptions=True)
         raise
     worker.stop()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await running
 
 

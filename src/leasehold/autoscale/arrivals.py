@@ -3,7 +3,8 @@
 The counts of the last passes are a window, which grows for an hour at most. If the rate of its newer part
 differs from that of its older part by more than chance explains, the older part is dropped. So after a jump
 the estimate follows with the second pass, as one count alone may be a burst, which comes once; and while
-nothing changes it is as exact as an hour of counts allows. This is adaptive windowing (Bifet and Gavaldà,
+nothing changes it is as exact as an hour of counts allows. Two counts may be a burst, too: so a higher rate
+is believed as far as it has lasted, see `arrivals`. This is adaptive windowing (Bifet and Gavaldà,
 2007), with a test for counts: their square roots have the same variance at any rate (Anscombe, 1948). How
 much is chance follows from the dispersion of the counts, as items may arrive in batches.
 """
@@ -13,8 +14,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from leasehold.autoscale.answer import PASS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from leasehold.autoscale.model import Policy
 
 #: How many standard deviations are no chance, of the change of a rate and of its trend. There are some 10,000
 #: passes a day, with many places to compare in each.
@@ -67,10 +72,12 @@ class Counts(NamedTuple):
     last: Sequence[Count] = ()
     #: The last count, if it is far above the window: a burst, or the begin of a higher rate.
     aside: Sequence[Count] = ()
+    #: The rate that was believed when the window began.
+    before: float = 0.0
 
 
-def follow(known: Counts, count: Count) -> Counts:
-    """Return what is known after one more count."""
+def follow(known: Counts, count: Count, patience: float = 0.0) -> Counts:
+    """Return what is known after one more count. For `patience`, see `arrivals`."""
     spread = _spread(known, count)
     # What is steadier than at random must not make chance look like a change.
     dispersion = max(1.0, known.spread.dispersion)
@@ -79,9 +86,10 @@ def follow(known: Counts, count: Count) -> Counts:
     if up > 1 or (aside and up > HALF):
         begun = aside or _begun(window, count, dispersion)
         if not begun:
-            return Counts(window, spread, [count], [count])
+            return known._replace(spread=spread, last=[count], aside=[count])
         window = [*begun, count]
-        return Counts(window[_begin(window, dispersion) :], spread, [count])
+        before = arrivals(known, patience).rate
+        return Counts(window[_begin(window, dispersion) :], spread, [count], before=before)
     window.append(count)
     while len(window) > 1 and sum(one.seconds for one in window[1:]) > LONGEST:
         del window[0]
@@ -89,7 +97,9 @@ def follow(known: Counts, count: Count) -> Counts:
         half = MOST // 2
         merged = [_sum(window[at : at + 2]) for at in range(0, half, 2)]
         window = [*merged, *window[half:]]
-    return Counts(window[_begin(window, dispersion) :], spread, [count])
+    begin = _begin(window, dispersion)
+    before = arrivals(known, patience).rate if begin else known.before
+    return Counts(window[begin:], spread, [count], before=before)
 
 
 def _begun(window: Sequence[Count], count: Count, dispersion: float) -> Sequence[Count]:
@@ -101,8 +111,19 @@ def _begun(window: Sequence[Count], count: Count, dispersion: float) -> Sequence
     return []
 
 
-def arrivals(known: Counts) -> Arrivals:
-    """Return how items arrive, given what `follow` returned."""
+def arrivals(known: Counts, patience: float = 0.0) -> Arrivals:
+    """Return how items arrive, given what `follow` returned.
+
+    What has lasted for a time is taken to last as long again. So of a rate that has risen, only the part is
+    believed by which the items that have come since would raise the mean of `patience`: of a burst, never
+    more than if its items were spread over that time, and of what stays, all after that time. Until then the
+    backlog asks for workers.
+
+    Args:
+        known: The counts.
+        patience: How long a higher rate has to last until all of it is believed (s): the time in which the
+            items can still be begun by workers that are asked for later. 0: it is believed at once.
+    """
     window, variation = known.window, known.spread.dispersion
     seconds, items = _sum(window)
     if seconds <= 0 or items <= 0:
@@ -111,7 +132,30 @@ def arrivals(known: Counts) -> Arrivals:
     trend, lead = _slope(window, rate, max(1.0, variation))
     # The mean is that of the middle of the window: with a trend, the rate has gone on since.
     now = min(max(rate + trend * lead, rate / 2), rate * 2)
+    if now > known.before and seconds < patience:
+        part = seconds / patience
+        now, trend = known.before + (now - known.before) * part, trend * part
     return Arrivals(now, trend, variation, math.sqrt(now * max(1.0, variation) / seconds))
+
+
+def look_ahead(policy: Policy, job: str) -> float:
+    """Return how long it takes (s) until the units work that the pass after this one asks for."""
+    spin_ups = [
+        tier.spin_up
+        for deployment in policy.deployments.values()
+        if job in deployment.jobs
+        for tier in deployment.tiers
+    ]
+    return max(spin_ups, default=0.0) + max(policy.every, PASS)
+
+
+def patience_of(policy: Policy, job: str) -> float:
+    """Return how long a higher rate of a job has to last until all of it is believed (s).
+
+    So long can the items wait that come now, and still be begun by units that the pass after this one asks
+    for.
+    """
+    return min(max(0.0, policy.jobs[job].age_target - look_ahead(policy, job)), LONGEST)
 
 
 def _sum(counts: Sequence[Count]) -> Count:

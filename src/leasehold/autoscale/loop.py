@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec import structs
 
 from leasehold.autoscale.backends import open_backend as open_configured
+from leasehold.autoscale.config.changes import FileChanges
 from leasehold.autoscale.leader import Leadership
 from leasehold.autoscale.others import changed_by_others
 from leasehold.autoscale.parts import Parts
@@ -87,6 +88,7 @@ class Autoscaler:
         self._config = config
         self._clock = clock
         self._settings = digest_of(config)
+        self._file = FileChanges(config.path)
         self._passes = Passes(config, open_backend=open_backend, clock=clock)
         self._retirement = Retirement(config)
         self._queue = self._passes.queue_at(config.url, config.name, cluster=config.cluster)
@@ -128,6 +130,8 @@ class Autoscaler:
         try:
             while not self._stopping.is_set():
                 began = time.monotonic()
+                if self._file.found():
+                    log.warning("%s has changed: restart the autoscaler to use it", self._config.path)
                 async with self._lock:
                     report = await self._pass(at_once=False, dry_run=False)
                 if report.leads and on_report is not None:

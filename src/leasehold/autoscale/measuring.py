@@ -104,6 +104,7 @@ class _Memory(msgspec.Struct, forbid_unknown_fields=True):
     spread: tuple[float, float]
     last: list[tuple[float, float]]
     aside: list[tuple[float, float]]
+    before: float
     #: In how many seconds how many items were leased lately.
     begun: tuple[float, float]
     #: Items, seconds and squares of the runs of workers that say so, faded out; and of the last of them.
@@ -116,7 +117,7 @@ class _Memory(msgspec.Struct, forbid_unknown_fields=True):
     held: tuple[float, float]
 
 
-def measure(sample: Sample, memory: Mapping[str, object], now: float) -> Measured:
+def measure(sample: Sample, memory: Mapping[str, object], now: float, *, patience: float = 0.0) -> Measured:
     """Return what is known of a job, given a new sample of its queue.
 
     Any sample and any memory will do: counters that go back, a clock that jumps and a memory of another make
@@ -127,18 +128,19 @@ def measure(sample: Sample, memory: Mapping[str, object], now: float) -> Measure
         sample: The counters.
         memory: What the last call returned; empty: this is the first.
         now: The time of the sample in seconds, by a clock that all copies share: best that of the server.
+        patience: How long a higher rate has to last until all of it is believed (s): see `patience_of`.
     """
     last = _read(memory)
     seen = _Seen.of(sample)
     interval = now - last.at
     known = 0 < interval <= LONGEST_INTERVAL and seen.leases >= last.leases
     window, before, aside = ([Count(*one) for one in some] for some in (last.window, last.last, last.aside))
-    counts = Counts(window, Spread(*last.spread), before, aside)
+    counts = Counts(window, Spread(*last.spread), before, aside, last.before)
     begun, held = last.begun, last.held
     if known:
         leases = seen.leases - last.leases
         entered = max(0.0, seen.demand - last.demand + leases)
-        counts = follow(counts, Count(max(0.001, round(interval, 3)), entered))
+        counts = follow(counts, Count(max(0.001, round(interval, 3)), entered), patience)
         begun = _faded(begun, interval, leases)
         held = _fade(held, leases, (interval * (last.leased + seen.leased) / 2, leases))
     more, workers = _work_done(sample, last)
@@ -158,6 +160,7 @@ def measure(sample: Sample, memory: Mapping[str, object], now: float) -> Measure
         spread=counts.spread,
         last=[*counts.last],
         aside=[*counts.aside],
+        before=counts.before,
         begun=begun,
         done=done,
         late=late,
@@ -165,7 +168,7 @@ def measure(sample: Sample, memory: Mapping[str, object], now: float) -> Measure
         workers=workers,
         held=held,
     )
-    return Measured(_signals(sample, seen, arrivals(counts), after), _write(after))
+    return Measured(_signals(sample, seen, arrivals(counts, patience), after), _write(after))
 
 
 def sample_of(stats: QueueStats) -> Sample:
@@ -347,7 +350,7 @@ def _read(memory: Mapping[str, object]) -> _Memory:
         return _nothing()
     pairs = [*found.window, *found.last, *found.aside, found.spread, found.begun, found.held]
     values = [value for row in (*pairs, found.done, found.late, *found.workers.values()) for value in row]
-    values += [found.demand, found.leases, found.leased, found.peak]
+    values += [found.demand, found.leases, found.leased, found.peak, found.before]
     sound = all(0 <= value <= LARGEST for value in values) and math.isfinite(found.at)
     sound = sound and all(row[0] > 0 for row in (*found.window, *found.last, *found.aside, found.spread))
     return found if sound else _nothing()
@@ -363,6 +366,7 @@ def _nothing() -> _Memory:
         spread=Spread(),
         last=[],
         aside=[],
+        before=0.0,
         begun=(0.0, 0.0),
         done=(0.0, 0.0, 0.0),
         late=(0.0, 0.0, 0.0),

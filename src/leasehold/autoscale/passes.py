@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from leasehold.autoscale.answer import PASS
+from leasehold.autoscale.arrivals import look_ahead, patience_of
 from leasehold.autoscale.flow_children import FlowChildren
 from leasehold.autoscale.measuring import measure, sample_of
 from leasehold.autoscale.model import TierUnits
@@ -80,7 +80,9 @@ class Passes:
         self._queues: dict[str, AsyncWorkQueue] = {}
         self._backends: dict[tuple[str, str], Backend] = {}
         self._children = FlowChildren()
-        self._horizons = {job: self._horizon_of(job) for job in config.jobs}
+        #: By job: until when scheduled items count as due soon (s), and `measure`'s patience.
+        self._horizons = {job: look_ahead(config.policy, job) for job in config.jobs}
+        self._patience = {job: patience_of(config.policy, job) for job in config.jobs}
 
     def queue_at(self, url: str, name: str, *, cluster: bool) -> AsyncWorkQueue:
         """Make a queue object; all of one server share their connections.
@@ -174,9 +176,11 @@ class Passes:
 
         async def sample(memory: Mapping[str, object]) -> Measured:
             stats = await self.queue_of(job).stats(horizon=self._horizons[job], note=not dry_run)
-            return measure(sample_of(stats), memory, stats.at)
+            return measure(sample_of(stats), memory, stats.at, patience=patience)
 
         memory: Mapping[str, object] = state.jobs.get(job, {})
+        # The two samples of a dry run tell what the rate is, not how long it has lasted.
+        patience = self._patience[job] if memory or not dry_run else 0.0
         measured = await parts.call(f"job {job}", partial(sample, memory), limit=CALL_SECONDS)
         if dry_run and not memory and measured is not None:
             await asyncio.sleep(DRY_PAUSE)
@@ -234,19 +238,6 @@ class Passes:
         """Return how long a call of a back end may take (s)."""
         own = self._config.deployments[deployment].tiers[tier].settings.get("timeout")
         return max(CALL_SECONDS, own + 1.0) if isinstance(own, (int, float)) else CALL_SECONDS
-
-    def _horizon_of(self, job: str) -> float:
-        """Return for how long (s) scheduled items of a job count as due soon.
-
-        The units that are asked for in the next pass will be ready for those that become due later.
-        """
-        spin_ups = [
-            tier.spin_up
-            for deployment in self._config.policy.deployments.values()
-            if job in deployment.jobs
-            for tier in deployment.tiers
-        ]
-        return max(spin_ups, default=0.0) + max(self._config.every, PASS)
 
 
 def reports_of(planned: Plan) -> list[TierReport]:

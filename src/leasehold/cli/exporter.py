@@ -1,4 +1,4 @@
-"""The exporter of `leasehold stats`: samples queues again and again, and answers with the metrics of them."""
+"""The exporter of `leasehold stats`: samples queues again and again, and answers with their metrics."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import asyncio
 import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.metrics import Observation
-from opentelemetry.sdk.metrics import MeterProvider
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
+from prometheus_client.registry import Collector
 
 from leasehold.describing import text_of
 from leasehold.errors import LeaseholdError
@@ -21,25 +19,23 @@ from leasehold.scripting.discovery import MAX_KEYS, MAX_QUEUES, find_queues
 from leasehold.scripting.endpoints import client_of, close_client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from wsgiref.types import StartResponse, WSGIEnvironment
-
-    from opentelemetry.metrics import CallbackOptions, Meter
 
     from leasehold.queue import QueueStats, WorkerStats
 
 #: The attributes of the measurements.
 QUEUE, WORKER = "messaging.destination.name", "leasehold.worker"
-#: How often to look for queues, if none are named (s).
-FIND_SECONDS = 300.0
+#: How long to wait until queues are looked for again, if none are named: so many times as long as it took,
+#: within these bounds (s).
+FIND_TIMES, FIND_OFTEN, FIND_SECONDS = 100.0, 15.0, 300.0
 #: How many queues are sampled at once, and for how long one may take (s).
 SAMPLED_AT_ONCE, SAMPLE_SECONDS = 16, 10.0
 #: A sample counts for so many intervals, and at least so long (s).
 KEPT_INTERVALS, KEPT_SECONDS = 3, 30.0
 
-Values: TypeAlias = "Callable[[], Iterable[Observation]]"
-#: The name, the unit, a description and the values.
-Metric: TypeAlias = tuple[str, str, str, Values]
+#: Values, each with further attributes.
+Values: TypeAlias = "Sequence[tuple[float, Mapping[str, str]]]"
 
 log = Log("leasehold.stats")
 
@@ -71,16 +67,19 @@ class Exporter:
         #: The last sample of each queue; None: it could not be sampled. Other threads read it.
         self._samples: dict[str, Sample | None] = {}
         self._errors: dict[str, str] = {}
+        #: Whether all queues of the server were found, the last time that they were looked for.
+        self._complete = True
         self._turned_at = time.monotonic()
         self._open(known)
 
     async def run(self) -> None:
         """Sample the queues until cancelled."""
-        found_at = -math.inf
+        find_at = -math.inf
         while True:
             began = time.monotonic()
-            if self._finds and began - found_at >= FIND_SECONDS and await self._find():
-                found_at = began
+            if self._finds and began >= find_at and await self._find():
+                took = time.monotonic() - began
+                find_at = began + min(max(FIND_TIMES * took, FIND_OFTEN), FIND_SECONDS)
             await self.sample_all()
             self._turned_at = time.monotonic()
             await asyncio.sleep(max(0.05, began + self._every - time.monotonic()))
@@ -117,7 +116,7 @@ class Exporter:
         samples = {
             name: None if one is None or one.at < fresh else one.stats for name, one in self._samples.items()
         }
-        return registry_of(Observed(samples).report)
+        return registry_of([*metrics_of(samples)])
 
     # -------------------------------------------------------------------------- inside
 
@@ -134,6 +133,13 @@ class Exporter:
             self._note("", text_of(error))
             return False
         self._note("", None)
+        if not found.complete and self._complete:
+            log.warning(
+                "this server has more queues or keys than are looked through: %d queues are exported; "
+                "name the others in an exporter of their own",
+                len(found.names),
+            )
+        self._complete = found.complete
         self._open(found.names)
         for name in self._queues.keys() - {*found.names}:
             await self._queues.pop(name).close()
@@ -164,91 +170,110 @@ class Exporter:
             self._errors[name] = error
 
 
-def registry_of(report: Callable[[Meter], None]) -> CollectorRegistry:
-    """Return the metrics that a function reports to a meter.
+class Value(NamedTuple):
+    """One value of a metric."""
 
-    The meter is made anew for each request: it would keep a series for each worker that ever was.
+    value: float
+    attributes: Mapping[str, str]
+
+
+def metric(
+    name: str, unit: str, description: str, values: Iterable[Value], *, is_counter: bool = False
+) -> Metric:
+    """Return a metric, under the names that the exporter of OpenTelemetry gives it and its attributes.
+
+    That exporter is not used: it drops what exceeds 2,000 series of a metric.
+
+    Args:
+        name: As in the reference.
+        unit: `s`, or empty.
+        description: What it counts or measures.
+        values: Its values.
+        is_counter: Whether it only grows.
     """
+    full = name.replace(".", "_") + ("_seconds" if unit == "s" else "")
+    found = Metric(full, description, "counter" if is_counter else "gauge")
+    for value, attributes in values:
+        labels = {key.replace(".", "_"): text for key, text in attributes.items()}
+        found.add_sample(full + ("_total" if is_counter else ""), labels, value)
+    return found
+
+
+def registry_of(metrics: Iterable[Metric]) -> CollectorRegistry:
+    """Return a registry of the metrics that have values."""
     registry = CollectorRegistry()
-    reader = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
-    provider = MeterProvider([reader], shutdown_on_exit=False)
-    report(provider.get_meter("leasehold"))
+    registry.register(_Collected([one for one in metrics if one.samples]))
     return registry
 
 
-class Observed:
-    """Reports samples of queues as instruments of OpenTelemetry.
+class _Collected(Collector):
+    """See `Collector`: metrics that were collected before."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics."""
+        return self._metrics
+
+
+def metrics_of(samples: Mapping[str, QueueStats | None]) -> Iterator[Metric]:
+    """Yield the metrics of queues and of their workers.
 
     Args:
         samples: The statistics by queue; None: the queue could not be sampled.
     """
-
-    def __init__(self, samples: Mapping[str, QueueStats | None]) -> None:
-        self._samples = samples
-        self._stats = [one for one in samples.values() if one is not None]
-        # A worker of several queues says the same on each of them; a dead one may be registered anew.
-        workers = {one.id: one for stats in self._stats for one in stats.workers if not one.dead}
-        self._workers = list(workers.values())
-
-    def report(self, meter: Meter) -> None:
-        """Make the instruments."""
-        of, by_worker = self._of, self._by_worker
-        gauges: list[Metric] = [
-            ("queue.up", "", "1: the queue could be sampled", self._up),
-            ("queue.items", "", "Items by state", self._items),
-            ("queue.oldest.age", "s", "How long the oldest item has waited", of(lambda one: one.oldest_age)),
-            ("queue.oldest.age.error", "s", "By how much longer it may have waited", self._errors),
-            ("queue.wait", "s", "How long items waited that were leased", self._waits),
-            ("queue.paused", "", "1: the queue is paused", of(lambda one: int(one.paused is not None))),
-            ("queue.workers", "", "Registered workers by state", self._worker_counts),
-            ("worker.running", "", "Runs in progress", by_worker(lambda one: one.running)),
-            ("worker.concurrency", "", "Runs that it may have", by_worker(lambda one: one.concurrency)),
-        ]
-        counters: list[Metric] = [
-            ("queue.leases", "", "Leases given", of(lambda one: one.leases)),
-            ("worker.runs", "", "Runs that have ended", by_worker(lambda one: one.runs)),
-            ("worker.failures", "", "Items that failed", by_worker(lambda one: one.failures)),
-            ("worker.run.time", "s", "Time that these runs took", by_worker(lambda one: one.run_seconds)),
-        ]
-        for name, unit, text, values in gauges:
-            meter.create_observable_gauge(f"leasehold.{name}", [_callback(values)], unit, text)
-        for name, unit, text, values in counters:
-            meter.create_observable_counter(f"leasehold.{name}", [_callback(values)], unit, text)
-
-    def _up(self) -> Iterator[Observation]:
-        for name, stats in self._samples.items():
-            yield Observation(int(stats is not None), {QUEUE: name})
-
-    def _items(self) -> Iterator[Observation]:
-        for one in self._stats:
-            for state, count in one.counts._asdict().items():
-                yield Observation(count, {QUEUE: one.queue, "state": state})
-
-    def _errors(self) -> Iterator[Observation]:
-        for one in self._stats:
-            if one.oldest_age_error is not None:
-                yield Observation(one.oldest_age_error, {QUEUE: one.queue})
-
-    def _waits(self) -> Iterator[Observation]:
-        for one in self._stats:
-            for statistic in ("mean", "median", "longest") if one.wait.samples else ():
-                yield Observation(getattr(one.wait, statistic), {QUEUE: one.queue, "statistic": statistic})
-
-    def _worker_counts(self) -> Iterator[Observation]:
-        for one in self._stats:
-            alive = one.workers_alive
-            yield Observation(alive, {QUEUE: one.queue, "state": "alive"})
-            yield Observation(len(one.workers) - alive, {QUEUE: one.queue, "state": "dead"})
-
-    def _of(self, value: Callable[[QueueStats], float]) -> Values:
-        return lambda: (Observation(value(one), {QUEUE: one.queue}) for one in self._stats)
-
-    def _by_worker(self, value: Callable[[WorkerStats], float]) -> Values:
-        return lambda: (Observation(value(one), {WORKER: one.name}) for one in self._workers)
+    yield metric(
+        "leasehold.queue.up",
+        "",
+        "1: the queue could be sampled",
+        (Value(int(stats is not None), {QUEUE: name}) for name, stats in samples.items()),
+    )
+    found = [one for one in samples.values() if one is not None]
+    # A worker of several queues says the same on each of them; a dead one may be registered anew.
+    workers = {one.id: one for stats in found for one in stats.workers if not one.dead}
+    for name, unit, text, is_counter, of_queue in _OF_QUEUES:
+        values = (Value(value, {QUEUE: one.queue, **more}) for one in found for value, more in of_queue(one))
+        yield metric(f"leasehold.queue.{name}", unit, text, values, is_counter=is_counter)
+    for name, unit, text, is_counter, of_worker in _OF_WORKERS:
+        # Workers of one name, as of one host, are one series.
+        by_name = {one.name: Value(of_worker(one), {WORKER: one.name}) for one in workers.values()}
+        yield metric(f"leasehold.worker.{name}", unit, text, by_name.values(), is_counter=is_counter)
 
 
-def _callback(values: Values) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    def observe(_: CallbackOptions) -> Iterable[Observation]:
-        return values()
+def _items(one: QueueStats) -> Values:
+    return [(count, {"state": state}) for state, count in one.counts._asdict().items()]
 
-    return observe
+
+def _waits(one: QueueStats) -> Values:
+    statistics = ("mean", "median", "longest") if one.wait.samples else ()
+    return [(getattr(one.wait, name), {"statistic": name}) for name in statistics]
+
+
+def _worker_counts(one: QueueStats) -> Values:
+    alive = one.workers_alive
+    return [(alive, {"state": "alive"}), (len(one.workers) - alive, {"state": "dead"})]
+
+
+def _error(one: QueueStats) -> Values:
+    return [] if one.oldest_age_error is None else [(one.oldest_age_error, {})]
+
+
+#: Of the metrics of a queue: the name, the unit, a description, whether it is a counter, and the values.
+_OF_QUEUES: tuple[tuple[str, str, str, bool, Callable[[QueueStats], Values]], ...] = (
+    ("items", "", "Items by state", False, _items),
+    ("oldest.age", "s", "How long the oldest item has waited", False, lambda one: [(one.oldest_age, {})]),
+    ("oldest.age.error", "s", "By how much longer it may have waited", False, _error),
+    ("wait", "s", "How long items waited that were leased", False, _waits),
+    ("paused", "", "1: the queue is paused", False, lambda one: [(int(one.paused is not None), {})]),
+    ("workers", "", "Registered workers by state", False, _worker_counts),
+    ("leases", "", "Leases given", True, lambda one: [(one.leases, {})]),
+)
+#: The same of those of a worker, which have one value.
+_OF_WORKERS: tuple[tuple[str, str, str, bool, Callable[[WorkerStats], float]], ...] = (
+    ("running", "", "Runs in progress", False, lambda one: one.running),
+    ("concurrency", "", "Runs that it may have", False, lambda one: one.concurrency),
+    ("runs", "", "Runs that have ended", True, lambda one: one.runs),
+    ("failures", "", "Items that failed", True, lambda one: one.failures),
+    ("run.time", "s", "Time that these runs took", True, lambda one: one.run_seconds),
+)

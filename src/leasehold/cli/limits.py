@@ -34,7 +34,7 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
     burst: Annotated[
         int | None,
         number_option(
-            "With --rate: how many may be leased at once after a quiet time; 1 by default.",
+            "How many may be leased at once after a quiet time; 1 by default.",
             minimum=1,
             maximum=MAX_LIMIT,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,7 +10,11 @@ from leasehold.cli.completion import complete_queue
 from leasehold.cli.formatting import print_rows
 from leasehold.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note, open_queue
 from leasehold.errors import WrongKeyType
+from leasehold.queue.internals import ask_server
 from leasehold.scripting.discovery import MAX_KEYS, MAX_QUEUES, find_queues
+
+if TYPE_CHECKING:
+    from leasehold import AsyncWorkQueue
 
 
 @command
@@ -45,8 +49,18 @@ async def ls(
     for name in names:
         async with open_queue(url, name) as queue:
             try:
-                rows.append({"queue": name, **(await queue.counts())._asdict()})
+                counts = await queue.counts()
+                rows.append({"queue": name, **counts._asdict()})
+                if not (counts.waiting or counts.leased):
+                    await _note_deletion(queue)
             except WrongKeyType as error:
                 note(f"{name}: {error}")
     print_rows(rows, as_json=as_json)
     return Code.DONE
+
+
+async def _note_deletion(queue: AsyncWorkQueue) -> None:
+    """Say so if the queue is being deleted: its items are in no state any more, but their keys exist."""
+    [is_closed] = await ask_server(queue, (b"HEXISTS", f"{queue.name}:control".encode(), b"closed"))
+    if is_closed:
+        note(f"{queue.name} is being deleted: if no client is doing so, `leasehold rm` finishes it")

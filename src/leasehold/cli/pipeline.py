@@ -30,8 +30,8 @@ app = typer.Typer(
     add_completion=False,
 )
 
-#: What a source may be, and the variables of the server's URL: as in `leasehold.spark`. It is imported when a
-#: job runs, so that the help needs no Spark.
+#: What a source may be, and the variables of the server's URL: as in `leasehold.spark`, which is imported
+#: when a job runs, so that the help needs no Spark.
 FORMATS = ("csv", "json", "parquet", "table")
 URL_VARIABLES = ("LEASEHOLD_URL", "REDIS_URL")
 #: The options of the data source that have one here.
@@ -88,7 +88,10 @@ Url = Annotated[
 ]
 Cluster = Annotated[
     bool,
-    typer.Option("--cluster", help="The server is a node of a cluster; the queue's name has a hash tag."),
+    typer.Option(
+        "--cluster",
+        help="The URL names nodes of a cluster, HOST:PORT,HOST:PORT; the queue's name has a hash tag.",
+    ),
 ]
 
 

@@ -51,7 +51,9 @@ class JobInfo(BaseModel):
     id: str = Field(description="The id of the job.")
     queue: str = Field(description="The name of its queue.")
     state: State = Field(description="Where the job is. `leased`: a worker has it, and may run it.")
-    attempt: int = Field(description="How many attempts have begun; 0 if it has ended.")
+    attempt: int | None = Field(
+        description="How many attempts have begun; null if it is completed or cancelled, as that is not kept."
+    )
     error: JobError | None = Field(description="The error of the last attempt that has failed.")
     due: datetime | None = Field(description="When it falls due if it is scheduled; when its lease ends.")
     progress: Any = Field(description="What its run has reported last.")

@@ -13,6 +13,9 @@ from leasehold.queue.queue import AsyncWorkQueue
 if TYPE_CHECKING:
     from leasehold.queue.registry import Order, Registration
 
+#: How many workers are failed with one walk over the leases.
+TOGETHER = 100
+
 
 class Fleet:
     """The workers of some queues: who works, who is dead, and telling them what to do.
@@ -92,9 +95,16 @@ class Fleet:
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`. Repeating is safe.
         """
-        pairs = [pair for one in await self.dead() for pair in one.sessions.items()]
-        calls = [registry(self._queues[queue]).fail(session, expired=True) for queue, session in pairs]
-        return sum(count or 0 for count in await asyncio.gather(*calls))
+        dead: dict[str, list[str]] = {}
+        for one in await self.dead():
+            for queue, session in one.sessions.items():
+                dead.setdefault(queue, []).append(session)
+        calls = [
+            registry(self._queues[queue]).fail_many(dict.fromkeys(sessions[at : at + TOGETHER]), expired=True)
+            for queue, sessions in dead.items()
+            for at in range(0, len(sessions), TOGETHER)
+        ]
+        return sum(sum(counts.values()) for counts in await asyncio.gather(*calls))
 
     async def quiet(self, worker: WorkerView | str) -> None:
         """Have a worker fetch nothing more, of any of its queues. Its runs go on; see `resume`.

@@ -82,6 +82,7 @@ class Declaration:
             output=output,
             fans=fans,
             chooses=chooses,
+            choices=self._choices(),
             foreign=self._is_foreign(),
             takes=takes,
             constants=constants,
@@ -126,7 +127,7 @@ class Declaration:
         """Return the type of the result, whether it may be children, and whether it chooses successors."""
         choose = self._given.get("choose")
         if choose is not None:
-            check_bool("choose", choose)
+            choose = self._choices() is not None or check_bool("choose", choose)
         if self._task is None:
             return Any, False, bool(choose)
         definition = self._task.definition
@@ -144,6 +145,16 @@ class Declaration:
         if choose is False and chooses:
             raise self._error("its function returns Next, which chooses its successors, and choose= is False")
         return output, fans, chooses if choose is None else choose
+
+    def _choices(self) -> tuple[str, ...] | None:
+        """Return the names among which it chooses; None: it does not say."""
+        choose = self._given.get("choose")
+        if choose is None or isinstance(choose, bool):
+            return None
+        names = check_list("choose", choose, "names of stages")
+        if wrong := [one for one in names if not isinstance(one, str)]:
+            raise InvalidArgument("choose", wrong[0], "the name of a stage that follows it")
+        return (*names,)
 
     def _after(self) -> tuple[str, ...]:
         after = self._given.get("after", ())

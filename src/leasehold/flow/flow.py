@@ -22,7 +22,7 @@ from leasehold.flow.runs import FlowRuns
 from leasehold.flow.settings import HandOverSettings, StageSettings
 from leasehold.flow.stage import Stage
 from leasehold.queue.encoding import MAX_LEVEL, refuse_options
-from leasehold.queue.plan import Plan, StagePlan, check_run_id, check_stage_name
+from leasehold.queue.plan import Plan, StagePlan, check_run_id, check_stage_name, no_stage
 from leasehold.tasks.flow_run import FlowRun
 from leasehold.tasks.plans import One
 from leasehold.tasks.wire import data_of
@@ -164,6 +164,8 @@ class Flow:
             )
         made = declaration.with_own_task(made)  # which registers it, and is the last that may fail
         self._stages[made.name] = made
+        if made.foreign:
+            self.tasks._maintain(made.queue)  # noqa: SLF001 - not for users
         self._taken = self._planned = None
         if result:
             self._result = made.name
@@ -372,7 +374,10 @@ class Flow:
 
     def _check(self) -> dict[str, dict[str, Input]]:
         order = (StagePlan(one.name, after=one.after, join=one.join) for one in self._stages.values())
-        Plan(tuple(order), result=self._result_stage(), flow=self.name).check()
+        plan = Plan(tuple(order), result=self._result_stage(), flow=self.name)
+        plan.check()
+        for stage, one in zip(self._stages.values(), plan.linked().stages, strict=True):
+            self._check_choices(stage, one.then)
         inputs = self._inputs(self._stages)
         return {stage.name: inputs.of(stage, final=True) for stage in self._stages.values()}
 
@@ -410,6 +415,20 @@ class Flow:
         task = self._stages[name].task if name is not None else None
         read = codec.decoder(Any) if task is None else task.definition.read_output
         return FlowRun(self.tasks.queue, run_id, One(name or "", read), created=created)
+
+    def _check_choices(self, stage: Stage[Any], followers: Sequence[str]) -> None:
+        """Compare the names among which a stage says that it chooses with those that follow it."""
+        if stage.choices is None:
+            return
+        for name in stage.choices:
+            if name not in followers:
+                problem = "it does not follow it" if name in self._stages else no_stage(name, followers)
+                raise self._error(f"stage {stage.name!r} chooses {name!r}: {problem}")
+        for name in followers:
+            if name not in stage.choices:
+                raise self._error(
+                    f"stage {name!r} follows {stage.name!r}, which never chooses it: name it in choose="
+                )
 
     def _check_name(self, stage: Stage[Any]) -> None:
         if stage.name in self._stages:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from leasehold.errors import InvalidFlow
 from leasehold.flow.graph import ancestors, certain
 from leasehold.flow.stage import Member, Stage
+from leasehold.queue.plan import no_stage
 from leasehold.tasks.fitting import list_of, misfit
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Inputs:
         before = ancestors(self._nodes, stage.name)
         found = self._by_name(stage, before, final=final)
         for name, source in stage.takes.items():
-            if one := self._of_source(stage, name, source, final=final):
+            # Whose stages before it are all known takes nothing of a later one.
+            if one := self._of_source(stage, name, source, final=final or before is not None):
                 found[name] = one
         if before is not None:
             self._check_order(stage, found, before)
@@ -126,9 +128,11 @@ class Inputs:
         if source in self._stages:
             return _result_of(self._stages[source])
         if final:
+            there = no_stage(source, {*self._stages, *self._attributes} - {stage.name})
             raise self._error(
                 stage,
-                f"its parameter {parameter!r} takes {source!r}, which is neither an attribute nor a stage",
+                f"its parameter {parameter!r} takes {source!r}, which is neither an attribute nor a stage: "
+                f"{there}",
             )
         return None
 

@@ -43,7 +43,8 @@ class StageSettings(HandOverSettings, total=False):
     #: Its name, 1 to 100 bytes of UTF-8; None: that of the task.
     name: str | None
     #: Whether its function chooses which of its successors are entered, by `Next`; None: as it is annotated.
-    choose: bool | None
+    #: Or the names of those among which it does, which are then compared with those that follow it.
+    choose: bool | Sequence[str] | None
     #: Whether its result is that of the run; None: if it is the only stage that nothing follows.
     result: bool | None
     #: The queue of its items, if it is another one than the task's; for a stage without a task, its queue.

@@ -46,6 +46,7 @@ class Stage(Generic[R_co]):
         output: The type of its result; of one that fans out, a list of its children's results.
         fans: Whether its function says that it returns children.
         chooses: Whether it chooses which of its successors are entered.
+        choices: The names among which it says that it does; None: it does not say.
         foreign: Whether clients of other libraries work on its queue.
     """
 
@@ -57,6 +58,7 @@ class Stage(Generic[R_co]):
     output: Any
     fans: bool
     chooses: bool
+    choices: tuple[str, ...] | None
     foreign: bool
     #: The queue of a stage without a task.
     own_queue: str | None = field(repr=False)

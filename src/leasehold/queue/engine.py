@@ -20,6 +20,7 @@ from leasehold.queue.pushes.progress import ProgressReports
 from leasehold.queue.pushes.result_waits import ResultWaits
 from leasehold.queue.pushes.router import PushRouter
 from leasehold.scripting.batcher import Batcher
+from leasehold.scripting.pushes import joined
 from leasehold.scripting.runner import BoundScript, CommonArguments
 
 if TYPE_CHECKING:
@@ -260,14 +261,14 @@ class Engine:
     async def stop_listening(self) -> None:
         """Stop listening if no caller waits for items, and return when none is on its way here."""
         await self._dispatcher.stop_listening()
-        await asyncio.gather(*self._releasing)
+        await joined(asyncio.gather(*self._releasing))
 
     async def close(self) -> None:
         """Send what was called, fail those who wait for items, release spare items, leave the session.
 
         Closing twice is fine. Later calls get QueueClosed.
         """
-        await asyncio.shield(self.start_closing())
+        await joined(self.start_closing())
 
     def start_closing(self) -> asyncio.Task[None]:
         """Begin to close in the event loop of the engine, and return the task that does it."""

@@ -62,8 +62,8 @@ class Problem(StrEnum):
     )
     WRONG_LEASE_END = (
         "wrong_lease_end",
-        "a lease ends in more than 31 days",
-        "it ends with its lease keys, or now",
+        "a lease ends in more than 31 days, or was given in the future: the clock of the server was ahead",
+        "it ends with its lease keys, or now; or as long from now as it was given for",
     )
     LOST_LEASE_KEY = (
         "lost_lease_key",
@@ -117,7 +117,11 @@ class Problem(StrEnum):
         "a group or a level waits for its turn, and no limit or pause is the reason",
         "it has its turn now",
     )
-    TURN_WITHOUT_LANE = "turn_without_lane", "a group without waiting items has a turn", "dropped"
+    TURN_WITHOUT_LANE = (
+        "turn_without_lane",
+        "a key `P:turns:<50 - level>` exists, and neither `P:lanes` nor `P:levels`",
+        "dropped",
+    )
     LOST_SLOT = (
         "lost_slot",
         "a leased item of a group is not counted against the group's limit",
@@ -125,13 +129,23 @@ class Problem(StrEnum):
     )
     STALE_SLOT = (
         "stale_slot",
-        "an item is counted against the limit of its group, and is not leased",
+        "an item is counted against the limit of a group, and is not leased, or of another group",
         "dropped",
+    )
+    LOST_GROUP = (
+        "lost_group",
+        "a leased item is counted against the limit of a group, and has no options",
+        "its group was written again",
     )
     UNREADABLE_LIMIT = (
         "unreadable_limit",
         "a limit or a pause in `P:control` cannot be read",
         "moved to `P:lost:control`; there is no such limit",
+    )
+    WRONG_PAUSE = (
+        "wrong_pause",
+        "a pause for a time begins in the future: the clock of the server was ahead",
+        "it lasts as long from now",
     )
     LOST_RUN = "lost_run", "a set of flow runs has the id of one without a hash", "dropped"
     UNLISTED_RUN = (
@@ -185,13 +199,18 @@ class Problem(StrEnum):
     WRONG_TIME_OF_DEATH = "wrong_time_of_death", "an item dies in the future", "it has died now"
     ENDLESS_SESSION = (
         "endless_session",
-        "a session is registered for more than ten minutes",
-        "it is registered for a minute",
+        "a session is registered for more than a minute",
+        "it is registered for ten seconds",
     )
     LOST_HEARTBEAT = (
         "lost_heartbeat",
         "a registered worker has no entry in `P:heartbeats`",
         "it seems alive for 15 s; a worker that lives beats in that time",
+    )
+    LATE_HEARTBEAT = (
+        "late_heartbeat",
+        "a worker seems alive for longer than its heartbeat says, as the clock of the server was ahead",
+        "it seems alive for that long from now",
     )
     LOST_WORKER = (
         "lost_worker",
@@ -205,7 +224,11 @@ class Problem(StrEnum):
         "store the schedule again, or remove it",
     )
     LOST_TICK = "lost_tick", "a schedule is never due", "it is due at its next time"
-    WRONG_TICK = "wrong_tick", "a schedule is due after the year 9999", "it is due at its next time"
+    WRONG_TICK = (
+        "wrong_tick",
+        "a schedule is due later than at its next time: the clock of the server was ahead",
+        "it is due at its next time",
+    )
     TICK_WITHOUT_SCHEDULE = (
         "tick_without_schedule",
         "the due time or the data of a schedule is left, without the schedule",
@@ -239,9 +262,9 @@ class Problem(StrEnum):
     )
     UNFINISHED_DELETION = (
         "unfinished_deletion",
-        "the deletion of the queue has begun more than a minute ago, and has not ended",
+        "the queue is being deleted: nothing is added to it or leased from it",
         "",
-        "finish it with `delete` or `leasehold rm`",
+        "call `delete` or `leasehold rm` again, if no client is doing so",
     )
     ENDLESS_FOREIGN_LEASE = (
         "endless_foreign_lease",

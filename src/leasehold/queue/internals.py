@@ -263,14 +263,32 @@ async def ask_server(queue: AsyncWorkQueue, *commands: tuple[bytes, ...]) -> lis
     return await _lifecycle(queue).engine().session.runner.ask(*commands)
 
 
-async def has_limits(queue: AsyncWorkQueue) -> bool:
-    """Return whether a queue has limits or pauses, so that items may have to wait.
+async def check_waiting(queue: AsyncWorkQueue) -> tuple[int, bool]:
+    """Return how many items wait for any worker, and whether a queue has limits or pauses: they may have to.
+
+    It costs the same however many workers there are.
 
     Raises:
         QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
     """
-    _, _, _, *found = await _lifecycle(queue).engine().run("read_control", cursor=b"0", count=1)
-    return bool(found)
+    waiting, has_limits = await _lifecycle(queue).engine().run("check_waiting")
+    return waiting, bool(has_limits)
+
+
+async def take_clean_turn(queue: AsyncWorkQueue, *, deep: bool, every: float) -> bool:
+    """Return whether this session is to clean a queue now, rather than the one that does so already.
+
+    Args:
+        queue: The queue object.
+        deep: Whether it is to be a deep clean.
+        every: This session cleans once in so many seconds, on average. One that has not cleaned for twice as
+            long is dead.
+
+    Raises:
+        QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+    """
+    every_ms = max(1, round(every * 1000))
+    return bool(await _lifecycle(queue).engine().run("clean_turn", deep=int(deep), every_ms=every_ms))
 
 
 async def declare_limit(queue: AsyncWorkQueue, limit: DeclaredLimit) -> None:

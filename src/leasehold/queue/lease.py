@@ -71,6 +71,7 @@ class Lease(Item):
         deadline: When the lease ends, in seconds since 1970, by the server's clock.
         completed: The result of the context manager's `complete`; None before.
         trace: The `traceparent` of the span that added the item, if that was traced and sampled; else None.
+            Of a stage of a flow run, that of the run of the stage before it; of several, of the last.
         stage: The stage of a flow run that the item is for; None: it is for none.
         inputs: What the stage takes of its run, by parameter, in JSON, as a worker has read it.
     """
@@ -132,7 +133,7 @@ class Lease(Item):
     @property
     def trace(self) -> str | None:
         """See the class."""
-        return None if (trace := self._trace) is None else trace.decode(errors="replace")
+        return None if (trace := self._trace) is None else trace.rpartition(b",")[2].decode(errors="replace")
 
     @property
     def _trace(self) -> bytes | None:

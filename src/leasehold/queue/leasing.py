@@ -42,15 +42,22 @@ LeasedItem = tuple[bytes, bytes, int, int, int, float, int, bytes | None]
 class LeaseRequest:
     """A caller's request for up to `count` items, each leased for `lease_ms`."""
 
-    __slots__ = ("blocks", "count", "future", "lease_ms", "timer")
+    __slots__ = ("blocks", "count", "future", "lease_ms", "made_at", "timer")
 
     def __init__(
-        self, count: int, lease_ms: int, *, blocks: bool, future: asyncio.Future[list[LeasedItem]]
+        self,
+        count: int,
+        lease_ms: int,
+        *,
+        blocks: bool,
+        future: asyncio.Future[list[LeasedItem]],
+        made_at: float,
     ) -> None:
         self.count = count
         self.lease_ms = lease_ms
         self.blocks = blocks
         self.future = future
+        self.made_at = made_at
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -104,6 +111,8 @@ class LeaseDispatcher:
         self._loop = asyncio.get_running_loop()
         #: Requests that no trip has carried yet.
         self._new: deque[LeaseRequest] = deque()
+        #: Delivered items that no caller waited for: requests of the next reply may take them.
+        self._held: list[LeasedItem] = []
         #: Requests that found the queue empty and wait, the oldest first.
         self._waiting: deque[LeaseRequest] = deque()
         #: Those that wait without a request, and whether each expects to be notified.
@@ -135,7 +144,9 @@ class LeaseDispatcher:
         Returns:
             At least one item, or an empty list if there was none (in time).
         """
-        request = LeaseRequest(count, lease_ms, blocks=blocks, future=self._loop.create_future())
+        request = LeaseRequest(
+            count, lease_ms, blocks=blocks, future=self._loop.create_future(), made_at=self._loop.time()
+        )
         if blocks and timeout is not None:
             request.timer = self._loop.call_later(timeout, self._expire, request)
         if blocks and self._empty and self._listener.listening and not self._new:
@@ -217,7 +228,10 @@ class LeaseDispatcher:
         return None
 
     def delivered(self, delivery: Delivery) -> None:
-        """See `Waiter`. Give the item to the oldest request, or to a watcher, or release it."""
+        """See `Waiter`. Give the item to the oldest request, or to a watcher, or release it.
+
+        While calls are on their way, hold it until the reply: they may find the queue empty.
+        """
         # The server's clock was ahead of this one by at most `_offset`: the lease began no earlier.
         began = min(time.monotonic(), delivery.now_ms / 1000 - self._offset)
         token, attempt, lease_ms, now_ms, item_id, data, trace = delivery
@@ -225,10 +239,12 @@ class LeaseDispatcher:
         if self._waiting and not self._reassign([item]):
             self._linger()
             return
-        for watcher, expects in self._watchers.items():
-            if expects and self._deliver(watcher, item):
-                return
-        self._release([item])
+        # Also one that is leasing now: it was notified since this session has registered for the delivery.
+        if any(self._deliver(watcher, item) for watcher in self._watchers):
+            return
+        self._held.append(item)
+        if not (self._new or self._gate.in_flight):
+            self._release_held()
 
     def due_in(self, seconds: float) -> None:
         """Lease in `seconds`, when a lease expires or an item falls due, unless another is due earlier."""
@@ -305,7 +321,7 @@ class LeaseDispatcher:
             self._release(request.future.result())
         if request in self._waiting:
             self._waiting.remove(request)
-            self._linger()
+            self._end_wait()
 
     def _expire(self, request: LeaseRequest) -> None:
         """End a request whose timeout has passed. If a trip carries it, it gets what that leases."""
@@ -313,9 +329,14 @@ class LeaseDispatcher:
         request.blocks = False
         if request in self._waiting:
             self._waiting.remove(request)
-            self._linger()
+            self._end_wait()
             if not request.future.done():
                 request.future.set_result([])
+
+    def _end_wait(self) -> None:
+        """Act on a caller that waits no more. What is added now must not be leased for it."""
+        self._listener.withdraw(self)
+        self._linger()
 
     def _linger(self) -> None:
         """Stop listening in a moment, if nothing waits."""
@@ -338,7 +359,8 @@ class LeaseDispatcher:
         """Make one trip for all requests, those that have waited longest first."""
         requests, wants = self._next_requests()
         if not requests:
-            # All were cancelled. An id that came for them returns to the queue at once.
+            # All were cancelled. What came for them returns to the queue at once.
+            self._release_held()
             self._offer()
             return
         unsent = len(self._new)
@@ -349,8 +371,11 @@ class LeaseDispatcher:
         def answered(reply: list[Any] | None, error: BaseException | None) -> None:
             if reply is None:
                 self._fail_all(requests, copied(error))
-            else:
+                return
+            try:
                 self._distribute(requests, reply, asked_at, unsent)
+            except Exception as problem:  # noqa: BLE001 - else those that it has not answered wait for ever
+                self._fail_all(requests, problem)
 
         self._gate.send(wants, answered, calls=len(requests), max_bytes=MAX_REPLY_BYTES)
 
@@ -377,6 +402,9 @@ class LeaseDispatcher:
     def _fail_all(self, requests: list[LeaseRequest], error: BaseException) -> None:
         for request in requests:
             _fail(request, error)
+        while self._new and (refusal := self._gate.refusal(self._new[0].made_at)) is not None:
+            _fail(self._new.popleft(), refusal)
+        self._release_held()
         self._arrived = True  # perhaps: it is unknown what the server has done
         self._continue(wait_ms=-1, empty=False)
 
@@ -389,7 +417,6 @@ class LeaseDispatcher:
         self._offset = now_ms / 1000 - asked_at
         traces = reply.pop() if reply[-1].__class__ is list else None
         at, end = 3, len(reply)
-        spare: list[LeasedItem] = []
         unserved: list[LeaseRequest] = []
         for request in requests:
             stop = min(end, at + 4 * request.count)
@@ -402,7 +429,7 @@ class LeaseDispatcher:
                 items = [(*item[:7], trace) for item, trace in zip(items, its, strict=False)]
             at = stop
             if request.future.done():
-                spare += items
+                self._held += items
             elif items or not (request.blocks or wait_ms == 0):
                 request.future.set_result(items)
             else:
@@ -411,8 +438,7 @@ class LeaseDispatcher:
         self._waiting.extendleft(reversed(unserved))
         if unserved and wait_ms != 0:
             self._answer_unsent(unsent)
-        if spare:
-            self._release(self._reassign(spare))
+        self._release_held()
         self._sessions = sessions or self._sessions  # 0 if it leased all that was asked for
         asked_for = sum(request.count for request in requests)
         self._continue(wait_ms, empty=wait_ms != 0 and end < 3 + 4 * asked_for)
@@ -431,14 +457,20 @@ class LeaseDispatcher:
             else:
                 request.future.set_result([])
 
+    def _release_held(self) -> None:
+        """Release what is held, but for what requests take that wait, or will be sent next."""
+        if self._held:
+            held, self._held = self._held, []
+            self._release(self._reassign(held))
+
     def _reassign(self, spare: list[LeasedItem]) -> list[LeasedItem]:
-        """Give items of cancelled callers to waiting requests of the same lease time; return those left."""
+        """Give items to requests of the same lease time, those that wait first; return those left."""
         left: list[LeasedItem] = []
         for item in spare:
             taker = next(
                 (
                     request
-                    for request in self._waiting
+                    for request in (*self._waiting, *self._new)
                     if request.lease_ms == item[4] and not request.future.done()
                 ),
                 None,
@@ -446,7 +478,7 @@ class LeaseDispatcher:
             if taker is None:
                 left.append(item)
             else:
-                self._waiting.remove(taker)
+                (self._waiting if taker in self._waiting else self._new).remove(taker)
                 taker.future.set_result([item])
         return left
 

@@ -12,7 +12,7 @@ from leasehold.keys import check_prefix, hash_tag
 from leasehold.queue.encoding import check_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from leasehold.queue.engine import Engine
@@ -42,6 +42,8 @@ _STORED_RATE = re.compile(r"([1-9]\d{0,15}):([1-9]\d{0,15})", re.ASCII)
 _STORED_PAUSE = re.compile(r"(inf|\d{1,16}) (\d{1,16}) (.*)", re.ASCII | re.DOTALL)
 _PAGE = 500
 _TIME_PASSED = -1
+#: What `set_limits` answers to a burst without a rate.
+_NO_RATE = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +147,7 @@ class Limits:
             rate: How many items may be leased in a time, by the server's clock: `"10/s"`, `"100/m"`,
                 `"5000/h"`, `"1/5s"`. They are leased evenly: of `"10/s"`, one each 100 ms.
             burst: How many items may be leased at once when fewer than the rate were leased before; 1 if it
-                is not given with the rate.
+                is not given with the rate. Alone, it changes that of a rate which is set.
             concurrency: How many items may be under lease at once.
             group: A group; `"*"`: each group that has no such limit of its own; None: the whole queue.
             ageing: Seconds after which a level from which no item was leased counts as one higher, so that
@@ -157,7 +159,8 @@ class Limits:
             Whether one was changed.
 
         Raises:
-            InvalidArgument: If none is given, or one cannot be used; nothing was changed.
+            InvalidArgument: If none is given, or one cannot be used, or there is no rate for a burst; nothing
+                was changed.
         """
         fields = _fields(rate, burst, concurrency)
         if ageing is not None:
@@ -219,10 +222,13 @@ class Limits:
         """See `internals.declare_limit`."""
         await self._send([(f"{name}/{limit.group}", value) for name, value in limit.fields()])
 
-    async def _send(self, fields: Iterable[tuple[str, str]]) -> bool:
+    async def _send(self, fields: Sequence[tuple[str, str]]) -> bool:
         """Set fields; an empty value removes one. Return whether one was changed."""
         rows = [text.encode() for pair in fields for text in pair]
         more, changed = await self._engine().run("set_limits", rows)
+        if more == _NO_RATE:
+            burst = next(value for _, value in fields if value.startswith(":"))
+            raise InvalidArgument("burst", int(burst[1:]), "a rate with it, as none is set")
         while more:
             more, _ = await self._engine().run("set_limits")
         return bool(changed)
@@ -235,7 +241,8 @@ class Limits:
         tag = hash_tag(self._queue_name)
         if tag is None:
             allowed = (
-                f"None for the queue {self._queue_name!r}, whose name has no {{hash tag}} such as {{shop}}:a"
+                f"a queue with a {{hash tag}} in its name, such as {{shop}}:a: "
+                f"{self._queue_name!r} has none, and cannot share limits"
             )
             raise InvalidArgument("shared", shared, allowed)
         if hash_tag(shared) != tag or shared == self._queue_name:
@@ -309,7 +316,7 @@ def _fields(rate: str | None, burst: int | None, concurrency: int | None) -> dic
     if rate is not None:
         fields["rate"] = f"{interval_of(rate)}:{_limit('burst', 1 if burst is None else burst)}"
     elif burst is not None:
-        raise InvalidArgument("burst", burst, "None without a rate")
+        fields["rate"] = f":{_limit('burst', burst)}"
     if concurrency is not None:
         fields["concurrency"] = f"{_limit('concurrency', concurrency)}"
     return fields

@@ -151,6 +151,7 @@ class _Watcher:
 
     def failed(self, error: LeaseholdError) -> None:
         """See `Watcher`."""
+        self._arrivals.room = 0  # the call fails: what is delivered now would be lost
         self._arrivals.notify(error)
 
     def wanted_lease_ms(self) -> int | None:

@@ -6,6 +6,7 @@ never depends on the program of the worker that finishes it.
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -14,7 +15,7 @@ from leasehold.durations import check_int
 from leasehold.errors import InvalidArgument, InvalidFlow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 #: How many stages a plan has at most, successors one of them, and values the look-ups of a run.
 MAX_STAGES = 2_000
@@ -29,6 +30,9 @@ MAX_RUN_ID_BYTES = 200
 MAX_STAGE_BYTES = 100
 #: How long a finished run is kept if the flow does not say: a day, in ms.
 KEEP_MS = 86_400_000
+
+#: How many names a message lists.
+_MAX_NAMED = 8
 
 _POLICIES = ("all", "settled", "fail", "fail_fast")
 _JOIN_ALLOWED = "'all', 'settled', 'fail', 'fail_fast' or AtLeast(n)"
@@ -82,6 +86,18 @@ def check_stage_name(name: object) -> str:
     if _is_name(name, MAX_STAGE_BYTES):
         return str(name)
     raise InvalidArgument("stage", name, _STAGE_ALLOWED)
+
+
+def no_stage(name: str, known: Iterable[str]) -> str:
+    """Say that there is no stage of a name, and which there are: the nearest first."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    rest = [repr(one) for one in names if one not in near]
+    hint = f", did you mean {near[0]!r}?" if near else ""
+    others = f"and {len(rest) - _MAX_NAMED:,} others" if len(rest) > _MAX_NAMED else ""
+    listed = ", ".join([*rest[:_MAX_NAMED], *filter(None, [others])])
+    beside = f" (there {'are also' if near else 'are'} {listed})" if rest else ""
+    return f"there is no stage {name!r}{hint}{beside}"
 
 
 def _is_name(name: object, longest: int) -> bool:
@@ -339,8 +355,8 @@ def _item_fields(item: StagePlan | ChildPlan) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+#: Writes JSON without spaces; one for all, since making it takes longer than writing a child with it.
+_compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _problems(plan: Plan) -> Iterator[str]:
@@ -358,7 +374,7 @@ def _problems(plan: Plan) -> Iterator[str]:
         twice = next(name for name in names if names.count(name) > 1)
         yield f"two stages have the name {twice!r}"
     if plan.result is not None and plan.result not in known:
-        yield f"its result is that of {plan.result!r}, and there is no stage of this name"
+        yield f"its result is that of {plan.result!r}: {no_stage(plan.result, known)}"
     if sum(len(texts) for texts in plan.lookup.values()) > MAX_LOOKUP_VALUES:
         yield f"its look-ups have more than {MAX_LOOKUP_VALUES} values"
     stages = plan.linked().stages
@@ -396,7 +412,7 @@ def _problems_of(stage: StagePlan, known: set[str]) -> Iterator[str]:
     for name in (*stage.after, *stage.then):
         if name not in known:
             side = "follows" if name in stage.after else "is followed by"
-            yield f"stage {stage.name!r} {side} {name!r}, and there is no stage of this name"
+            yield f"stage {stage.name!r} {side} {name!r}: {no_stage(name, known - {stage.name})}"
     if len(stage.then) > MAX_SUCCESSORS:
         yield f"stage {stage.name!r} has {len(stage.then):,} successors, more than {MAX_SUCCESSORS}"
     for join in (stage.join, stage.policy):

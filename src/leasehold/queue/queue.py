@@ -154,7 +154,8 @@ class AsyncWorkQueue:
             return_to: See the class.
             reply_timeout: See the class.
             clock: See the class.
-            cluster: Whether the server is a node of a cluster; the other nodes are found through it.
+            cluster: Whether the URL names nodes of a cluster, one or more, as in `redis://HOST:PORT,HOST:PORT`;
+                the other nodes are found through them.
 
         Raises:
             InvalidArgument: If the URL or another argument cannot be used.
@@ -382,7 +383,7 @@ class AsyncWorkQueue:
             lease_time: How long the item is leased, in seconds; 0.001 or more.
             block: Whether to wait while the queue is empty.
             timeout: How long to wait, in seconds; None waits without limit. 0 is refused, as some libraries
-                mean "without limit" by it and others "not at all".
+                mean "without limit" by it and others "not at all". With `block=False` it is not used, also 0.
 
         Returns:
             The lease, or None if there was no item (in time). With `block` and without `timeout`, never None.
@@ -688,7 +689,7 @@ class AsyncWorkQueue:
         """Return the counts of the queue, for how long its items wait, its limits and its workers.
 
         When an item began to wait is not stored, so `oldest_age` is known within an error, from the ids that
-        earlier calls saw: call this every few seconds, as `leasehold stats` does, from any number of clients.
+        earlier calls saw: call this every few seconds, as `leasehold stats` does, from any number of them.
         What they note, at most 128 ids, is kept for an hour after the last call.
 
         Args:
@@ -1013,18 +1014,16 @@ def _added_size(row: Sequence[bytes]) -> int:
 
 
 def waiting_time(timeout: Duration | None, *, block: bool) -> float | None:
-    """Check how to wait, and return the timeout in seconds.
+    """Check how to wait, and return the timeout in seconds; None: there is none, or the call does not wait.
 
     Raises:
-        InvalidArgument: If the timeout is 0 or cannot be used, or if there is one although the call does not
-            wait.
+        InvalidArgument: If the timeout cannot be used, or is 0 although the call waits.
     """
     check_bool("block", block)
     if timeout is None:
         return None
-    if not block:
-        raise InvalidArgument("timeout", timeout, "no timeout with block=False, which does not wait")
     try:
-        return seconds("timeout", timeout, zero=False)
+        given = seconds("timeout", timeout, zero=not block)
     except InvalidArgument as error:
         raise InvalidArgument("timeout", timeout, _TIMEOUT_ALLOWED) from error
+    return given if block else None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from leasehold.queue.engine import Engine
 
+#: About how many registrations are read at once; a small hash is read as a whole.
+PAGE = 100
 #: How many leases one step of the walk checks, and how many items one step returns.
 WALK_STEP, FAIL_STEP = 500, 100
 
@@ -20,11 +23,15 @@ Order = Literal["quiet", "resume", "stop"]
 class Beat(NamedTuple):
     """What the server answers to a heartbeat."""
 
-    #: Whether the worker is registered; False: it was failed.
+    #: Whether the worker is registered.
     accepted: bool
+    #: If it is not: whether it was failed, or is being failed. Otherwise its registration was lost.
+    failed: bool
     now_ms: int
     #: What the worker was told last; empty: nothing.
     told: str
+    #: How many workers are registered.
+    workers: int
     #: Other workers whose registration no longer holds.
     expired: list[str]
 
@@ -64,12 +71,13 @@ class Registry:
         Args:
             about: What the worker says of itself; see "Scripts for workers" on the protocol's page.
             alive_ms: For how long it holds; None: until the worker leaves.
-            first: Whether to register. Otherwise the server refuses a worker that is not registered.
+            first: Whether to register. Otherwise the server refuses a worker that is not registered. One that
+                was failed is refused in any case.
 
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
-        accepted, now_ms, told, *expired = await self._engine().run(
+        accepted, now_ms, told, count, *expired = await self._engine().run(
             "worker_beat",
             alive_ms=b"" if alive_ms is None else alive_ms,
             first=int(first),
@@ -77,7 +85,7 @@ class Registry:
         )
         ours = self._engine().session.id
         others = [one for one in map(_text, expired) if one != ours]
-        return Beat(accepted == 1, now_ms, _text(told), others)
+        return Beat(accepted == 1, accepted == 0, now_ms, _text(told), count, others)
 
     async def leave(self) -> bool:
         """End the registration of the worker of this session; return whether there was one."""
@@ -88,28 +96,29 @@ class Registry:
         return bool(await self._engine().run("worker_tell", worker=worker.encode(), what=what.encode()))
 
     async def workers(self) -> list[Registration]:
-        """Return the workers that are registered."""
-        cursor, found = b"0", dict[str, Registration]()
-        while True:
-            now_ms, cursor, *rows = await self._engine().run("workers", cursor=cursor)
-            for at in range(0, len(rows), 4):
-                one = _registration(now_ms, *rows[at : at + 4])
-                found[one.session] = one
-            if cursor == b"0":
-                return [*found.values()]
+        """Return the workers that are registered.
+
+        One that leaves meanwhile is missing in the second walk; of one that comes, nothing is known but that.
+        """
+        engine, cursor, until = self._engine(), b"", dict[bytes, bytes]()
+        now_ms = 0
+        while cursor != b"0":
+            now_ms, cursor, *values = await engine.run("workers", cursor=cursor or b"0", count=WALK_STEP)
+            until.update(zip(values[::2], values[1::2], strict=True))
+        cursor, about = b"", dict[bytes, bytes]()
+        while cursor != b"0":
+            cursor, values = await engine.read("workers", "HSCAN", "workers", cursor or b"0", b"COUNT", PAGE)
+            about.update(zip(values[::2], values[1::2], strict=True))
+        return [
+            _registration(now_ms, name, until.get(name, b""), about.get(b"told:" + name, b""), text)
+            for name, text in about.items()
+            if not name.startswith(b"told:")
+        ]
 
     async def fail(
         self, worker: str, *, expired: bool = False, connections: Iterable[int] | None = None
     ) -> int | None:
-        """Fail a worker: return the items that it holds to the front of the queue, in their old order.
-
-        Its later outcomes are rejected, and its next heartbeat is refused. Any number of clients may call
-        this at once. If a call is interrupted, the next one goes on.
-
-        Args:
-            worker: Its session on this queue.
-            expired: Fail it only if its registration no longer holds.
-            connections: Fail it only if these are the connections that it has registered, in that order.
+        """Fail a worker, as `fail_many` does.
 
         Returns:
             How many ids were returned. None: it is not registered, or it is alive.
@@ -117,43 +126,75 @@ class Registry:
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
-        seen = b"" if connections is None else b",".join(b"%d" % one for one in connections)
+        return (await self.fail_many({worker: connections}, expired=expired)).get(worker)
 
-        async def step(ids: list[bytes], *, ends: bool) -> int:
+    async def fail_many(
+        self, workers: Mapping[str, Iterable[int] | None], *, expired: bool = False
+    ) -> dict[str, int]:
+        """Fail workers: return the items that they hold to the front of the queue, in their old order.
+
+        Their later outcomes are rejected, and their next heartbeats are refused. Any number of clients may
+        call this at once. If a call is interrupted, the next one goes on. One walk over all leases finds
+        those of all workers.
+
+        Args:
+            workers: At most 1,000 of them: each by its session on this queue, with the connections that it
+                must have registered, in that order; None: any.
+            expired: Fail only those whose registration no longer holds.
+
+        Returns:
+            How many ids were returned, for each worker that was registered, and not alive.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+
+        async def step(worker: str, ids: Sequence[bytes], *, ends: bool) -> int:
+            named = workers[worker]
             return int(
                 await self._engine().run(
                     "fail_session",
                     ids,
                     worker=worker.encode(),
                     expired=int(expired),
-                    connections=seen,
+                    connections=b"" if named is None else b",".join(b"%d" % one for one in named),
                     ends=int(ends),
                 )
             )
 
-        returned = await step([], ends=False)
-        if returned < 0:
-            return None
-        # The last to be returned is the first in the queue.
-        ids = await self._held(worker)
-        parts = [ids[at : at + FAIL_STEP] for at in range(0, len(ids), FAIL_STEP)] or [[]]
-        for number, part in enumerate(parts, 1):
-            answer = await step(part[::-1], ends=number == len(parts))
-            if answer < 0:
-                break  # another client has done the rest
-            returned += answer
+        counts = await asyncio.gather(*(step(one, [], ends=False) for one in workers))
+        returned = {one: count for one, count in zip(workers, counts, strict=True) if count >= 0}
+        held = await self._held([*returned]) if returned else {}
+
+        async def return_items(worker: str) -> None:
+            # The last to be returned is the first in the queue.
+            ids = held.get(worker.encode(), [])
+            parts = [ids[at : at + FAIL_STEP] for at in range(0, len(ids), FAIL_STEP)] or [[]]
+            for number, part in enumerate(parts, 1):
+                answer = await step(worker, part[::-1], ends=number == len(parts))
+                if answer < 0:
+                    break  # another client has done the rest
+                returned[worker] += answer
+
+        await asyncio.gather(*map(return_items, returned))
         return returned
 
-    async def _held(self, worker: str) -> list[bytes]:
-        """Return the ids of the items that a session holds, those that were leased last first."""
-        cursor, found = b"0", dict[bytes, int]()
+    async def _held(self, workers: Sequence[str]) -> dict[bytes, list[bytes]]:
+        """Return the ids of the items that each session holds, those that were leased last first."""
+        sessions = [one.encode() for one in workers]
+        cursor, found = b"0", dict[bytes, tuple[int, bytes]]()
         while True:
-            cursor, *pairs = await self._engine().run(
-                "session_leases", holder=worker.encode(), cursor=cursor, count=WALK_STEP
+            cursor, *values = await self._engine().run(
+                "session_leases", sessions, cursor=cursor, count=WALK_STEP
             )
-            found.update(zip(pairs[::2], pairs[1::2], strict=True))
+            rows = zip(values[::3], values[1::3], values[2::3], strict=True)
+            found.update({one: (token, session) for one, token, session in rows})
             if cursor == b"0":
-                return sorted(found, key=found.__getitem__, reverse=True)
+                break
+        held: dict[bytes, list[bytes]] = {}
+        for one, (_, session) in sorted(found.items(), key=lambda row: row[1][0], reverse=True):
+            held.setdefault(session, []).append(one)
+        return held
 
 
 def _registration(now_ms: int, session: bytes, until: bytes, told: bytes, about: bytes) -> Registration:

@@ -75,8 +75,8 @@ class Results:
     ) -> bytes | None:
         """Wait until an item is completed, and return its result.
 
-        The client that completes the item notifies this process, if that client is a Leasehold one too; of an
-        item that another client has completed it learns within 5 s. All callers of one event loop share one
+        A client of Leasehold that completes the item notifies this process; of an item that a client of
+        another library has completed it learns within 5 s. All callers of one event loop share one
         connection, and wait on when it has been lost and opened again.
 
         Args:

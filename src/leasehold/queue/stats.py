@@ -71,7 +71,7 @@ class QueueStats:
     oldest_age_error: float | None
     #: How long items waited that were leased.
     wait: WaitTimes
-    #: How many leases there have been, ever: the last token.
+    #: How many leases there have been, ever: the last token. Those that were released count, too.
     leases: int
     #: The pause of the whole queue; None: it is not paused.
     paused: Pause | None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Role(StrEnum):
-    """What a user of the server is for."""
+    """What a user of the server is for. Each permits what those after it permit."""
 
     #: All that Leasehold can do.
     WORKER = "worker"
@@ -52,10 +52,8 @@ CONNECTIONS = {
     "client|setname": Sent("name the connections of a worker", "its death is noticed when its leases expire"),
     "eval": Sent("send a script that the server does not know yet", REFUSED),
     "evalsha": Sent("run a script", REFUSED),
-    "hget": Sent(
-        "read what a worker says of itself, and flow runs", "its death is noticed when its leases expire"
-    ),
-    "hmget": Sent("read flow runs", REFUSED),
+    "hmget": Sent("read what workers say of themselves, and flow runs", REFUSED),
+    "hscan": Sent("list workers", REFUSED),
     "info": Sent("read the server's version", "it is not checked; dead workers are noticed later"),
     "lrange": Sent("list ids", REFUSED),
     "ping": Sent("notice a connection that fell silent", "each connection counts as lost after a while"),
@@ -82,6 +80,15 @@ PRODUCING = frozenset(
 #: The scripts that read the queue, and note something under one key, by that key. Others who read may call
 #: them only where rules can permit writing to this key alone.
 NOTING: Mapping[str, str] = {"sample_queue": "sample"}
+#: The commands of scripts that only read.
+READING = frozenset(
+    {
+        *("EXISTS", "GET", "HEXISTS", "HGET", "HLEN", "HMGET", "HSCAN", "HSTRLEN", "LINDEX", "LLEN", "LPOS"),
+        *("LRANGE", "MGET", "PTTL", "SCAN", "SCARD", "SMISMEMBER", "STRLEN", "TIME", "TYPE", "XLEN"),
+        *("XRANGE", "XREVRANGE", "ZCARD", "ZCOUNT", "ZLEXCOUNT", "ZMSCORE", "ZRANDMEMBER", "ZRANGE"),
+        *("ZRANGEBYSCORE", "ZSCAN", "ZSCORE"),
+    }
+)
 
 
 class ServerFacts(NamedTuple):
@@ -180,14 +187,27 @@ def pattern_of(name: str) -> str:
     return re.sub(r"[\s\0]", "?", QueueKeys(name, "").pattern.decode(), flags=re.ASCII)
 
 
+def least_role(script: Script, *, only_reads: bool | None = None, has_selectors: bool) -> Role:
+    """Return the role that permits least, of those that run a script.
+
+    Args:
+        script: The script.
+        only_reads: Whether it writes nothing; None: what is known without a server.
+        has_selectors: Whether rules may have a part for single keys: see `ServerFacts`.
+    """
+    if script.commands <= READING if only_reads is None else only_reads:
+        return Role.WATCHER
+    if script.name in NOTING:
+        return Role.WATCHER if has_selectors else Role.PRODUCER
+    return Role.PRODUCER if script.name in PRODUCING else Role.WORKER
+
+
 def _uses(role: Role, script: Script, server: ServerFacts) -> bool:
     """Return whether a role runs a script."""
-    if role is Role.WORKER:
-        return True
     only_reads = not any(server.writes.get(command.lower()) for command in script.commands)
-    if role is Role.PRODUCER:
-        return only_reads or script.name in PRODUCING or script.name in NOTING
-    return only_reads or (script.name in NOTING and server.has_selectors)
+    least = least_role(script, only_reads=only_reads, has_selectors=server.has_selectors)
+    roles = [*Role]  # what permits most comes first
+    return roles.index(role) <= roles.index(least)
 
 
 def _hex(letter: str) -> str:

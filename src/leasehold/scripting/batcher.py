@@ -12,6 +12,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from leasehold.errors import ConnectionLost
 from leasehold.scripting.link import LARGE_BYTES
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 class Sender(Protocol):
     """What trips are sent with: a `Runner`."""
+
+    @property
+    def reply_timeout(self) -> float:
+        """Seconds for which the server may be silent."""
+        ...
 
     def send(
         self,
@@ -66,6 +72,9 @@ class TripGate:
         self._last_was_lone = True
         self.changed = asyncio.Event()
         self.in_flight = 0
+        #: Whether the last trip that has ended was lost, and when the server last answered one.
+        self._lost = False
+        self._answered_at = float("-inf")
 
     @property
     def open(self) -> bool:
@@ -135,6 +144,30 @@ class TripGate:
         except Exception as error:  # noqa: BLE001 - the callers get it
             trip(None, error)
 
+    def refusal(self, made_at: float) -> ConnectionLost | None:
+        """Return the error for a call that is not sent yet, if it is to wait for no further trip.
+
+        So the call is if trips are lost, and the server has answered none for `reply_timeout` since it was
+        made: a server that stands still fails all waiting calls together, not one trip after the other.
+
+        Args:
+            made_at: When the call was made, by the clock of the event loop.
+        """
+        limit = self._sender.reply_timeout
+        if not self._lost or self._loop.time() - max(made_at, self._answered_at) < limit:
+            return None
+        return ConnectionLost(
+            f"the server has answered nothing for {limit:g} s, so the call was not sent", maybe_applied=False
+        )
+
+    def ended(self, error: BaseException | None) -> None:
+        """Note that a trip has ended."""
+        self.in_flight -= 1
+        self._lost = isinstance(error, ConnectionLost)
+        if not self._lost:
+            self._answered_at = self._loop.time()
+        self.changed.set()
+
     async def change(self) -> None:
         """Wait until a trip has been sent, or has ended."""
         self.changed.clear()
@@ -157,18 +190,23 @@ class _Trip:
     def __call__(self, reply: Any, error: BaseException | None) -> None:
         on_reply, self._on_reply = self._on_reply, None
         if on_reply is not None:
-            self._gate.in_flight -= 1
-            self._gate.changed.set()
+            self._gate.ended(error)
             on_reply(reply, error)
 
 
 class _Gathered:
-    __slots__ = ("future", "row_count", "size", "values")
+    __slots__ = ("future", "made_at", "row_count", "size", "values")
 
     def __init__(
-        self, values: Sequence[bytes], row_count: int, size: int, future: asyncio.Future[Any]
+        self,
+        values: Sequence[bytes],
+        row_count: int,
+        size: int,
+        future: asyncio.Future[Any],
+        made_at: float,
     ) -> None:
         self.values = values
+        self.made_at = made_at
         self.row_count = row_count
         self.size = size
         self.future = future
@@ -225,12 +263,16 @@ class Batcher:
 
         Raises:
             LeaseholdError: The error that the trip failed with.
+            ConnectionLost: Also if it was not sent, as the server answers nothing: see `TripGate.refusal`.
         """
         lane = self._large if large or size > self._large_bytes else self._small
+        made_at = self._loop.time()
         while lane.waiting_bytes >= self._max_waiting_bytes:
             await lane.gate.change()
+            if (refusal := lane.gate.refusal(made_at)) is not None:
+                raise refusal
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        lane.add(_Gathered(values, row_count, size, future))
+        lane.add(_Gathered(values, row_count, size, future, made_at))
         return await future
 
     async def drained(self) -> None:
@@ -308,6 +350,11 @@ class _Lane:
                 else:
                     call.future.set_exception(copied(error))
             at += call.row_count
+        while self.gathered and (refusal := self.gate.refusal(self.gathered[0].made_at)) is not None:
+            call = self.gathered.popleft()
+            self.waiting_bytes -= call.size
+            if not call.future.done():
+                call.future.set_exception(refusal)
         if self.gathered:
             self.gate.flush()
 

@@ -8,16 +8,18 @@ call gets ConnectionLost, because it may have been applied.
 from __future__ import annotations
 
 import asyncio
+import errno
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import hiredis
 
-from leasehold.errors import ConnectionLost
+from leasehold.errors import ConnectionLost, ProcessOutOfMemory
 from leasehold.log import Log
 from leasehold.scripting.server_errors import is_lost, translate
-from leasehold.scripting.tls import connect
+from leasehold.scripting.tls import address_of, connect
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -32,6 +34,8 @@ OnReply = Callable[[Any, BaseException | None], None]
 
 _log = Log("leasehold")
 _INCOMPLETE = object()
+#: With these errors nothing was heard of the other side, which may still have the connection.
+_SILENT = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN})
 
 
 def _ignore(*_: object) -> None:
@@ -44,7 +48,7 @@ class Connection(asyncio.Protocol):
     Args:
         redis_connection: An open connection of redis-py, which nothing else uses; its transport is taken.
         reply_timeout: Seconds for which the server may be silent while a call waits for its reply, before the
-            connection counts as lost. They count from when the call has left this process: uploads may take
+            connection counts as lost. They begin again whenever data leaves or arrives: uploads may take
             longer, as long as they advance.
         on_end: Called once, when the connection has ended.
 
@@ -57,12 +61,16 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._reply_timeout = reply_timeout
         self._on_end = [on_end]
+        #: The host and the port that it was opened to; a unix socket has none.
+        self.address = address_of(redis_connection)
         #: When each call was posted, and what to call with its reply.
         self._waiting: deque[tuple[float, OnReply]] = deque()
         self._loop = asyncio.get_running_loop()
         self._time = self._loop.time
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
+        #: When the other side has closed it, by `time.monotonic()`; None: it has not, as far as known.
+        self.cut_at: float | None = None
         self._retired = False
         #: Whether it ended with unanswered calls, which the server may still execute.
         self._interrupted = False
@@ -98,16 +106,12 @@ class Connection(asyncio.Protocol):
         """Send a command, and pass its reply to `on_reply`.
 
         Raises:
-            ConnectionLost: If the connection has ended, or memory is exhausted; nothing was sent.
+            ConnectionLost: If the connection has ended; nothing was sent.
+            ProcessOutOfMemory: If the command needs more memory than there is; nothing was sent.
         """
         if self._ended or self._retired:
             raise ConnectionLost("the connection has ended", maybe_applied=False)
-        # Packed first: if it failed after the reply was expected, all later replies would be misassigned.
-        try:
-            # The stub of hiredis requires a tuple of one; it accepts any.
-            packed = hiredis.pack_command(command)  # type: ignore[arg-type]
-        except (MemoryError, hiredis.HiredisError) as error:
-            raise ConnectionLost(f"the call could not be encoded: {error!r}", maybe_applied=False) from error
+        packed = _packed([command])  # first: if it failed later, all replies would be misassigned
         now = self._time()
         self._waiting.append((now, on_reply))
         self._write(packed, now)
@@ -116,14 +120,11 @@ class Connection(asyncio.Protocol):
         """Send commands with one call of the system, each as `post` does.
 
         Raises:
-            ConnectionLost: As `post`; nothing was sent.
+            ConnectionLost, ProcessOutOfMemory: As `post`; nothing was sent.
         """
         if self._ended or self._retired:
             raise ConnectionLost("the connection has ended", maybe_applied=False)
-        try:
-            packed = b"".join([hiredis.pack_command(command) for command, _ in posts])  # type: ignore[arg-type]
-        except (MemoryError, hiredis.HiredisError) as error:
-            raise ConnectionLost(f"calls could not be encoded: {error!r}", maybe_applied=False) from error
+        packed = _packed([command for command, _ in posts])
         now = self._time()
         self._waiting.extend((now, on_reply) for _, on_reply in posts)
         self._write(packed, now)
@@ -134,6 +135,7 @@ class Connection(asyncio.Protocol):
         try:
             self._transport.write(packed)
         except Exception as error:  # noqa: BLE001 - a part of it may have been written
+            self._note_cut(error)
             self._end(f"writing has failed: {error!r}")
             self._transport.abort()
             return
@@ -271,6 +273,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """End the connection: it is closed on both sides."""
+        self._note_cut(error)
         self._end(str(error) if error else "the server closed the connection")
         if not self._lost.done():
             self._lost.set_result(None)
@@ -325,6 +328,12 @@ class Connection(asyncio.Protocol):
             # After the event loop was blocked, timers run before the reader: let the reader run first.
             self._alarm = self._loop.call_later(UNREAD_SECONDS, self._check_reply_time, oldest)
 
+    def _note_cut(self, error: Exception | None) -> None:
+        """Note that the other side has closed the connection, unless this one has, or only hears nothing."""
+        is_silent = isinstance(error, OSError) and error.errno in _SILENT
+        if not self._ended and not is_silent:
+            self.cut_at = time.monotonic()
+
     def _fail(self, reason: str) -> None:
         self._end(reason)
         self._transport.abort()
@@ -342,6 +351,20 @@ class Connection(asyncio.Protocol):
         lost = ConnectionLost(reason, maybe_applied=True)
         while self._waiting:
             self._call(self._waiting.popleft()[1], None, lost)
+
+
+def _packed(commands: Sequence[tuple[bytes, ...]]) -> bytes:
+    """Return commands as they are sent.
+
+    Raises:
+        ProcessOutOfMemory: If there is too little memory, which hiredis tells in three ways.
+    """
+    try:
+        # The stub of hiredis requires a tuple of one; it accepts any.
+        packed = [hiredis.pack_command(command) for command in commands]  # type: ignore[arg-type]
+        return packed[0] if len(packed) == 1 else b"".join(packed)
+    except (MemoryError, RuntimeError, hiredis.HiredisError) as error:
+        raise ProcessOutOfMemory(sum(len(word) for command in commands for word in command)) from error
 
 
 async def open_connection(

@@ -7,23 +7,21 @@ so that one `rpush` may push twice; Leasehold's never do.
 from __future__ import annotations
 
 import copy
-import inspect
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
-from redis.asyncio.connection import Connection, SSLConnection
-from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
-from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
 from leasehold.durations import check_bool
-from leasehold.errors import InvalidArgument
-from leasehold.scripting.urls import check_url, refusal
+from leasehold.errors import InvalidArgument, ServerRefused
+from leasehold.scripting.nodes import ClusterNodes
+from leasehold.scripting.settings import once_only, user_of
+from leasehold.scripting.urls import address_in, check_url, refusal, url_of_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from redis.asyncio.connection import AbstractConnection
     from redis.exceptions import MovedError
@@ -33,21 +31,9 @@ if TYPE_CHECKING:
 
 #: The clients of redis-py that a queue can be given.
 Client = Redis | RedisCluster
+#: What finds their server in one event loop: see `separate_client`.
+OwnClient = Redis | ClusterNodes
 _Client = TypeVar("_Client", Redis, RedisCluster)
-
-#: Seconds to wait for a connection, unless the user's client has a limit.
-CONNECT_SECONDS = 5.0
-
-# Settings for the user's connections only: resending, decoding, and RESP3 notices.
-_IGNORED = (
-    "retry",
-    "retry_on_timeout",
-    "retry_on_error",
-    "event_dispatcher",
-    "himport_registry",
-    "response_callbacks",
-)
-_IGNORED_PREFIXES = ("maint", "orig_", "oss_cluster")
 
 
 class Endpoint(Protocol):
@@ -82,73 +68,58 @@ class PoolEndpoint:
     def __init__(self, client: Redis, opened: OnOpen) -> None:
         self._pool = client.connection_pool
         self.opened = opened
-        self.user = _user(self._pool.connection_kwargs)
+        self.user = user_of(self._pool.connection_kwargs)
 
     async def connection(self, *, pushes: bool) -> AbstractConnection:
         """See `Endpoint`."""
         return self._pool.connection_class(**once_only(self._pool.connection_kwargs, pushes=pushes))
 
     async def moved(self, answer: MovedError) -> None:
-        """See `Endpoint`. A single server does not move its keys; a new connection is enough."""
+        """See `Endpoint`. A single server does not move its keys.
+
+        Raises:
+            ServerRefused: Always: it is a node of a cluster.
+        """
+        raise ServerRefused(
+            f"MOVED {answer}: this is a node of a cluster, and the queue is on another one; nothing was "
+            "applied. Make the queue with a RedisCluster, or with `from_url(…, cluster=True)`"
+        )
 
 
 class ClusterEndpoint:
-    """The node of a cluster that owns the slot of a queue."""
+    """The node of a cluster that holds the slot of a queue."""
 
-    def __init__(self, client: RedisCluster, key: bytes, opened: OnOpen) -> None:
-        self._client = client
-        self._key = key
+    def __init__(self, nodes: ClusterNodes, key: bytes, opened: OnOpen) -> None:
+        self._nodes = nodes
+        self._slot = key_slot(key)
         self.opened = opened
-        self.user = _user(client.connection_kwargs)
+        self.user = user_of(nodes.connection_kwargs)
         #: The node that the last answer has named, for the next connection.
         self._named: ClusterNode | None = None
 
     async def connection(self, *, pushes: bool) -> AbstractConnection:
-        """See `Endpoint`."""
-        await self._client.initialize()
+        """See `Endpoint`. The node may have died, and another hold the slot: so it is looked up each time."""
         named, self._named = self._named, None
-        node = named or self._client.get_node_from_key(self._key.decode())
-        if node is None:
-            raise ConnectionError("no node of the cluster owns the slot of this queue")
-        return node.connection_class(**once_only(node.connection_kwargs, pushes=pushes))
+        return _connection_to(named or await self._nodes.owner(self._slot), pushes=pushes)
 
     async def moved(self, answer: MovedError) -> None:
         """See `Endpoint`. The node that is asked may not know of the move yet; the one that answered does."""
-        await self._client.nodes_manager.initialize()
-        self._named = self._client.get_node(host=answer.host, port=answer.port)
+        self._named = self._nodes.named(answer.host, answer.port)
 
 
-def once_only(kwargs: dict[str, Any], *, pushes: bool) -> dict[str, Any]:
-    """Return the user's connection settings, without resending and without time limits."""
-    kept = {
-        name: value
-        for name, value in kwargs.items()
-        if name not in _IGNORED and not name.startswith(_IGNORED_PREFIXES)
-    }
-    return kept | {
-        "retry": Retry(NoBackoff(), 0),
-        "socket_timeout": None,  # each call has its deadline
-        "socket_connect_timeout": kwargs.get("socket_connect_timeout") or CONNECT_SECONDS,
-        "decode_responses": False,
-        "health_check_interval": 0,
-        "protocol": 3 if pushes else 2,
-    }
+def _connection_to(node: ClusterNode, *, pushes: bool) -> AbstractConnection:
+    return node.connection_class(**once_only(node.connection_kwargs, pushes=pushes))
 
 
-def _user(kwargs: Mapping[str, Any]) -> str:
-    return str(kwargs.get("username") or "default")
-
-
-def endpoint_of(client: Client, key: bytes, opened: OnOpen) -> Endpoint:
+def endpoint_of(client: OwnClient, key: bytes, opened: OnOpen) -> Endpoint:
     """Return the endpoint for a client.
 
     Args:
-        client: Finds the server. A client of Sentinel or of a cluster is used in one event loop only: see
-            `separate_client`.
+        client: Finds the server; see `separate_client`.
         key: A key of the queue, by which a cluster is asked for its node.
         opened: Called with each connection that has been opened.
     """
-    if isinstance(client, RedisCluster):
+    if isinstance(client, ClusterNodes):
         return ClusterEndpoint(client, key, opened)
     return PoolEndpoint(client, opened)
 
@@ -183,7 +154,7 @@ def client_of(url: str) -> Redis:
 
 
 def client_for(url: str, name: str, *, cluster: bool) -> Client:
-    """Make a client for a queue from a URL; of a cluster, from that of one node. It connects when first used.
+    """Make a client for a queue from a URL; of a cluster, it names some nodes. It connects when first used.
 
     Raises:
         InvalidArgument: As `client_of`; if the name is the URL, this is what the error says.
@@ -196,35 +167,25 @@ def client_for(url: str, name: str, *, cluster: bool) -> Client:
 
 def _from_url(kind: type[_Client], url: str) -> _Client:
     check_url(url, cluster=issubclass(kind, RedisCluster))
+    first, *others = url_of_each(url)
+    nodes: dict[str, Any] = (
+        {"startup_nodes": [ClusterNode(*address_in(other)) for other in others]} if others else {}
+    )
     try:
-        return kind.from_url(url)
+        return kind.from_url(first, **nodes)
     except (TypeError, ValueError):
         pass  # its text may contain the password, so ours is raised below, without it as the context
     raise refusal(url)
 
 
-def separate_client(client: Client) -> Client:
-    """Return a client of the same server that one event loop can use alone.
+def separate_client(client: Client) -> OwnClient:
+    """Return what finds the same server for one event loop alone.
 
-    It is the same client if only its settings are read. Clients of Sentinel and of a cluster use connections
-    to find the server, and these belong to one event loop and to one process.
+    It is the same client if only its settings are read. Clients of Sentinel use connections to find the
+    server, and these belong to one event loop and to one process.
     """
     if isinstance(client, RedisCluster):
-        accepted = inspect.signature(RedisCluster).parameters
-        kwargs = {
-            name: value
-            for name, value in client.connection_kwargs.items()
-            if name in accepted and name not in ("host", "port", "retry")
-        }
-        encrypted = issubclass(client.connection_kwargs.get("connection_class", Connection), SSLConnection)
-        nodes = [ClusterNode(node.host, node.port) for node in client.nodes_manager.startup_nodes.values()]
-        return RedisCluster(
-            startup_nodes=nodes,
-            ssl=encrypted,
-            require_full_coverage=client.nodes_manager.require_full_coverage,
-            address_remap=client.nodes_manager.address_remap,
-            **kwargs,
-        )
+        return ClusterNodes(client)
     pool = client.connection_pool
     if not isinstance(pool, SentinelConnectionPool):
         return client
@@ -247,19 +208,17 @@ def separate_client(client: Client) -> Client:
     )
 
 
-async def connections_to_all(client: Client) -> list[AbstractConnection]:
-    """Return a new connection, not yet open, to each server that holds keys: of a cluster, each primary."""
-    if isinstance(client, RedisCluster):
-        await client.initialize()
-        return [
-            node.connection_class(**once_only(node.connection_kwargs, pushes=False))
-            for node in client.get_primaries()
-        ]
+async def connections_to_all(client: OwnClient) -> list[AbstractConnection]:
+    """Return a new connection, not yet open, to each server that holds keys: of a cluster, each master."""
+    if isinstance(client, ClusterNodes):
+        return [_connection_to(node, pushes=False) for node in await client.masters()]
     return [await PoolEndpoint(client, lambda _: None).connection(pushes=False)]
 
 
-async def close_client(client: Client) -> None:
+async def close_client(client: OwnClient | Client) -> None:
     """Close a client that Leasehold has made, with its clients of Sentinels."""
+    if isinstance(client, ClusterNodes):
+        return  # it keeps no connections
     await client.aclose()
     pool = client.connection_pool if isinstance(client, Redis) else None
     if isinstance(pool, SentinelConnectionPool):

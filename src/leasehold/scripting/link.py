@@ -10,7 +10,7 @@ import asyncio
 import copy
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import AskError, MovedError, TryAgainError
+from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
 from leasehold.errors import ServerReadOnly
 from leasehold.retry import Backoff
@@ -167,7 +167,7 @@ class Link:
             if self._repeat(call, at_once=isinstance(error, MovedError)):
                 return
         ours = translate(error, maybe_applied=True)
-        if isinstance(ours, ServerReadOnly):
+        if isinstance(ours, ServerReadOnly) or isinstance(error, ClusterDownError):
             self._retire()  # after a fail-over the next connection finds the new primary
         call.fail(ours)
 

@@ -43,9 +43,12 @@ class BrokenContract(Exception):
     """A file of `lua/` breaks the rules of its form; the message names the file and the rule."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Block:
     """A function of a piece, or the statements between two functions.
+
+    They are compared by value: two threads that compose at once may each read a piece, and use the blocks of
+    both, as `cached_property` has no lock since Python 3.12.
 
     Attributes:
         piece: The name of the piece.

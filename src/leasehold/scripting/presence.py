@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from leasehold.scripting.session import Session
 
@@ -33,12 +33,12 @@ class Presence(NamedTuple):
     names: Mapping[int, str]
     #: The run id of the server; None if it was not asked for.
     server: str | None
-    #: The number of subscribers of the channel, if one was asked for.
-    subscribers: int
+    #: The number of subscribers of each channel that was asked for.
+    subscribers: Mapping[bytes, int]
 
 
 async def present(
-    session: Session, ids: Iterable[int], *, identify: bool = False, channel: bytes | None = None
+    session: Session, ids: Iterable[int], *, identify: bool = False, channels: Sequence[bytes] = ()
 ) -> Presence:
     """Ask the server of a session which of some connections it has.
 
@@ -48,7 +48,7 @@ async def present(
         session: A session of the running event loop.
         ids: The ids of the connections.
         identify: Whether to ask for the server's run id as well.
-        channel: A channel whose subscribers to count as well.
+        channels: Channels whose subscribers to count as well.
 
     Raises:
         CannotAsk: If the access rules forbid it, or the answers are not those of a Redis server.
@@ -57,18 +57,15 @@ async def present(
     commands = [(b"CLIENT", b"LIST", b"ID", *(b"%d" % one for one in ids))]
     if identify:
         commands.append((b"INFO", b"server"))
-    if channel is not None:
-        commands.append((b"PUBSUB", b"NUMSUB", channel))
+    if channels:
+        commands.append((b"PUBSUB", b"NUMSUB", *channels))
     replies = await session.runner.ask(*commands)
     for (name, *_), reply in zip(commands, replies, strict=True):
         if isinstance(reply, BaseException):
             await _raise(session, name, reply)
     listed, *others = replies
     server = _server(others.pop(0)) if identify else None
-    subscribers = 0
-    if channel is not None:
-        [counted] = others
-        subscribers = _subscribers(counted)
+    subscribers = _subscribers(others[0], len(channels)) if channels else {}
     return Presence(_names(listed), server, subscribers)
 
 
@@ -101,7 +98,9 @@ def _server(info: object) -> str:
     return found[1].decode()
 
 
-def _subscribers(counted: object) -> int:
-    if isinstance(counted, list) and len(counted) == 2 and isinstance(counted[1], int):
-        return counted[1]
+def _subscribers(counted: object, channels: int) -> dict[bytes, int]:
+    if isinstance(counted, list) and len(counted) == 2 * channels:
+        found = dict(zip(counted[::2], counted[1::2], strict=True))
+        if all(isinstance(count, int) for count in found.values()):
+            return found
     raise CannotAsk("PUBSUB NUMSUB is answered in an unknown form")

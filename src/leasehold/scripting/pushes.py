@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import NoPermissionError
 
 from leasehold.errors import ConnectionLost, LeaseholdError
+from leasehold.log import Log
 from leasehold.retry import Backoff
 from leasehold.scripting.connection import Connection, open_connection
 from leasehold.scripting.server_errors import translate
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.scripting.endpoints import Endpoint
+
+log = Log("leasehold")
+
+_T = TypeVar("_T")
 
 #: How often the connection is checked, so that one that fell silent is noticed (s).
 PING_SECONDS = 5.0
@@ -183,6 +188,9 @@ class PushConnection:
                     await asyncio.gather(*(self._confirmed(connection, one) for one in [*self._channels]))
                 except LeaseholdError:
                     await backoff.wait()
+                except Exception:
+                    log.exception("the subscriptions could not be repaired; trying again")
+                    await backoff.wait()
                 else:
                     self._notify()
                     if self._connection is connection:
@@ -194,7 +202,10 @@ class PushConnection:
     def _notify(self) -> None:
         for ones in [*self._channels.values()]:
             for one in tuple(ones):
-                one.on_end()
+                try:
+                    one.on_end()
+                except Exception:  # it must not stop the repair, nor the others
+                    log.exception("a subscriber could not be notified")
 
     def _ping_later(self) -> None:
         self._ping_timer = self._loop.call_later(PING_SECONDS, self._ping)
@@ -206,7 +217,16 @@ class PushConnection:
             self._ping_later()
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Take the exception of a task whose callers may all have been cancelled."""
-    if not task.cancelled():
-        task.exception()
+async def joined(one: asyncio.Future[_T]) -> _T:
+    """Wait for what others wait for, too: a cancelled caller does not cancel it, nor log its error.
+
+    Since Python 3.14, `asyncio.shield` logs the error of what it shields after its caller was cancelled.
+    """
+    one.add_done_callback(_retrieve)
+    await asyncio.wait([one])
+    return one.result()
+
+
+def _retrieve(one: asyncio.Future[Any]) -> None:
+    if not one.cancelled():
+        one.exception()

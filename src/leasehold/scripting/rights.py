@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.errors import AccessDenied
 from leasehold.log import Log
-from leasehold.scripting.access import pattern_of, quoted
+from leasehold.scripting.access import Role, least_role, pattern_of, quoted
 from leasehold.scripting.catalogue import find_script, load
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class Rights:
         self._listed = False
         self._learned_at = 0.0
         self.set_many = False
+        #: Whether the server may permit single keys: see `ServerFacts`.
+        self.has_selectors = False
         self.refused: frozenset[str] = frozenset()
 
     @property
@@ -69,19 +71,21 @@ class Rights:
     def refusal(self, script: Script) -> AccessDenied | None:
         """Return the error for a script that the server would end between two commands; None: it may run."""
         wrong = script.commands & self.refused
-        return self.denied(wrong, f"which {script.name} needs") if wrong else None
+        role = least_role(script, has_selectors=self.has_selectors)
+        return self.denied(wrong, f"which {script.name} needs", role) if wrong else None
 
-    def denied(self, commands: Iterable[str], why: str) -> AccessDenied:
+    def denied(self, commands: Iterable[str], why: str, role: Role) -> AccessDenied:
         """Return the error for commands that are refused, with the rule that permits them.
 
         Args:
             commands: Their names, in capitals, as rules name them.
             why: What needs them.
+            role: The role that permits least, of those that permit this.
         """
         wrong = sorted(commands)
         return AccessDenied(
             f"the access rules forbid {', '.join(wrong)}, {why}; nothing was applied. "
-            f"{self._permit(wrong)} permits {'it' if len(wrong) == 1 else 'them'}{self._all}",
+            f"{self._permit(wrong)} permits {'it' if len(wrong) == 1 else 'them'}{self._all(role)}",
             commands=wrong,
         )
 
@@ -95,7 +99,7 @@ class Rights:
         pattern = pattern_of(name)
         return AccessDenied(
             f"the access rules forbid to write to the queue {name!r}, {why}; nothing was applied. "
-            f"{self._permit((), f'~{pattern}', f'&{pattern}')} permits it{self._all}",
+            f"{self._permit((), f'~{pattern}', f'&{pattern}')} permits it{self._all(Role.PRODUCER, name)}",
             keys=[pattern],
         )
 
@@ -113,14 +117,14 @@ class Rights:
         if self.refused:
             wrong |= self.refused & {name for one in scripts for name in find_script(one).commands}
         if wrong:
-            raise self.denied(wrong, "which a worker needs")
+            raise self.denied(wrong, "which a worker needs", Role.WORKER)
         if self.refused and not self._listed:
             self._listed = True
             others = sorted({one.name for one in load().values() if one.commands & self.refused} - {"probe"})
             log.warning(
                 "the access rules forbid %s: %s will be refused. %s permits that%s",
                 *(", ".join(sorted(self.refused)), ", ".join(others)),
-                *(self._permit(sorted(self.refused)), self._all),
+                *(self._permit(sorted(self.refused)), self._all(Role.WORKER)),
             )
 
     def warn_of_channel(self, channel: bytes) -> None:
@@ -134,14 +138,22 @@ class Rights:
         log.warning(
             "the access rules forbid the channel %r: results, cancels and items that fall due are noticed "
             "seconds late. %s permits it%s",
-            *(name, self._permit(["PUBLISH", "SUBSCRIBE"], f"&{pattern}"), self._all),
+            *(name, self._permit(["PUBLISH", "SUBSCRIBE"], f"&{pattern}"), self._all(Role.PRODUCER)),
         )
 
     def _permit(self, commands: Iterable[str], *channels: str) -> str:
         words = ["ACL", "SETUSER", self._user, *(f"+{name.lower()}" for name in commands), *channels]
         return f"`{' '.join(map(quoted, words))}`"
 
-    @property
-    def _all(self) -> str:
-        command = shlex.join(["leasehold", "acl", self.queue, "--user", self._user])
-        return f"; `{command}` prints all that is needed"
+    def _all(self, role: Role, *others: str) -> str:
+        """Say how to find all rules of a user; of each role that permits this, as it may have that one.
+
+        Args:
+            role: The one that permits least.
+            others: The names of the other queues that it needs.
+        """
+        command = ["leasehold", "acl", self.queue, *others, "--user", self._user, "--role"]
+        roles = [*Role]
+        said = [f"`{shlex.join([*command, role])}` prints all that a {role} needs"]
+        said += [f"`--role {more}` what a {more} needs" for more in reversed(roles[: roles.index(role)])]
+        return f"; {', '.join(said)}"

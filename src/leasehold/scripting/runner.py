@@ -153,6 +153,7 @@ class Runner:
     """
 
     def __init__(self, endpoint: Endpoint, *, reply_timeout: float) -> None:
+        self.reply_timeout = reply_timeout
         #: What the server permits.
         self.rights = Rights(endpoint.user)
         self._link, self._large_link = (
@@ -316,7 +317,9 @@ class Runner:
             line.split(":", 1) for line in (await future).decode(errors="replace").splitlines() if ":" in line
         )
         version = info.get("redis_version", "6.2")
-        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST:
+        number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+        self.rights.has_selectors = number >= (7,)
+        if number < OLDEST:
             raise ServerTooOld(
                 f"the server is Redis {version}; Leasehold needs Redis 6.2, Valkey 7.2 or newer"
             )

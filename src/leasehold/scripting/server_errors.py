@@ -39,6 +39,7 @@ from leasehold.errors import (
     ServerError,
     ServerOutOfMemory,
     ServerReadOnly,
+    ServerRefused,
     WrongKeyType,
 )
 from leasehold.scripting.tls import why_tls_failed
@@ -55,12 +56,15 @@ _BY_CLASS: tuple[tuple[type[RedisError], type[ServerError]], ...] = (
     (TryAgainError, ServerBusy),
     (AskError, ServerBusy),
 )
+#: What scripts end with when the server's process gets no more memory.
+LUA_IS_FULL = "not enough memory"
 # The first word of the server's error, or a word inside it: Redis 6.2 wraps errors of scripts.
 _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
     ("WRONGTYPE", WrongKeyType),
     ("LIMIT", LimitExceeded),
     ("QUEUEDELETED", QueueDeleted),
     ("OOM", ServerOutOfMemory),
+    (LUA_IS_FULL, ServerOutOfMemory),
     ("READONLY", ServerReadOnly),
     ("NOREPLICAS", ServerReadOnly),
     ("MISCONF", ServerReadOnly),
@@ -79,6 +83,7 @@ _BY_WORD: tuple[tuple[str, type[ServerError]], ...] = (
     ("The user executing the script can't", AccessDenied),  # the text of Redis up to 7.0
     ("DB index is out of range", DatabaseMissing),
     ("SELECT is not allowed in cluster mode", DatabaseMissing),
+    ("cluster support disabled", ServerRefused),
 )
 _ADVICE: dict[type[ServerError], str] = {
     WrongKeyType: "another program uses a key of this queue; choose another name, or remove that key",
@@ -90,12 +95,18 @@ _ADVICE: dict[type[ServerError], str] = {
     ServerReadOnly: "the server accepts no writes now; nothing was applied",
     ServerBusy: "nothing was applied; try again",
     LoginRefused: "check the user and the password, in a URL redis://USER:PASSWORD@HOST; nothing was applied",
-    AccessDenied: "`leasehold acl QUEUE --user USER` prints what a user needs; nothing was applied, unless "
-    "the user may use only some of the queue's keys",
+    AccessDenied: "`leasehold acl QUEUE --user USER --role ROLE` prints what a user needs as a worker, "
+    "producer or watcher; nothing was applied, unless the user may use only some of the queue's keys",
     DatabaseMissing: "choose a smaller number, in a URL redis://HOST:PORT/NUMBER, or raise the"
     " server's `databases`; a cluster has only database 0. Nothing was applied",
+    ServerRefused: "the server is not part of a cluster. Give the queue a `redis.asyncio.Redis`, or leave "
+    "out `cluster=True`; nothing was applied",
     ScriptFailed: "a script failed",
 }
+_FULL_ADVICE = (
+    "the server's process gets no more memory of its machine or container. Set its maxmemory below what it "
+    "can have, or give it more. The call may have been applied in part; repeat it"
+)
 
 
 def is_lost(error: BaseException) -> bool:
@@ -127,7 +138,8 @@ def translate(error: BaseException, *, maybe_applied: bool) -> LeaseholdError:
     else:
         found = _words(error)
         kind = found[0] if found else ScriptFailed
-        text = f"{_text(error)}: {_ADVICE[kind]}"
+        advice = _FULL_ADVICE if LUA_IS_FULL in _text(error) else _ADVICE[kind]
+        text = f"{_text(error)}: {advice}"
         ours = AccessDenied(text, **_forbidden(_text(error))) if kind is AccessDenied else kind(text)
     ours.__cause__ = error
     return ours

@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
     from leasehold.errors import LeaseholdError
     from leasehold.scripting.endpoints import Client, Endpoint
+    from leasehold.scripting.nodes import Address
 
 #: How long a session may take to close when its event loop ends (s).
 END_SECONDS = 1.0
+#: When to look again at a connection that is to be replaced, and waits for replies (s).
+BUSY_SECONDS = 0.1
 #: The purposes of the connections that last as long as their session.
 LASTING = ("commands", "pushes")
 
@@ -56,11 +59,12 @@ class OpenedConnection:
         name: The name that the server was asked to give it.
         id: The server's number for it; None until the server has answered, or if its access rules forbid it.
         answered: Whether the server has answered to both.
+        address: The host and the port that it was opened to.
         since: When it was opened, by `time.monotonic()`.
         follows: Whether it follows another one of this purpose in its session, which was lost.
     """
 
-    __slots__ = ("answered", "connection", "follows", "id", "name", "purpose", "since")
+    __slots__ = ("address", "answered", "connection", "follows", "id", "name", "purpose", "since")
 
     def __init__(self, connection: Connection, purpose: str, name: str, *, follows: bool) -> None:
         self.connection = connection
@@ -68,6 +72,7 @@ class OpenedConnection:
         self.name = name
         self.id: int | None = None
         self.answered = False
+        self.address = connection.address
         self.since = time.monotonic()
         self.follows = follows
 
@@ -116,6 +121,8 @@ class Session:
         self._purposes: set[str] = set()
         self._watchers: list[Callable[[], None]] = []
         self._ending = False
+        #: Where the last connection leads, on a cluster.
+        self._leads_to: Address | None = None
         self.runner = Runner(self.endpoint("commands"), reply_timeout=reply_timeout)
         # Where this one acts for another session, that one logs it.
         self.runner.rights.warned = self.adopted
@@ -132,6 +139,11 @@ class Session:
         """The open connections; callable from any thread."""
         return [one for one in (*self._opened,) if not one.connection.ended]
 
+    @property
+    def last_connections(self) -> list[OpenedConnection]:
+        """The lasting connections that were opened last, also those that have ended; from any thread."""
+        return [one for one in (*self._opened,) if one.lasting]
+
     def watch_connections(self, notify: Callable[[], None]) -> None:
         """Call a function when a lasting connection has its id and its name, and when one has ended.
 
@@ -142,6 +154,23 @@ class Session:
     def unwatch_connections(self, notify: Callable[[], None]) -> None:
         """Call this function no more."""
         self._watchers.remove(notify)
+
+    def lead_to(self, address: Address) -> None:
+        """Replace the lasting connections that lead to another node of the cluster than this.
+
+        A node that the queue has left keeps them open, and may leave the cluster: then nothing that is
+        published arrives. It is called in the event loop of the session.
+        """
+        self._leads_to = address
+        self._replace()
+
+    def _replace(self) -> None:
+        elsewhere = [one for one in self.connections if one.lasting and one.address != self._leads_to]
+        for one in elsewhere:
+            if one.connection.idle:
+                one.connection.retire()
+        if any(not one.connection.ended for one in elsewhere):
+            self.loop.call_later(BUSY_SECONDS, self._replace)
 
     def endpoint(self, purpose: str) -> Endpoint:
         """Return where the server is; connections that are opened with it are recorded and named.
@@ -239,6 +268,8 @@ class Session:
                 if opened.lasting:
                     self._connections_changed()
 
+        if self.slot is not None:
+            self.loop.call_soon(self.lead_to, opened.address)
         connection.post((b"CLIENT", b"ID"), opened.identified)
         connection.post((b"CLIENT", b"SETNAME", name.encode()), named)
         if opened.lasting:

@@ -56,7 +56,7 @@ async def connect(connection: AbstractConnection) -> None:
     try:
         await connection.connect()  # type: ignore[no-untyped-call]  # theirs has no types
     except (RedisError, OSError) as error:
-        host, port = _address(connection)
+        host, port = address_of(connection)
         if host and _was_cut(error) and await _expects_tls(host, port):
             raise TlsFailed("TLS port", str(error)) from error
         raise
@@ -77,7 +77,7 @@ async def _connect_with_tls(connection: SSLConnection) -> None:
     connecting = asyncio.ensure_future(connection.connect())  # type: ignore[no-untyped-call]  # as above
     try:
         silent = not (await asyncio.wait([connecting], timeout=SILENT_SECONDS))[0]
-        host, port = _address(connection)
+        host, port = address_of(connection)
         if silent and host and await _answers_plainly(host, port):
             raise TlsFailed("plain port", f"no TLS handshake with {host}:{port}")
         await connecting
@@ -113,7 +113,7 @@ def _was_cut(error: BaseException) -> bool:
     )
 
 
-def _address(connection: AbstractConnection) -> tuple[str, int]:
+def address_of(connection: AbstractConnection) -> tuple[str, int]:
     """Return where a connection leads; an empty name for a unix socket."""
     return getattr(connection, "host", ""), getattr(connection, "port", 0)
 

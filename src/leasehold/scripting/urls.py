@@ -16,10 +16,13 @@ from leasehold.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: The port of a server whose URL names none.
+DEFAULT_PORT = 6379
 #: The schemes, and the class that connects by each.
 _SCHEMES = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
 _ALLOWED = "a redis://, rediss:// or unix:// URL"
 _READABLE = f"{_ALLOWED} whose port is a number and whose login has special characters as %XX"
+_ONE_HOST = f"{_ALLOWED} with one host; only with cluster=True several, as in redis://HOST:PORT,HOST:PORT"
 _VALUES = f"{_ALLOWED} whose parameters have values of the right types"
 # Parameters of redis-py that cannot be given as text.
 _NO_TEXT = (
@@ -76,9 +79,12 @@ def check_url(url: object, *, cluster: bool) -> str:
     scheme = url.partition("://")[0].lower()
     if "://" not in url or scheme not in _SCHEMES:
         raise refusal(url, _ALLOWED)
-    query = _query_of(url)
-    if query is None:
+    one, *others = url_of_each(url)
+    query = _query_of(one)
+    if query is None or (others and not all(map(_is_host, (one, *others)))):
         raise refusal(url, _READABLE)
+    if others and not cluster:
+        raise refusal(url, _ONE_HOST)
     if not query:
         return url
     known = {*_accepted(RedisCluster if cluster else _SCHEMES[scheme])}
@@ -88,6 +94,28 @@ def check_url(url: object, *, cluster: bool) -> str:
         if name not in known:
             raise refusal(url, _wanted(url, name, known))
     return url
+
+
+def url_of_each(url: str) -> list[str]:
+    """Return the URLs of the nodes that a URL names, `redis://USER:PASSWORD@HOST:PORT,HOST:PORT/?…`.
+
+    The first one alone has the login and the parameters. The URL need not be valid.
+    """
+    scheme, _, rest = url.partition("://")
+    end = min((found for sign in "/?#" if (found := rest.find(sign)) >= 0), default=len(rest))
+    login, at, hosts = rest[:end].rpartition("@")
+    first, *others = hosts.split(",")
+    return [f"{scheme}://{login}{at}{first}{rest[end:]}", *(f"{scheme}://{other}" for other in others)]
+
+
+def address_in(url: str) -> tuple[str, int]:
+    """Return the host and the port of a valid URL."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or DEFAULT_PORT
+
+
+def _is_host(url: str) -> bool:
+    return _query_of(url) is not None and bool(address_in(url)[0].strip())
 
 
 def _query_of(url: str) -> str | None:

@@ -185,6 +185,8 @@ def planned(
     exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     table = Table(df.schema, exact=exact)
     options, due_ms = options_of(task)
+    if problem := task.definition.only_stage:
+        raise InvalidCall(task.name, problem)
     if task.definition.limit is not None:
         allowed = "a task without limits: Spark adds items without a group"
         raise InvalidArgument("task", task.name, allowed)

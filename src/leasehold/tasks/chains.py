@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+    runtime_checkable,
+)
 
 from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, check_list, to_ms
-from leasehold.errors import InvalidArgument
+from leasehold.errors import InvalidArgument, InvalidCall
 from leasehold.queue.encoding import MAX_LEVEL
 from leasehold.queue.plan import Join, Plan, check_run_id
 from leasehold.queue.runs.lookups import lookup_texts
+from leasehold.tasks.fitting import name_of
 from leasehold.tasks.flow_run import FlowRun
 from leasehold.tasks.plans import Compiled, Leaf, Node, Parallel, Sequence, compile_plan, join_of
 
@@ -46,7 +57,11 @@ class Step(Generic[R_co]):
     @overload
     def then(self, task: Takes[R_co, P, R], /, *args: P.args, **kwargs: P.kwargs) -> Chain[R]: ...
     @overload
-    def then(self, task: Step[R], /) -> Chain[R]: ...
+    def then(self: Step[None], task: Group[R], /) -> Chain[list[R]]: ...
+    @overload
+    def then(self, task: Group[R], /, *, drop_result: Literal[True]) -> Chain[list[R]]: ...
+    @overload
+    def then(self, task: OneCall[R], /) -> Chain[R]: ...
 
     def then(self, task: Any, /, *args: Any, **kwargs: Any) -> Chain[Any]:
         """Return a chain that goes on with a task, to whose first argument the result is passed.
@@ -56,25 +71,45 @@ class Step(Generic[R_co]):
         Of a group, and of a function that returns a `FanOut`, the result is the list of results.
 
         Args:
-            task: The task; `task.options(…)` gives it a delay, a priority and others. Or a call, a chain or
-                a group, which begins when this is done, without its result.
+            task: The task; `task.options(…)` gives it a delay, a priority and others. Or a call or a chain,
+                which begins when this is done, without its result; or a group, with `drop_result=True` if
+                there is a result, as it is passed to none of its calls.
             args: Its further arguments.
             kwargs: Its further arguments by name.
 
         Raises:
             InvalidCall: If the task has no positional argument, its type is not that of the result, or the
-                further arguments do not fit it.
+                further arguments do not fit it; or if a group follows a result, without `drop_result`.
             InvalidArgument: If `task` is none.
         """
         before = self._node()
         parts = before.parts if isinstance(before, Sequence) else (before,)
         if isinstance(task, Step):
+            if isinstance(task, Group) and kwargs.pop("drop_result", False) is not True:
+                _check_nothing_is_dropped(before)
             if args or kwargs:
                 raise InvalidArgument("task", task, "a task, if there are further arguments")
             return Chain((*parts, task._node()))  # noqa: SLF001 - of this file
         if not isinstance(task, Linkable):
             raise InvalidArgument("task", task, "a task, or a call, a chain or a group")
         return Chain((*parts, task._link(args, kwargs, before.returns)))  # noqa: SLF001 - of this file
+
+
+def _check_nothing_is_dropped(before: Node) -> None:
+    """Refuse a group that follows a result, which Celery would pass to each of its calls.
+
+    Raises:
+        InvalidCall: As said.
+    """
+    if before.returns in (None, type(None)):
+        return
+    raise InvalidCall(
+        "group",
+        f"its calls have all their arguments, so that the result before it, {name_of(before.returns)}, would "
+        "be dropped. To pass it to each of them, go on with a task that takes it and returns fan_out([…]) of "
+        "such calls, or declare a Flow, whose stages take it by name; to drop it, write "
+        ".then(group(…), drop_result=True)",
+    )
 
 
 @runtime_checkable
@@ -88,6 +123,10 @@ class Linkable(Protocol):
             InvalidCall: If the type or the arguments do not fit the task.
         """
         ...
+
+
+class OneCall(Step[R_co]):
+    """A step that follows a result without taking it: a call, or a chain."""
 
 
 class Flowing(Step[R_co]):
@@ -177,7 +216,7 @@ class Flowing(Step[R_co]):
         return compile_plan(self._node())
 
 
-class Chain(Flowing[R_co]):
+class Chain(Flowing[R_co], OneCall[R_co]):
     """Calls one after the other: each takes the result of the one before. `Call.then` makes it.
 
     run = await fetch.call(7).then(check, strict=True).then(store).add()

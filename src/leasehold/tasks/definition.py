@@ -109,6 +109,22 @@ class Definition:
         """Return whether the function says that it returns a `FanOut`, or a `Next`."""
         return any((get_origin(member) or member) is kind for member in _members(self._answer_type))
 
+    @functools.cached_property
+    def fans(self) -> bool:
+        """Whether the function says that it fans out."""
+        return self.returns(FanOut)
+
+    @functools.cached_property
+    def only_stage(self) -> str:
+        """Why its calls cannot be plain items, but only stages; empty: they can."""
+        if self.fans:
+            return "it fans out, which only a stage of a flow run can: start one, with .add() or in a chain"
+        if self.returns(Next):
+            return (
+                "it returns a Next, which chooses what follows, and nothing follows a plain item: use a Flow"
+            )
+        return ""
+
     def may_return(self, kind: type[FanOut[Any] | Next[Any]]) -> bool:
         """Return whether the function says so, or does not say what it returns."""
         untold = (Any, object, Signature.empty)
@@ -164,6 +180,12 @@ class Definition:
             )
         if self.limit is not None:
             raise InvalidTask(self.name, "a schedule adds calls without a group, and limits need one")
+        if self.only_stage:
+            raise InvalidTask(
+                self.name,
+                "a schedule adds plain items, and its function returns what only stages do: let a task with "
+                "this schedule start a flow run",
+            )
         if missing := self.arguments.required:
             raise InvalidTask(
                 self.name,

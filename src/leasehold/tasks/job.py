@@ -42,7 +42,8 @@ class JobStatus:
     Attributes:
         state: `"waiting"`, `"leased"` (it may be running), `"scheduled"` (delayed, or to be tried again),
             `"dead"`, `"completed"`, `"cancelled"`, or `"unknown"`: never added, or nothing is kept of it.
-        attempt: How many attempts have begun; 0 if it is completed or unknown.
+        attempt: How many attempts have begun; None if that is not kept: it is completed, cancelled or
+            unknown.
         error: What is kept of the last attempt that failed; None if none has.
         due: When it is next: when it falls due if it is scheduled, when its lease ends if it is leased;
             seconds since 1970, by the server's clock. Else None.
@@ -50,7 +51,7 @@ class JobStatus:
     """
 
     state: JobState
-    attempt: int = 0
+    attempt: int | None = None
     error: str | None = None
     due: float | None = None
     progress: Any = None

@@ -1,4 +1,4 @@
-"""A task queue: many typed functions on one queue, by name."""
+"""A task queue: many typed functions on one queue, by name. One concept, so it may be long."""
 
 from __future__ import annotations
 
@@ -87,6 +87,8 @@ class TaskQueue:
         self._queues: dict[str, AsyncWorkQueue] = {name: self.queue}
         self._open: Callable[[str], AsyncWorkQueue] = self._open_queue
         self._tasks: dict[str, Task[..., Any]] = {}
+        #: The queues of foreign stages of its flows, which workers maintain: names, in order.
+        self._foreign: dict[str, None] = {}
 
     @classmethod
     def from_url(
@@ -111,7 +113,8 @@ class TaskQueue:
             return_to: See the class.
             reply_timeout: See the class.
             clock: See the class.
-            cluster: Whether the server is a node of a cluster; the other nodes are found through it.
+            cluster: Whether the URL names nodes of a cluster, one or more, as in `redis://HOST:PORT,HOST:PORT`;
+                the other nodes are found through them.
 
         Raises:
             InvalidArgument: If the URL or another argument cannot be used.
@@ -300,10 +303,13 @@ class TaskQueue:
         by_queue: dict[AsyncWorkQueue, list[Task[..., Any]]] = {}
         for task in self._tasks.values():
             by_queue.setdefault(task.queue, []).append(task)
-        return [
+        found = [
             dispatcher_of(queue, tasks, self._unknown, retry=retry, lease_time=lease_time)
             for queue, tasks in by_queue.items()
         ]
+        for one in found:
+            one.foreign = [self._queue_of(name) for name in self._foreign]
+        return found
 
     async def close(self) -> None:
         """Close its queues; see `AsyncWorkQueue.close`."""
@@ -331,6 +337,10 @@ class TaskQueue:
 
     def _open_queue(self, name: str) -> AsyncWorkQueue:
         return AsyncWorkQueue(name, self._redis, **self._how)
+
+    def _maintain(self, name: str) -> None:
+        """Have workers maintain a queue on which only clients of other libraries work: for `Flow`."""
+        self._foreign[name] = None
 
     def _import_modules(self) -> None:
         for module in self._include:

@@ -1,4 +1,4 @@
-"""Tasks as the caller sees them: functions that can be added to a queue, and calls of them as values."""
+"""Tasks as the caller sees them, and calls of them as values. One concept, so it may be long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from leasehold import telemetry
 from leasehold.durations import Duration, check_bool, moment_ms, to_ms
@@ -14,12 +14,12 @@ from leasehold.errors import InvalidArgument, InvalidCall
 from leasehold.item import Item, check_id
 from leasehold.queue.cancelling import KEEP_SECONDS
 from leasehold.queue.encoding import AddOptions, adding, refuse_options
-from leasehold.tasks.chains import Chain, Step
+from leasehold.tasks.chains import Chain, OneCall
 from leasehold.tasks.fitting import misfit
 from leasehold.tasks.job import Job
 from leasehold.tasks.plans import Leaf, StageCall
 from leasehold.tasks.wire import content_id_of, data_of
-from leasehold.worker.returns import Next
+from leasehold.worker.returns import FanOut, Next
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.tasks.definition import Definition
+    from leasehold.tasks.flow_run import FlowRun
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Call(Step[R_co]):
+class Call(OneCall[R_co]):
     """A call of a task, as a value: the arguments are checked and written. `Task.call` makes it.
 
     await tasks.add_many([send_mail.call("ann@example.org"), resize.call("cat.jpg")])
@@ -103,18 +105,39 @@ class Call(Step[R_co]):
 
         Each one has an id of its own, unless the options give one. `delay` and
         `options` are not part of it.
+
+        Raises:
+            InvalidCall: If the function fans out or chooses successors, which only stages of flow runs do.
         """
+        if problem := self._definition.only_stage:
+            raise InvalidCall(self.task, problem)
         options = self._options
         at_ms = _first_due_ms(options, self._clock)
         item_id = content_id_of(self.task, self._arguments) if options.content_id else options.id
         return Item(data_of(self.task, self._arguments, at_ms), item_id)
 
-    async def add(self) -> Job[R_co]:
-        """Add the task to its queue.
+    # `Never` stands for a function that does not say what it returns: only Any is both. Each overload is
+    # narrower than the next.
+    @overload
+    async def add(self: Call[Never]) -> Job[Any]: ...  # type: ignore[overload-overlap] # as said above
+    @overload
+    async def add(self: Call[FanOut[T]]) -> FlowRun[list[T]]: ...  # type: ignore[overload-overlap] # as above
+    @overload
+    async def add(self) -> Job[R_co]: ...
+
+    async def add(self) -> Job[Any] | FlowRun[Any]:
+        """Add the task to its queue; if its function fans out, start a flow run of this call alone.
+
+        Returns:
+            The job; or the flow run, as `chain().add()` does, which also takes an id and a time to keep it.
 
         Raises:
+            InvalidCall: If the function chooses successors, which only the stages of a `Flow` have; or if it
+                fans out, and an option is not one of stages. Nothing was sent.
             QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`.
         """
+        if self._definition.fans:
+            return await self.chain().add()
         item = self.item()
         added = self.queue.add_item(item, delay=self.delay, at=self.at, **self.options)
         created = await (added if telemetry.active is None else telemetry.adding(self.task, added))
@@ -152,6 +175,11 @@ class Call(Step[R_co]):
             InvalidCall: As in `then`.
         """
         return Chain((self._node(),))
+
+    @property
+    def _kind(self) -> tuple[int, int]:
+        """What calls of a task with the same options have in common, as long as these exist."""
+        return id(self._definition), id(self._options)
 
     def _node(self, takes: str | None = None) -> Leaf:
         """Return the call as a stage.
@@ -296,14 +324,26 @@ class Task(Generic[P, R_co]):
         written = self._definition.arguments.encode(args, kwargs, ordered=ordered)
         return Call(self._definition, written, self._options, self._clock)
 
-    async def add(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
+    @overload
+    async def add(  # type: ignore[overload-overlap] # as in `Call.add`
+        self: Task[P, Never], *args: P.args, **kwargs: P.kwargs
+    ) -> Job[Any]: ...
+    @overload
+    async def add(  # type: ignore[overload-overlap] # as in `Call.add`
+        self: Task[P, FanOut[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> FlowRun[list[T]]: ...
+    @overload
+    async def add(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]: ...
+
+    async def add(self, *args: P.args, **kwargs: P.kwargs) -> Job[Any] | FlowRun[Any]:
         """Add the task to its queue, for a worker to call the function with these arguments.
 
         Returns:
-            The job. `Job.created` says whether it was added, or was there already under its id.
+            The job. `Job.created` says whether it was added, or was there already under its id. Of a function
+            that fans out, a flow run of this call alone: see `Call.add`.
 
         Raises:
-            InvalidCall: If the arguments do not fit the function. Nothing was sent.
+            InvalidCall: If the arguments do not fit the function, or as in `Call.add`. Nothing was sent.
             QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`.
         """
         return await self.call(*args, **kwargs).add()

@@ -132,8 +132,7 @@ class Producer:
 
     def __init__(self, span: Span) -> None:
         self._span = span
-        context = span.get_span_context()
-        self.trace = spans.written(context) if context.is_valid and context.trace_flags.sampled else None
+        self.trace = spans.kept(span)
 
     @guarded
     def end(self, error: BaseException | None = None) -> None:
@@ -144,10 +143,15 @@ class Producer:
 
 
 class RunSpan:
-    """The span of a run. While that goes on, it is the current one."""
+    """The span of a run. While that goes on, it is the current one.
+
+    Attributes:
+        trace: The `traceparent` to keep for what follows a stage; None: the span is not sampled.
+    """
 
     def __init__(self, span: Span) -> None:
         self._span = span
+        self.trace = spans.kept(span)
         self._token = context_api.attach(set_span_in_context(span))
 
     @guarded

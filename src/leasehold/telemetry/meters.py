@@ -16,6 +16,7 @@ from opentelemetry.metrics import Observation, get_meter
 
 from leasehold import telemetry
 from leasehold.describing import class_of
+from leasehold.log import Log
 from leasehold.telemetry.guard import guarded
 
 if TYPE_CHECKING:
@@ -27,8 +28,13 @@ if TYPE_CHECKING:
 MAX_RECORDS, RECORDS_SECONDS = 20, 0.1
 #: The outcome of a batch whose items have different ones.
 MIXED = "mixed"
-#: How many classes of errors are named; those after them are `_OTHER`, as the conventions call it.
+#: What the conventions call what is not named.
+OTHER = "_OTHER"
+#: How many classes of errors are named; those after them are `_OTHER`.
 MAX_ERROR_TYPES = 100
+#: How many queues are named in durations, where each has some 70 series in Prometheus, and in counts. The
+#: SDK drops what exceeds 2,000 series of a metric: these are 4 tasks or outcomes of each queue.
+MAX_QUEUES_TIMED, MAX_QUEUES = 100, 500
 #: The upper bounds of the buckets: of calls, and of runs (s).
 CALL_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 RUN_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
@@ -49,6 +55,8 @@ TYPES = {
     "release": "settle",
     "fail": "settle",
 }
+
+log = Log("leasehold.telemetry")
 
 Attributes: TypeAlias = "dict[str, str]"
 
@@ -81,6 +89,32 @@ class Kind(NamedTuple):
         return {name: value for name, value in named.items() if value is not None}
 
 
+class _Named:
+    """The first names that an attribute has; those after them are `_OTHER`.
+
+    Args:
+        maximum: How many names.
+        warning: What to log when there are more; empty: nothing.
+    """
+
+    def __init__(self, maximum: int, warning: str = "") -> None:
+        self._maximum = maximum
+        self._warning = warning
+        self._known: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        """Return a name, or what stands for it."""
+        if name in self._known:
+            return name
+        if len(self._known) < self._maximum:
+            self._known.add(name)
+            return name
+        if self._warning:
+            log.warning(self._warning, self._maximum)
+            self._warning = ""
+        return OTHER
+
+
 class Series:
     """The measurements with equal attributes: a count, and a duration as long as there are not too many.
 
@@ -93,10 +127,14 @@ class Series:
         left: How many durations may be recorded until `renews`, by `time.monotonic()`.
     """
 
-    __slots__ = ("_histogram", "attributes", "count", "left", "meters", "renews")
+    __slots__ = ("_histogram", "_timed", "attributes", "count", "left", "meters", "renews")
 
     def __init__(self, kind: Kind, meters: Meters, histogram: Histogram | None) -> None:
         self._histogram = histogram
+        #: The attributes of durations.
+        self._timed: Attributes = {}
+        if histogram is not None:
+            self._timed = kind._replace(queue=meters.name_timed(kind.queue)).attributes()
         self.attributes = kind.attributes()
         self.meters = meters
         self.count = 0
@@ -122,7 +160,7 @@ class Series:
             self.left, self.renews = MAX_RECORDS, now + RECORDS_SECONDS
         self.left -= 1
         if self._histogram is not None:
-            self._histogram.record(seconds, self.attributes)
+            self._histogram.record(seconds, self._timed)
 
 
 class _Family:
@@ -137,6 +175,7 @@ class _Family:
     def __getitem__(self, kind: Kind) -> Series:
         found = self._series.get(kind)
         if found is None:
+            kind = kind._replace(queue=self._meters.name_queue(kind.queue))
             found = self._series.setdefault(kind, Series(kind, self._meters, self._histogram))
         return found
 
@@ -164,7 +203,11 @@ class Meters:
     """
 
     def __init__(self, meter: Meter) -> None:
-        self._error_types: set[str] = set()
+        self._name_error = _Named(MAX_ERROR_TYPES)
+        warning = "metrics name the first %d queues of this process; others are " + OTHER
+        #: Return the queue that the attributes of counts, and of durations, name.
+        self.name_queue = _Named(MAX_QUEUES, warning)
+        self.name_timed = _Named(MAX_QUEUES_TIMED)
         self.sent, self.leased = _Family(self), _Family(self)
         self.calls = _Family(
             self,
@@ -216,21 +259,15 @@ class Meters:
 
     def error_type(self, error: BaseException | None) -> str | None:
         """Return the name of an error's class, or `_OTHER` if there are too many."""
-        if error is None:
-            return None
-        name, known = class_of(error), self._error_types
-        if name not in known:
-            if len(known) >= MAX_ERROR_TYPES:
-                return "_OTHER"
-            known.add(name)
-        return name
+        return None if error is None else self._name_error(class_of(error))
 
     def _active_runs(self, _: CallbackOptions) -> Iterator[Observation]:
         if telemetry.active is None:
             return
         counts: dict[tuple[str, str], int] = {}
         for source in telemetry.run_sources():
-            for key, count in source.active_runs().items():
+            for (queue, task), count in source.active_runs().items():
+                key = self.name_queue(queue), task
                 counts[key] = counts.get(key, 0) + count
         for (queue, task), count in counts.items():
             yield Observation(count, {SYSTEM: "leasehold", QUEUE: queue, TASK: task})

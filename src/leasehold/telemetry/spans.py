@@ -28,6 +28,12 @@ def written(context: SpanContext) -> bytes:
     return b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
 
 
+def kept(span: Span) -> bytes | None:
+    """Return the `traceparent` of a span, to be kept with items; None: the span is not sampled."""
+    context = span.get_span_context()
+    return written(context) if context.is_valid and context.trace_flags.sampled else None
+
+
 def read(text: bytes) -> SpanContext | None:
     """Return the context in a `traceparent`; None if it cannot be read: any client may write one."""
     parts = _FORMAT.fullmatch(text)
@@ -39,8 +45,8 @@ def read(text: bytes) -> SpanContext | None:
 
 
 def links_to(traces: Iterable[bytes | None]) -> list[Link]:
-    """Return a link to each producer whose span is known."""
-    found = (read(text) for text in traces if text is not None)
+    """Return a link to each span that is known of those that led to items: of an item, one or several."""
+    found = (read(one) for text in traces if text is not None for one in text.split(b","))
     return [Link(context) for context in found if context is not None]
 
 

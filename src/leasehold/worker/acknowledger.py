@@ -141,6 +141,8 @@ class Acknowledger:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("outcomes of %s could not be sent", self._consumer.name, exc_info=error)
+            if self._coordinator is not None:
+                self._coordinator.stop_with(error)
         self._begin()
         if self._coordinator is not None:
             self._coordinator.wake_fetcher()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from leasehold.errors import WorkerNotRunning
 from leasehold.log import Log
 from leasehold.queue.internals import assist, assist_another
+from leasehold.worker.dispatch import foreign_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: How long the thread may take to close (s).
 CLOSE_SECONDS = 1.0
+#: The pause before a task that has failed begins again, and how long it then goes on until it is healthy (s).
+RESTART_SECONDS, HEALED_SECONDS = 1.0, 5.0
 
 #: The longest and the shortest time to wait for a reply of the server (s).
 MAX_REPLY_TIMEOUT, MIN_REPLY_TIMEOUT = 2.5, 0.5
@@ -40,12 +43,24 @@ class BackgroundThread:
 
     Args:
         consumers: What items are leased for, with the queues.
-        tasks: What to run, for as long as the thread lives.
+        tasks: What to run, for as long as the thread lives. A task that fails begins again.
+        failing: Gets the tasks that have failed and have not gone on for a while since: when, by
+            `time.monotonic()`, and why.
+        on_failure: Called in the thread when it ends with an error.
     """
 
-    def __init__(self, consumers: Sequence[Consumer], tasks: Sequence[Task]) -> None:
+    def __init__(
+        self,
+        consumers: Sequence[Consumer],
+        tasks: Sequence[Task],
+        *,
+        failing: dict[object, tuple[float, BaseException]],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
         self._consumers = consumers
         self._tasks = tasks
+        self._on_failure = on_failure
+        self._failing = failing
         # With a short timeout, a connection that fell silent costs no lease.
         times = [handler.lease_time for one in consumers for handler in one.all_handlers]
         shortest = min(times, default=MAX_REPLY_TIMEOUT)
@@ -130,13 +145,18 @@ class BackgroundThread:
         try:
             asyncio.run(self._main())
         except BaseException as error:
-            if not self._ready.done():
-                self._ready.set_exception(error)
             log.critical("the background thread of the worker failed", exc_info=error)
+            if self._ready.done():
+                self._on_failure(error)
+            else:
+                self._ready.set_exception(error)
 
     async def _main(self) -> None:
         for consumer, session in self._sessions.items():
             assist(consumer.queue, session, reply_timeout=self._reply_timeout)
+        sessions = {queue: session for one, session in self._sessions.items() for queue in one.foreign}
+        for queue in foreign_queues(self._consumers):
+            assist(queue, sessions[queue], reply_timeout=self._reply_timeout)
         self._closing = asyncio.Event()
         tasks = [asyncio.create_task(self._run_forever(task)) for task in self._tasks]
         try:
@@ -152,8 +172,13 @@ class BackgroundThread:
 
     async def _run_forever(self, task: Task) -> None:
         while True:
+            # Its failure is forgotten when it has gone on for a while.
+            healed = asyncio.get_running_loop().call_later(HEALED_SECONDS, self._failing.pop, task, None)
             try:
                 await task()
-            except Exception:
+            except Exception as error:
                 log.exception("a background task failed; restarting it")
-            await asyncio.sleep(1)
+                self._failing[task] = (time.monotonic(), error)
+            finally:
+                healed.cancel()
+            await asyncio.sleep(RESTART_SECONDS)

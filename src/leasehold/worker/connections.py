@@ -17,6 +17,7 @@ from leasehold.scripting.presence import CannotAsk, present
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from leasehold.queue.engine import Engine
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.scripting.session import OpenedConnection, Session
 
@@ -80,6 +81,15 @@ class OwnConnections:
         state = self._states.get(engine.session) if engine is not None else None
         return NOT_CHECKABLE if state is None or self._off is not None else state.vouched
 
+    def cut_since(self, queue: AsyncWorkQueue) -> float | None:
+        """Return since when the server has had no connection of those that are registered for a queue.
+
+        By `time.monotonic()`; None: there is one, or this process has given one up, which the server may
+        still have. Callable in the background thread.
+        """
+        engine = running_engine(queue)
+        return None if engine is None else _cut_since(_same(queue, engine))
+
     def switch_off(self, reason: str) -> None:
         """Name no connections any more, until the worker starts anew."""
         if self._off is None:
@@ -124,13 +134,7 @@ class OwnConnections:
         for queue in queues:
             engine = running_engine(queue)
             if engine is not None:
-                # Of those that act for it, only our own: another worker that shares it comes and goes.
-                same = [
-                    one.session
-                    for one in engines(queue)
-                    if one.session.id == engine.session.id and (one is engine or not one.session.adopted)
-                ]
-                ours.setdefault(engine.session, {}).update(dict.fromkeys(same))
+                ours.setdefault(engine.session, {}).update(dict.fromkeys(_same(queue, engine)))
         for session in [session for session in self._states if session not in ours]:
             del self._states[session]
         checks = [self._check(session, [*same]) for session, same in ours.items()]
@@ -177,7 +181,12 @@ class OwnConnections:
             state.checked_at = None
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the thread has just ended
-                self._loop.call_soon_threadsafe(self._woken.set)
+                self._loop.call_soon_threadsafe(self._check_soon)
+
+    def _check_soon(self) -> None:
+        self._woken.set()
+        if _cut_since([*self._watched]) is not None:
+            self._on_change()  # a heartbeat finds out whether it is back in time
 
 
 class _State:
@@ -209,12 +218,15 @@ class _State:
         for _ in range(TRIES):
             self.checked_at = time.monotonic()
             before = _held(same)
+            if session.slot is not None:
+                _gather(same, before)
             ids = [one.id for one in before if one.id]
             seen = await present(session, ids or [1], identify=True)  # some servers refuse 0
             held = _held(same)
             if held == before and held:
-                wrong = _why_untrusted(held, seen.names)
-                if not wrong:
+                moving = len({one.address for one in held}) > 1 and session.slot is not None
+                wrong = "" if moving else _why_untrusted(held, seen.names)
+                if not (wrong or moving):
                     return self._vouch(tuple(sorted(one.id or 0 for one in held)), seen.server or "")
             await asyncio.sleep(TRY_SECONDS)  # a connection may be opening, or about to be noticed as closed
         if wrong:
@@ -239,10 +251,41 @@ class _State:
         return Vouched(connections, server)
 
 
+def _same(queue: AsyncWorkQueue, engine: Engine) -> list[Session]:
+    """Return the sessions that share the id of an engine of the background thread.
+
+    Of those that act for it, only our own: another worker that shares it comes and goes.
+    """
+    return [
+        one.session
+        for one in engines(queue)
+        if one.session.id == engine.session.id and (one is engine or not one.session.adopted)
+    ]
+
+
+def _cut_since(sessions: Sequence[Session]) -> float | None:
+    """Return since when the other side has closed all lasting connections; None: it has not."""
+    ends = [one.connection.cut_at for session in sessions for one in session.last_connections]
+    cuts = [at for at in ends if at is not None]
+    return max(cuts) if cuts and len(cuts) == len(ends) else None
+
+
 def _held(sessions: Sequence[Session]) -> list[OpenedConnection]:
     """Return the lasting connections that the server has named."""
     opened = [one for session in sessions for one in session.connections]
     return [one for one in opened if one.lasting and one.answered]
+
+
+def _gather(sessions: Sequence[Session], held: Sequence[OpenedConnection]) -> None:
+    """Have connections replaced that lead to a node of the cluster which the queue has left.
+
+    The last one leads to the right node, as it was looked up; others notice when they are used.
+    """
+    last = max(held, key=lambda one: one.since, default=None)
+    for session in sessions:
+        if last and any(one.lasting and one.address != last.address for one in session.connections):
+            with contextlib.suppress(RuntimeError):  # its event loop has just ended
+                session.loop.call_soon_threadsafe(session.lead_to, last.address)
 
 
 def _why_untrusted(held: Sequence[OpenedConnection], names: Mapping[int, str]) -> str:

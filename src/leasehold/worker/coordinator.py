@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import asyncio
+
     from leasehold.queue.lease import Lease
     from leasehold.worker.run import ActiveRun
 
@@ -27,6 +29,15 @@ class Coordinator(Protocol):
         """Fetch if there is room now.
 
         The executor calls this when a thread that outlived its run ends, the acknowledger after each call.
+        """
+
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """Stop the worker if a task ends with an error: without the task, it would only seem to work."""
+
+    def stop_with(self, error: BaseException) -> None:
+        """Stop the worker, as one of its parts has failed; `Worker.run` raises the error.
+
+        Callable from any thread.
         """
 
     def lease_lost(self, run: ActiveRun, lease: Lease) -> None:

@@ -112,6 +112,7 @@ class Dispatcher(Consumer):
         """
         ours = {handler.name: handler.function for handler in self.handlers}
         self.adds_to = [*dict.fromkeys([*self.adds_to, *other.adds_to])]
+        self.foreign = [*dict.fromkeys([*self.foreign, *other.foreign])]
         if all(ours.get(handler.name) is handler.function for handler in other.handlers):
             return self
         joined = type(self)(
@@ -122,7 +123,7 @@ class Dispatcher(Consumer):
             declarations=[*self.declarations, *other.declarations],
             limits=[*self.limits, *other.limits],
         )
-        joined.adds_to = self.adds_to
+        joined.adds_to, joined.foreign = self.adds_to, self.foreign
         return joined
 
     def on(self, queue: AsyncWorkQueue) -> Self:
@@ -135,7 +136,7 @@ class Dispatcher(Consumer):
             declarations=self.declarations,
             limits=self.limits,
         )
-        made.adds_to = self.adds_to
+        made.adds_to, made.foreign = self.adds_to, self.foreign
         return made
 
 
@@ -160,6 +161,13 @@ def one_for_each_queue(handlers: Iterable[Consumer], dispatchers: Iterable[Dispa
                 "handler", other.name, f"a queue without tasks; it would be given those of {other.queue.name}"
             )
     return [*others, *found.values()]
+
+
+def foreign_queues(consumers: Sequence[Consumer]) -> list[AsyncWorkQueue]:
+    """Return the queues that a worker maintains, and does not serve: each once."""
+    served = {_place_of(one.queue) for one in consumers}
+    found = {_place_of(queue): queue for one in consumers for queue in one.foreign}
+    return [queue for place, queue in found.items() if place not in served]
 
 
 def _place_of(queue: AsyncWorkQueue) -> object:

@@ -1,4 +1,4 @@
-"""Run handlers in slots, each of which takes one run at a time from its start to its outcomes."""
+"""Run handlers in slots, one run at a time in each. One concept, so it may be long."""
 
 from __future__ import annotations
 
@@ -29,7 +29,15 @@ from leasehold.worker.outcomes import (
 from leasehold.worker.payload import encode_error
 from leasehold.worker.returns import FanOut, Next
 from leasehold.worker.run import RUNNING, Interruption
-from leasehold.worker.stages import StageReader, enter, leave, prepare, stage_done, stage_failed
+from leasehold.worker.stages import (
+    StageReader,
+    enter,
+    leave,
+    prepare,
+    stage_done,
+    stage_failed,
+    write_children,
+)
 from leasehold.worker.work import Work
 
 if TYPE_CHECKING:
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
     from leasehold.worker.coordinator import Coordinator
     from leasehold.worker.handler import Handler
     from leasehold.worker.lease_renewer import LeaseRenewer
+    from leasehold.worker.parking import Parking
     from leasehold.worker.run import ActiveRun
 
 #: How long a cancelled handler may take to clean up, and how long after a second signal (s).
@@ -77,8 +86,11 @@ class Executor:
         renewer: LeaseRenewer,
         cancellations: Cancellations,
         coordinator: Coordinator,
+        parking: Parking,
     ) -> None:
         self._concurrency = concurrency
+        self._parking = parking
+        self._processes = parking.processes
         self._cancellations = cancellations
         self._renewer = renewer
         self._coordinator = coordinator
@@ -119,7 +131,8 @@ class Executor:
         self._scheduled = False
         if self._stopping:
             return
-        count = min(SLOTS_PER_TURN, len(self._renewer.waiting))
+        startable = self._startable()
+        count = min(SLOTS_PER_TURN, startable)
         while count > 0 and self._idle:
             idle = self._idle.pop()
             if not idle.done():
@@ -130,8 +143,13 @@ class Executor:
             self._tasks.add(task)
             task.add_done_callback(self._slot_ended)
             count -= 1
-        if len(self._renewer.waiting) > SLOTS_PER_TURN and count == 0:
+        if startable > SLOTS_PER_TURN and count == 0:
             self._wake_later()
+
+    def _startable(self) -> int:
+        """Return how many runs a slot may find, with those that wait for a process as far as one is free."""
+        parked = self._renewer.parked
+        return len(self._renewer.waiting) + (min(len(parked), self._processes.free) if parked else 0)
 
     def _wake_later(self) -> None:
         """Wake slots in the next turn. A slot that becomes idle although runs wait calls this."""
@@ -175,12 +193,14 @@ class Executor:
     def _slot_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            if (run := self.running.pop(task, None)) is not None:
-                run.finish()
-                run.outcomes = [_decide(run, error, lease) for lease in run.leases]
-                self._coordinator.run_finished(run)
+            if (run := self.running.pop(task, None)) is None:
+                self._coordinator.stop_with(error)  # an outcome may have been lost
+                return
             log.critical("a slot of the worker failed", exc_info=error)
-        if self._renewer.waiting and not self._stopping:
+            run.finish()
+            run.outcomes = [_decide(run, error, lease) for lease in run.leases]
+            self._coordinator.run_finished(run)
+        if not self._stopping and self._startable():
             self.wake()
 
     async def _slot(self) -> None:
@@ -189,9 +209,9 @@ class Executor:
             raise RuntimeError("a slot runs as a task")
         count = 0
         while not self._stopping:
-            run = self._renewer.pop() if count < RUNS_PER_SLOT else None
+            run = self._next() if count < RUNS_PER_SLOT else None
             if run is None:
-                if self._renewer.waiting:
+                if self._startable():
                     self._wake_later()
                 idle: asyncio.Future[None] = self._loop.create_future()
                 self._idle.append(idle)
@@ -199,7 +219,7 @@ class Executor:
                 count = 0
                 continue
             self.running[task] = run
-            await (self._execute(run, task) if run.stages is None else self._execute_stages(run, task))
+            await self._work_on(run, task)
             if run in self._abandoned:
                 break
             self.finished += 1
@@ -218,6 +238,35 @@ class Executor:
                 break  # the run has changed the state of this task: the next run gets another task
             count += 1
 
+    def _next(self) -> ActiveRun | None:
+        """Return the run that is to start now; None if none can.
+
+        One that needs a process is lent it before its time limit begins. If none is free, it is parked.
+        """
+        parked = self._renewer.parked
+        if parked and (process := self._processes.lend()) is not None:
+            run = parked.popleft()
+            run.process = process
+            return run
+        while (next_run := self._renewer.pop()) is not None:
+            if next_run.handler.run_in != "process":
+                return next_run
+            next_run.process = self._processes.lend()
+            if next_run.process is not None:
+                return next_run
+            self._parking.park(next_run)
+        return None
+
+    async def _work_on(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
+        """Call the handler, set the outcomes of the run, and take back its process."""
+        try:
+            await (self._execute(run, task) if run.stages is None else self._execute_stages(run, task))
+        finally:
+            if run.process is not None:
+                ran = time.monotonic() - run.began if run.began else None
+                self._processes.take_back(run.process, ran)
+                run.process = None
+
     async def _execute(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
         """Call the handler, and set the outcomes of the run."""
         if not self._start(run, task):
@@ -228,6 +277,7 @@ class Executor:
         failure: BaseException | None = None
         try:
             value = await self.calls[run.handler](run)
+            value = value if run.stages is None else await write_children(run, value)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - also SystemExit: a handler must not end the worker
@@ -278,7 +328,7 @@ class Executor:
             run.leave_out_lost()
         if run.attempt > run.handler.max_attempts:
             outcome = attempts_used_up(run.attempt)
-            run.outcomes = (stage_failed(run.leases[0], outcome),)
+            run.outcomes = (stage_failed(run, run.leases[0], outcome),)
             log.warning("%r: %s It is now a dead letter", run, outcome.error, extra=run.log_fields)
             return False
         if not run.start(task, self._loop):
@@ -359,7 +409,7 @@ def _decide_all(run: ActiveRun, error: BaseException) -> list[Outcome]:
 def _decide(run: ActiveRun, error: BaseException, lease: Lease) -> Outcome:
     """Decide the outcome of an item, also if its retry policy or the signal that was raised is broken."""
     outcome = _decide_any(run, error, lease.attempt)
-    return outcome if run.stages is None else stage_failed(lease, outcome)
+    return outcome if run.stages is None else stage_failed(run, lease, outcome)
 
 
 def _decide_any(run: ActiveRun, error: BaseException, attempt: int) -> Outcome:

@@ -26,7 +26,7 @@ from leasehold.worker.stages import note_stages
 from leasehold.worker.turns import Source, Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from leasehold.queue.leasing import LeasedItem
     from leasehold.worker.coordinator import Coordinator
@@ -56,22 +56,21 @@ class Fetcher:
 
     Attributes:
         fetched_at: When items were last leased, by `time.monotonic()`.
+        declared: Those whose limits are declared.
         quiet: Whether nothing more is to be fetched, until `resume`; after `stop`, for good.
         failing: For each source that cannot be leased from: since when, by `time.monotonic()`, and why.
     """
 
     def __init__(
         self,
-        consumers: Sequence[Consumer],
         order: Order,
         renewer: LeaseRenewer,
         executor: Executor,
         coordinator: Coordinator,
     ) -> None:
-        #: The queues that are served, and their watchers; those of `consumers` from the beginning.
+        #: The queues that are served, and their watchers.
         self._sources: dict[Consumer, Source] = {}
         self._watchers: dict[Source, _Watcher] = {}
-        self._consumers = consumers
         self._places = 0
         self._turns = Turns((), order)
         self._renewer = renewer
@@ -88,8 +87,7 @@ class Fetcher:
         self._most_ahead = 0
         #: Those that would have had an item delivered while there was no room.
         self._declined: dict[Source, None] = {}
-        #: Those whose limits are declared.
-        self._declared: set[Consumer] = set()
+        self.declared: set[Consumer] = set()
         self.fetched_at = time.monotonic()
         self.quiet = False
         self._stopped = False
@@ -98,15 +96,15 @@ class Fetcher:
         self._has_leased = False
         self._reminder = Reminder()
 
-    async def run(self) -> None:
-        """Fetch work until cancelled.
+    async def run(self, consumers: Iterable[Consumer]) -> None:
+        """Fetch work until cancelled, at first for these.
 
         Raises:
             QueueClosed: If one of the queues is closed.
             ServerRefused, ServerTooOld: If a server refuses before anything could be leased; if it does so
                 later, it is asked again and again.
         """
-        for consumer in self._consumers:
+        for consumer in consumers:
             self.add(consumer)
         try:
             await self._ended
@@ -180,10 +178,10 @@ class Fetcher:
 
     async def declare(self, consumer: Consumer) -> None:
         """Declare the limits of a consumer's tasks, before the first of its items is leased."""
-        if consumer.limits and consumer not in self._declared:
+        if consumer.limits and consumer not in self.declared:
             for limit in consumer.limits:
                 await declare_limit(consumer.queue, limit)
-            self._declared.add(consumer)
+            self.declared.add(consumer)
 
     def slow_down(self) -> None:
         """Fetch nothing ahead until the pace has been measured again: runs had to wait for too long."""
@@ -279,6 +277,7 @@ class Fetcher:
             source.reserve = self._loop.call_later(RESERVE_SECONDS, self._give_way, source)
             name = f"leasehold fetch {source.consumer.name}"
             source.call = self._loop.create_task(self._fetch(source), name=name)
+            self._coordinator.watch(source.call)
 
     def _give_way(self, source: Source) -> None:
         """Give room and turn of a call that takes long to others: its server may be away."""

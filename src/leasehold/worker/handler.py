@@ -61,6 +61,7 @@ class Consumer:
         declarations: The schedules of the queue that the worker declares.
         limits: The limits of groups that the worker declares before it leases.
         adds_to: The names of the queues to which its runs add items, as far as that is known before.
+        foreign: The queues of foreign stages, which the worker maintains, and leases nothing from.
     """
 
     queue: AsyncWorkQueue
@@ -71,6 +72,7 @@ class Consumer:
     declarations: Sequence[Declaration] = ()
     limits: Sequence[DeclaredLimit] = ()
     adds_to: Sequence[str] = ()
+    foreign: Sequence[AsyncWorkQueue] = ()
 
     @property
     def handlers(self) -> Sequence[Handler]:

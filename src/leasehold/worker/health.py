@@ -13,9 +13,10 @@ from itertools import cycle, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from leasehold.describing import describe
 from leasehold.errors import LeaseholdError, ServerOutOfMemory, ServerRefused
 from leasehold.log import Log
-from leasehold.queue.internals import has_limits, is_listening, release_arrivals, running_engine
+from leasehold.queue.internals import check_waiting, is_listening, release_arrivals, running_engine
 from leasehold.scripting.memory import is_full
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ class Monitor:
         self._renewer = renewer
         self._fetcher = fetcher
         self._beat_at = self._turned_at = time.monotonic()
+        #: The background tasks that have failed: when, and why; and the error with which the worker stops.
+        self.failing: dict[object, tuple[float, BaseException]] = {}
+        self.failure: BaseException | None = None
         #: The thread of the main event loop, and whether the log says that it is blocked.
         self._thread = threading.get_ident()
         self._block_is_logged = False
@@ -144,7 +148,7 @@ class Monitor:
         failures = [*self._failures(now)]
         return Health(
             ok=not reasons and not failures,
-            reasons=(*(f"{what}: {error}" for what, error in failures), *reasons),
+            reasons=(*(f"{what}: {_text(error)}" for what, error in failures), *reasons),
             public_reasons=(
                 *(f"{what}: {type(error).__name__}, see the log" for what, error in failures),
                 *reasons,
@@ -171,15 +175,13 @@ class Monitor:
 
     async def _check(self, queue: AsyncWorkQueue, *, idle: bool) -> None:
         try:
-            waiting = (await queue.counts()).waiting
-            # Items may wait because of a limit or a pause.
-            ignored = idle and waiting > 0 and not await has_limits(queue)
+            waiting, has_limits = await check_waiting(queue)
         except LeaseholdError as error:
             since, _ = self._away.get(queue, (time.monotonic(), error))
             self._away[queue] = (since, error)
             return
         self._away.pop(queue, None)
-        if ignored:
+        if idle and waiting > 0 and not has_limits:
             since, _ = self._ignored.get(queue, (time.monotonic(), 0))
             self._ignored[queue] = (since, waiting)
         else:
@@ -198,8 +200,12 @@ class Monitor:
                 log.debug("the server does not say how much memory it uses: %s", error)
         self._full = full
 
-    def _failures(self, now: float) -> Iterator[tuple[str, LeaseholdError]]:
-        """Yield what cannot be done on a server, and why."""
+    def _failures(self, now: float) -> Iterator[tuple[str, BaseException]]:
+        """Yield what cannot be done on a server, and which parts of the worker have failed, and why."""
+        if self.failure is not None:
+            yield "the worker stops, as a part of it has failed", self.failure
+        for since, error in sorted([*self.failing.values()], key=itemgetter(0))[:1]:
+            yield f"a background task has failed {now - since:.1f} s ago", error
         found = [
             ("no items can be leased", self._fetcher.failing.values()),
             ("leases cannot be renewed", self._renewer.failing.values()),
@@ -218,3 +224,7 @@ class Monitor:
             for queue, (since, waiting) in list(self._ignored.items())
             if now - since > CHECK_SECONDS
         ]
+
+
+def _text(error: BaseException) -> str:
+    return str(error) if isinstance(error, LeaseholdError) else describe(error)

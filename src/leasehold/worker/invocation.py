@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from leasehold.describing import shown
 from leasehold.errors import InvalidArgument, PayloadError
 from leasehold.worker.outcomes import Signal
-from leasehold.worker.pools import in_process, in_thread
+from leasehold.worker.pools import in_thread
+from leasehold.worker.processes import in_process
 from leasehold.worker.stages import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-    import anyio
 
     from leasehold.worker.handler import Handler
     from leasehold.worker.pools import Threads
@@ -37,7 +36,6 @@ def build_call(
     middleware: Sequence[Callable[..., Awaitable[Any]]],
     *,
     threads: Threads,
-    processes: anyio.CapacityLimiter,
 ) -> Call:
     """Build the function that executes a run. For a batch, it returns an answer or an error for each item.
 
@@ -57,13 +55,19 @@ def build_call(
     function = functools.partial(handler.function, **given) if given else handler.function
     execute = _execute_batch if handler.batch else _execute
     call: Call
-    if handler.run_in == "thread":
+    if handler.run_in == "loop":
+        call = functools.partial(execute, handler, function)
+    elif handler.run_in == "process":
+        invoke = in_process(function, handler.name)
+
+        def call(run: ActiveRun) -> Awaitable[Any]:
+            return execute(handler, functools.partial(invoke, run.process), run)
+
+    else:
 
         def call(run: ActiveRun) -> Awaitable[Any]:
             return execute(handler, functools.partial(in_thread, threads, function, run), run)
-    else:
-        invoke = function if handler.run_in == "loop" else in_process(function, handler.name, processes)
-        call = functools.partial(execute, handler, invoke)
+
     for layer in reversed(middleware):
         call = functools.partial(_through, layer, call)
     return call

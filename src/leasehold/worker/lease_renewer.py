@@ -14,7 +14,7 @@ from leasehold.worker.refusals import Reminder, is_refusal
 from leasehold.worker.run import by_consumer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from leasehold.queue.lease import Lease
     from leasehold.worker.coordinator import Coordinator
@@ -40,13 +40,15 @@ class LeaseRenewer:
 
     Attributes:
         held: The runs whose leases are renewed.
-        waiting: Those of them that have not started, in order.
+        waiting: Those of them that wait for a slot, in order.
+        parked: Those of them that wait for a process, in order; only the event loop changes them.
         failing: For each handler whose leases cannot be renewed: since when, by `time.monotonic()`, and why.
     """
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.held: dict[ActiveRun, None] = {}
         self.waiting: deque[ActiveRun] = deque()
+        self.parked: deque[ActiveRun] = deque()
         self.failing: dict[Handler, tuple[float, LeaseholdError]] = {}
         self._reminder = Reminder()
         self._coordinator = coordinator
@@ -84,14 +86,18 @@ class LeaseRenewer:
             return None
 
     def pop_all(self) -> list[ActiveRun]:
-        """Return the runs that wait, in order; they will not be started."""
-        return list(iter(self.pop, None))
+        """Return the runs that have not started, in order; they will not be started."""
+        return [*_popped(self.parked), *_popped(self.waiting)]
 
     def pop_of(self, consumer: Consumer) -> list[ActiveRun]:
-        """Return the runs on items of one queue that wait, in order; they will not be started."""
-        runs = self.pop_all()
-        self.waiting.extend(run for run in runs if run.handler.consumer is not consumer)
-        return [run for run in runs if run.handler.consumer is consumer]
+        """Return the runs on items of one queue that have not started, in order; they will not be started."""
+        found: list[ActiveRun] = []
+        for runs in (self.parked, self.waiting):
+            others: list[ActiveRun] = []
+            for run in _popped(runs):
+                (found if run.handler.consumer is consumer else others).append(run)
+            runs.extend(others)
+        return found
 
     def held_of(self, consumer: Consumer) -> list[ActiveRun]:
         """Return the runs on items of one queue that are held."""
@@ -140,7 +146,7 @@ class LeaseRenewer:
             return
         if time.monotonic() - oldest < STALE_SECONDS:
             return
-        stale = by_consumer(self.pop_all())
+        stale = by_consumer([*_popped(self.waiting)])
         await asyncio.gather(*(self._release(consumer, runs) for consumer, runs in stale.items()))
 
     async def _release(self, consumer: Consumer, runs: Sequence[ActiveRun]) -> None:
@@ -203,6 +209,13 @@ class LeaseRenewer:
         for (run, lease), renewed in zip(due, answers, strict=True):
             if not renewed and run in self.held:
                 self._coordinator.lease_lost(run, lease)
+
+
+def _popped(runs: deque[ActiveRun]) -> Iterator[ActiveRun]:
+    """Take all runs, of which the other thread may take some meanwhile."""
+    with contextlib.suppress(IndexError):
+        while True:
+            yield runs.popleft()
 
 
 def _tick(handler: Handler) -> float:

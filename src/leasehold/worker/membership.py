@@ -50,11 +50,16 @@ class Membership:
         owner: The worker.
         dead_after: After how many seconds without a heartbeat other workers may fail this one, in seconds;
             None: never.
+        gone_after: After how many seconds without a connection they may, and this one stops its runs; None:
+            never.
         supervises: Whether to fail other workers.
     """
 
-    def __init__(self, owner: Owner, *, dead_after: float | None, supervises: bool) -> None:
+    def __init__(
+        self, owner: Owner, *, dead_after: float | None, gone_after: float | None, supervises: bool
+    ) -> None:
         self._owner = owner
+        self._gone_after = math.inf if gone_after is None else gone_after
         self._dead_after = math.inf if dead_after is None else dead_after
         self._supervises = supervises
         self._every = PERMANENT_BEAT if dead_after is None else dead_after * BEAT_AFTER
@@ -62,8 +67,8 @@ class Membership:
         self._steady_after = PERMANENT_BEAT / BEAT_AFTER if dead_after is None else dead_after
         self._members: dict[Consumer, Member] = {}
         self._woken = asyncio.Event()
-        #: The workers that are being failed, with the tasks that do it.
-        self._failing: dict[tuple[Consumer, str], asyncio.Task[None]] = {}
+        #: The tasks that fail workers of each queue.
+        self._failing: dict[Consumer, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
@@ -92,14 +97,19 @@ class Membership:
             return
         sent_at = time.monotonic()
         alive_ms = _in_ms(self._dead_after)
-        about = {**self._owner.about(consumer), "connections": [], "permanent": alive_ms is None}
+        about = {
+            **self._owner.about(consumer),
+            "connections": [],
+            "permanent": alive_ms is None,
+            "alive_ms": alive_ms,
+        }
         try:
             reply = await registry(consumer.queue).beat(about, alive_ms=alive_ms, first=True)
         except LeaseholdError as error:
             log.debug("%s does not know this worker yet: %s", consumer.queue.name, error)
         else:
             if reply.accepted:
-                registration.accepted(sent_at)
+                registration.accepted(sent_at, seen=False)
 
     def add(self, consumer: Consumer, registration: Registration) -> None:
         """Register on a queue."""
@@ -109,7 +119,8 @@ class Membership:
             with contextlib.suppress(RuntimeError):  # the thread has just ended
                 loop.call_soon_threadsafe(self.beat_soon)
 
-        member = Member(self._owner, consumer, registration, self._dead_after, beat_soon)
+        times = self._dead_after, self._gone_after
+        member = Member(self._owner, consumer, registration, *times, beat_soon)
         self._members[consumer] = member
         registration.join(member)
         self._woken.set()
@@ -178,7 +189,7 @@ class Membership:
             return
 
     async def _beat(self, member: Member) -> None:
-        """Send a heartbeat, and do what the reply says."""
+        """Send a heartbeat, if the registration still holds."""
         registration = member.registration
         await registration.ended()
         if registration.failed:  # another worker has noticed it
@@ -189,12 +200,14 @@ class Membership:
         member.due = sent_at + self._every * random.uniform(0.9, 1.0)  # noqa: S311 - no secret
         dead_after = registration.dead_after
         alive_ms = _in_ms(dead_after)
-        about = {**registration.about(member), "permanent": alive_ms is None}
-        if alive_ms is None:
+        about = {**registration.about(member), "permanent": alive_ms is None, "alive_ms": alive_ms}
+        if alive_ms is None or registration.gone_after == math.inf:
             about["connections"] = []  # nor is it failed because these are gone
+        else:
+            about["gone_after"] = registration.gone_after
         left = None
         if alive_ms is not None and registration.registered:
-            left = max(SHORTEST_TRY, registration.refreshed_at + dead_after - sent_at)
+            left = max(SHORTEST_TRY, self._dead_at(member) - sent_at)
         try:
             async with asyncio.timeout(left), member.sending:
                 if self._members.get(member.consumer) is not member:
@@ -205,12 +218,18 @@ class Membership:
         except (LeaseholdError, TimeoutError) as error:
             self._missed(member, error)
             return
-        if self._members.get(member.consumer) is not member:
-            return
-        if not reply.accepted:
+        if self._members.get(member.consumer) is member:
+            self._answered(member, reply, sent_at, seen=bool(about["connections"]) and reply.workers > 1)
+
+    def _answered(self, member: Member, reply: Beat, sent_at: float, *, seen: bool) -> None:
+        """Do what the reply to a heartbeat says."""
+        if reply.failed:
             self._failed(member, FAILED_BY_ANOTHER)
             return
-        registration.accepted(sent_at)
+        if not reply.accepted:
+            self._forgotten(member)
+            return
+        member.registration.accepted(sent_at, seen=seen)
         if member.steady_since is None:
             member.steady_since = sent_at
         if reply.told != member.told:
@@ -227,9 +246,38 @@ class Membership:
             return
         silent = now - registration.refreshed_at
         log.debug("no heartbeat on %s for %.1f s: %r", member.consumer.queue.name, silent, error)
-        member.due = min(member.due, registration.refreshed_at + registration.dead_after)
+        dead_at = self._dead_at(member)
+        member.due = min(member.due, dead_at)
         if silent >= registration.dead_after:
             self._failed(member, f"it could not refresh its registration for {silent:.1f} s")
+        elif now >= dead_at:
+            self._failed(
+                member,
+                f"it has had no connection for {registration.gone_after:.1f} s, so that other workers may "
+                "take it for dead",
+            )
+
+    def _dead_at(self, member: Member) -> float:
+        """Return when other workers may fail this one, if nothing changes, by `time.monotonic()`."""
+        registration = member.registration
+        dead_at = registration.refreshed_at + registration.dead_after
+        cut_since = self._owner.cut_since(member.consumer) if registration.seen else None
+        if cut_since is None:
+            return dead_at
+        return min(dead_at, cut_since + registration.gone_after - SHORTEST_TRY)  # the last try lasts so long
+
+    def _forgotten(self, member: Member) -> None:
+        """Register again, as the server was emptied, or restarted without what it had.
+
+        The runs go on: each renews its lease at once, and those end whose items are gone or leased again.
+        """
+        log.warning(
+            "the registration on %s was lost with the server's data: registering again",
+            member.consumer.queue.name,
+        )
+        member.registration.registered = False
+        member.due = 0.0
+        self._owner.forgotten(member.consumer)
 
     def _failed(self, member: Member, why: str) -> None:
         self._drop(member)
@@ -249,25 +297,25 @@ class Membership:
         steady = time.monotonic() - (member.steady_since or 0.0)
         if not self._supervises or steady < self._steady_after:
             return
-        for worker in reply.expired:
-            key = (member.consumer, worker)
-            if key not in self._failing:
-                self._failing[key] = asyncio.create_task(self._fail(member.consumer, worker))
+        if reply.expired and member.consumer not in self._failing:
+            failing = self._fail(member.consumer, reply.expired)
+            self._failing[member.consumer] = asyncio.create_task(failing)
 
-    async def _fail(self, consumer: Consumer, worker: str) -> None:
-        await asyncio.sleep(random.uniform(0, JITTER_SECONDS))  # noqa: S311 - no secret
+    async def _fail(self, consumer: Consumer, workers: Sequence[str]) -> None:
         queue = consumer.queue
         try:
-            returned = await registry(queue).fail(worker, expired=True)
-        except LeaseholdError as error:
-            log.debug("the worker %s of %s could not be failed: %s", worker, queue.name, error)
-        else:
-            if returned is not None:
+            await asyncio.sleep(random.uniform(0, JITTER_SECONDS))  # noqa: S311 - no secret
+            returned = await registry(queue).fail_many(dict.fromkeys(workers), expired=True)
+            for worker, count in returned.items():
                 log.warning(
-                    "the worker %s of %s is dead: %d items return to the front", worker, queue.name, returned
+                    "the worker %s of %s is dead: %d items return to the front", worker, queue.name, count
                 )
+            if returned:
+                self.beat_soon()  # which may name others
+        except LeaseholdError as error:
+            log.debug("%d workers of %s could not be failed: %s", len(workers), queue.name, error)
         finally:
-            del self._failing[consumer, worker]
+            del self._failing[consumer]
 
 
 def _in_ms(dead_after: float) -> int | None:

@@ -24,7 +24,7 @@ def begin(active: Instruments, run: ActiveRun) -> RunSpan | None:
         return None
     leases = run.leases
     stage = None if run.stages is None else run.stages.only
-    return active.begin_run(
+    span = active.begin_run(
         run.handler.queue.name,
         run.handler.name,
         [lease.id for lease in leases],
@@ -35,6 +35,9 @@ def begin(active: Instruments, run: ActiveRun) -> RunSpan | None:
         else {FLOW: stage.flow, FLOW_RUN: stage.run, STAGE: stage.path}
         | ({} if stage.correlation is None else {CORRELATION: stage.correlation}),
     )
+    if run.stages is not None and span is not None:
+        run.stages.trace = span.trace
+    return span
 
 
 def end(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from leasehold.describing import describe, traceback_of
 from leasehold.durations import Duration, seconds
-from leasehold.errors import PayloadError
+from leasehold.errors import InvalidFanOut, PayloadError, ResultMismatch
 from leasehold.queue.lease import Failure
 
 if TYPE_CHECKING:
@@ -284,6 +284,14 @@ def _(error: Retry, attempt: int, policy: RetryPolicy) -> Outcome:
     if attempt >= policy.attempts:
         return Fail(_reason(error), None)
     return Fail(_reason(error), policy.wait(attempt) if error.delay is None else error.delay)
+
+
+@by_exception.register(ResultMismatch)
+@by_exception.register(InvalidFanOut)
+def _(error: BaseException, attempt: int, policy: RetryPolicy) -> Outcome:  # noqa: ARG001 - as above
+    return Fail(
+        traceback_of(error), None
+    )  # it is the program that is wrong: each attempt would end like this
 
 
 @by_exception.register(Reject)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ def decoder(annotation: Any) -> Decode:
     """Return a function that decodes an item's data into a value of this type.
 
     `bytes` (or no annotation) is the data itself, `str` the text, `Lease` the lease. Any other type is read
-    from JSON and validated: see `leasehold.codec`. What that does not know, pydantic may, if it is installed.
+    from JSON and validated: see `leasehold.codec`. What that does not know, pydantic may, if installed.
     The function raises PayloadError if the data does not parse.
 
     Raises:
@@ -33,7 +34,8 @@ def decoder(annotation: Any) -> Decode:
     if annotation in (Lease, Item):
         return lambda lease: lease
     parse = _parser(annotation)
-    wanted = getattr(annotation, "__name__", str(annotation))
+    is_union = isinstance(annotation, types.UnionType)  # which Python 3.14 names `Union`
+    wanted = str(annotation) if is_union else getattr(annotation, "__name__", str(annotation))
 
     def decode(lease: Lease) -> Any:
         try:

@@ -21,7 +21,7 @@ from leasehold.queue.internals import registry, running_engine
 from leasehold.scripting.presence import CannotAsk, present
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from leasehold.queue.engine import Engine
     from leasehold.queue.queue import AsyncWorkQueue
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 
 #: How often a worker looks after its successor (s).
 LOOK_SECONDS, SHORTEST_LOOK = 0.5, 0.01
-#: For how long the connections of a worker must have been gone before it is failed (s). A worker that lives
-#: registers others within milliseconds.
-GONE_SECONDS = 2.0
+#: For how long the connections of a worker must have been gone before it is failed, unless it says otherwise
+#: (s). One that lives registers others within milliseconds, or at the latest half a second after a restart of
+#: the server, which may take 2 s. As it stops its runs after that time, none runs twice.
+GONE_SECONDS = 2.5
 #: A pause of the server, or of this process, counts no longer than this (s): in that time no worker could
-#: register.
-LONGEST_LOOK = 0.6
+#: register. So on a starved host, where each look takes seconds, three looks are enough.
+LONGEST_LOOK = 1.25
 #: After the own connection was lost, nothing is concluded until another one has lasted for so long (s): what
 #: has cut ours may have cut those of others, too.
 STANDING_SECONDS = 5.0
@@ -45,8 +46,11 @@ READ_SECONDS, SECONDS_PER_WORKER, SECONDS_PER_QUEUE = 1.0, 0.01, 0.02
 READ_AT_ONCE = 100
 #: How many workers that live each worker looks after: some of those who look may be frozen, or new.
 LOOK_AFTER = 3
-#: How often more of them are looked for at one look, and how many connections are asked for at once.
-LONGEST_WALK, ASK_AT_ONCE = 10, 300
+#: How often more of them are looked for at one look. Each time, as many again as were dead: so it meets those
+#: that live behind 1,500 dead ones.
+LONGEST_WALK = 10
+#: How many connections are asked for at once, and how many registrations are read, or failed, at once.
+ASK_AT_ONCE, PEERS_AT_ONCE = 300, 100
 
 log = Log("leasehold.worker")
 
@@ -58,6 +62,8 @@ class Peer:
     name: str
     connections: tuple[int, ...]
     server: str
+    #: For how long its connections must have been gone (s).
+    gone_after: float
 
     @classmethod
     def read(cls, text: object) -> Peer:
@@ -65,9 +71,10 @@ class Peer:
         try:
             facts: Any = json.loads(text) if isinstance(text, bytes) else {}
             connections = tuple(int(one) for one in facts.get("connections") or ())
-            return cls(str(facts.get("name", "")), connections, str(facts.get("server", "")))
+            gone_after = float(facts.get("gone_after", GONE_SECONDS))
+            return cls(str(facts.get("name", "")), connections, str(facts.get("server", "")), gone_after)
         except (ValueError, TypeError, AttributeError):
-            return cls("", (), "")
+            return cls("", (), "", GONE_SECONDS)
 
     def can_be_checked(self, server: str) -> bool:
         """Return whether it has registered connections to this server."""
@@ -95,23 +102,27 @@ class Ring:
     peers: dict[str, Peer] = field(default_factory=dict)
     suspicions: dict[str, Suspicion] = field(default_factory=dict)
 
-    async def read(self, server: str) -> None:
-        """Read who works on the queue, which this server holds."""
-        found = await self.engine.read("workers", "ZRANGE", "heartbeats", 0, -1)
-        self.others = successors(self.engine.session.id, (one.decode() for one in found))
+    async def read(self, server: str) -> bool:
+        """Read who works on the queue, which this server holds; return whether this worker is among them."""
+        found = [one.decode() for one in await self.engine.read("workers", "ZRANGE", "heartbeats", 0, -1)]
+        self.others = successors(self.engine.session.id, found)
         known = set(self.others)
         # One that cannot be checked may have registered connections since. The connections of others are
         # read again when they are gone.
         checkable = {name: peer for name, peer in self.peers.items() if peer.can_be_checked(server)}
         self.peers = {name: peer for name, peer in checkable.items() if name in known}
         self.suspicions = {name: one for name, one in self.suspicions.items() if name in known}
+        return self.engine.session.id in found
 
-    async def peer(self, name: str, *, again: bool = False) -> Peer:
-        """Return what a worker has registered."""
-        if again or name not in self.peers:
-            about = await self.engine.read("workers", "HGET", "workers", name.encode())
-            self.peers[name] = Peer.read(about)
-        return self.peers[name]
+    async def peers_of(self, names: Sequence[str], *, again: bool = False) -> list[Peer]:
+        """Return what workers have registered."""
+        missing = [one for one in names if again or one not in self.peers]
+        for at in range(0, len(missing), PEERS_AT_ONCE):
+            part = missing[at : at + PEERS_AT_ONCE]
+            fields = [one.encode() for one in part]
+            found = await self.engine.read("workers", "HMGET", "workers", *fields)
+            self.peers.update(zip(part, map(Peer.read, found), strict=True))
+        return [self.peers[one] for one in names]
 
     async def targets(self, server: str, looked: set[str]) -> list[tuple[str, Peer]]:
         """Return the next workers to look after, until enough of them live.
@@ -120,16 +131,59 @@ class Ring:
             server: The server that holds the queue.
             looked: Those that have been looked after just now; those of them that are not suspected live.
         """
-        wanted = LOOK_AFTER - len(looked - self.suspicions.keys())
+        living = len(looked - self.suspicions.keys())
+        if living >= LOOK_AFTER:
+            return []
+        # As many again as were looked after in vain, so that a long row of dead ones takes few steps.
+        wanted = max(LOOK_AFTER - living, len(looked))
         found: list[tuple[str, Peer]] = []
-        for name in self.others:
-            if len(found) >= wanted:
-                break
-            if name not in looked:
-                peer = await self.peer(name)
-                if peer.can_be_checked(server):
-                    found.append((name, peer))
+        unseen = [one for one in self.others if one not in looked]
+        while unseen and len(found) < wanted:
+            names, unseen = unseen[:wanted], unseen[wanted:]
+            peers = zip(names, await self.peers_of(names), strict=True)
+            found += [(name, peer) for name, peer in peers if peer.can_be_checked(server)]
         return found
+
+    async def suspect(self, names: Sequence[str]) -> None:
+        """Note that the connections of workers are gone, unless they have registered others."""
+        now, seen = time.monotonic(), dict(zip(names, await self.peers_of(names), strict=True))
+        new = []
+        for name, peer in seen.items():
+            suspicion = self.suspicions.get(name)
+            if suspicion is None or suspicion.peer.connections != peer.connections:
+                new.append(name)
+            else:
+                suspicion.seconds += min(now - suspicion.looked_at, LONGEST_LOOK)
+                suspicion.looked_at = now
+        for name, current in zip(new, await self.peers_of(new, again=True), strict=True):
+            self.suspicions[name] = Suspicion(current, now)
+            if current.connections != seen[name].connections:
+                del self.suspicions[name]
+
+    async def confirm(self, server: str, names: Sequence[str]) -> dict[str, Peer]:
+        """Return those of the suspected workers that still have no connection, to this server.
+
+        The others are suspected no more.
+        """
+        current = dict(zip(names, await self.peers_of(names, again=True), strict=True))
+        channels = {name: self.engine.keys.prefix + b":push:" + name.encode() for name in names}
+        seen = await present(
+            self.engine.session,
+            sorted({one for peer in current.values() for one in peer.connections} or {1}),
+            identify=True,
+            channels=[*channels.values()],
+        )
+        dead: dict[str, Peer] = {}
+        for name, peer in current.items():
+            before = self.suspicions.pop(name).peer
+            is_same = peer.connections == before.connections and peer.server == seen.server == server
+            if (
+                is_same
+                and seen.names.keys().isdisjoint(peer.connections)
+                and not seen.subscribers[channels[name]]
+            ):
+                dead[name] = peer
+        return dead
 
 
 def successors(me: str, workers: Iterable[str]) -> list[str]:
@@ -143,10 +197,12 @@ class PeerWatch:
 
     Args:
         own: The connections of this worker. If they cannot be checked, it concludes nothing about others.
+        on_missing: Called when this worker is not registered: it was failed, or the server has lost data.
     """
 
-    def __init__(self, own: OwnConnections) -> None:
+    def __init__(self, own: OwnConnections, on_missing: Callable[[], None] = lambda: None) -> None:
         self._own = own
+        self._on_missing = on_missing
         self._rings: dict[AsyncWorkQueue, Ring] = {}
         #: The rings by the server that holds their queues: one question for all of them.
         self._servers: dict[str, list[Ring]] = {}
@@ -190,8 +246,8 @@ class PeerWatch:
         """Read who works on a queue; return its server, or an empty text if nothing can be concluded."""
         server = self._own.vouched(ring.queue).server
         try:
-            if server:
-                await ring.read(server)
+            if server and not await ring.read(server):
+                self._on_missing()
         except LeaseholdError:
             server = ""
         if not server:
@@ -215,7 +271,7 @@ class PeerWatch:
         """Return when to look again: after the usual time, or when a worker has been gone for long enough."""
         rings = [ring for rings in self._servers.values() for ring in rings]
         suspicions = [one for ring in rings for one in ring.suspicions.values()]
-        due = [one.looked_at + GONE_SECONDS - one.seconds for one in suspicions]
+        due = [one.looked_at + one.peer.gone_after - one.seconds for one in suspicions]
         return min([began + LOOK_SECONDS, *due])
 
     async def _look(self, server: str, rings: list[Ring]) -> None:
@@ -229,57 +285,35 @@ class PeerWatch:
             if not targets:
                 break
             there = await _listed(session, {one for _, _, peer in targets for one in peer.connections})
+            gone: defaultdict[Ring, list[str]] = defaultdict(list)
             for ring, name, peer in targets:
                 looked[ring].add(name)
                 if there.isdisjoint(peer.connections):
-                    await self._gone(ring, name, peer)
+                    gone[ring].append(name)
                 else:
                     ring.suspicions.pop(name, None)
-        if standing(session) < STANDING_SECONDS:
-            return
-        for ring in rings:
-            for name, suspicion in [*ring.suspicions.items()]:
-                if suspicion.seconds >= GONE_SECONDS and await _is_dead(server, ring, name, suspicion):
-                    await self._bury(ring, name, suspicion.peer)
+            for ring, names in gone.items():
+                await ring.suspect(names)
+        if standing(session) >= STANDING_SECONDS:
+            for ring in rings:
+                await self._bury(server, ring)
 
-    async def _gone(self, ring: Ring, name: str, peer: Peer) -> None:
-        """Note that the connections of a worker are gone, unless it has registered others."""
-        now, suspicion = time.monotonic(), ring.suspicions.get(name)
-        if suspicion is None or suspicion.peer.connections != peer.connections:
-            current = await ring.peer(name, again=True)
-            ring.suspicions[name] = Suspicion(current, now)
-            if current.connections != peer.connections:
-                del ring.suspicions[name]
-            return
-        suspicion.seconds += min(now - suspicion.looked_at, LONGEST_LOOK)
-        suspicion.looked_at = now
-
-    async def _bury(self, ring: Ring, name: str, peer: Peer) -> None:
-        """Fail a worker that is dead."""
-        count = await registry(ring.queue).fail(name, connections=peer.connections)
-        del ring.suspicions[name]
-        ring.others = [one for one in ring.others if one != name]
-        if count is not None:
-            log.warning(
-                "worker %s has died: its connections are gone. %d of its items returned to %s",
-                peer.name or name,
-                count,
-                ring.queue.name,
+    async def _bury(self, server: str, ring: Ring) -> None:
+        """Fail the workers that have been gone for long enough."""
+        due = [name for name, one in ring.suspicions.items() if one.seconds >= one.peer.gone_after]
+        for at in range(0, len(due), PEERS_AT_ONCE):
+            dead = await ring.confirm(server, due[at : at + PEERS_AT_ONCE])
+            counts = await registry(ring.queue).fail_many(
+                {name: peer.connections for name, peer in dead.items()}
             )
-
-
-async def _is_dead(server: str, ring: Ring, name: str, suspicion: Suspicion) -> bool:
-    """Return whether a worker still has no connection, to the server where it has registered them."""
-    peer = await ring.peer(name, again=True)
-    if peer.connections != suspicion.peer.connections:
-        del ring.suspicions[name]
-        return False
-    channel = ring.engine.keys.prefix + b":push:" + name.encode()
-    seen = await present(ring.engine.session, peer.connections, identify=True, channel=channel)
-    if seen.names or seen.server != server or peer.server != server or seen.subscribers:
-        del ring.suspicions[name]
-        return False
-    return True
+            ring.others = [one for one in ring.others if one not in dead]
+            for name, count in counts.items():
+                log.warning(
+                    "worker %s has died: its connections are gone. %d of its items returned to %s",
+                    dead[name].name or name,
+                    count,
+                    ring.queue.name,
+                )
 
 
 async def _listed(session: Session, ids: set[int]) -> set[int]:

@@ -46,7 +46,8 @@ async def check_admission(consumers: Iterable[Consumer], stopping: asyncio.Event
     stopped = asyncio.create_task(stopping.wait())
     adds_to: dict[AsyncWorkQueue, list[str]] = {}
     for one in consumers:
-        adds_to.setdefault(one.queue, []).extend(one.adds_to)
+        names = [*one.adds_to, *(queue.name for queue in one.foreign)]
+        adds_to.setdefault(one.queue, []).extend(names)
     asking = [asyncio.create_task(_ask(queue, names)) for queue, names in adds_to.items()]
     try:
         async with asyncio.timeout(START_SECONDS):

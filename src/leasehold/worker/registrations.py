@@ -44,6 +44,17 @@ class Owner(Protocol):
         """Do what the worker was told: `quiet`, `resume` or `stop`; called in the background thread."""
         ...
 
+    def cut_since(self, consumer: Consumer) -> float | None:
+        """Return since when the server has had none of the registered connections; None: it has some.
+
+        It is called in the background thread.
+        """
+        ...
+
+    def forgotten(self, consumer: Consumer) -> None:
+        """Learn which leases are left, as the server has lost data; called in the background thread."""
+        ...
+
     def failed(self, consumer: Consumer, session: str, why: str) -> None:
         """Treat the worker as failed on a queue: stop its runs, and begin anew under another session.
 
@@ -61,6 +72,8 @@ class Member:
     registration: Registration
     #: After how long without a heartbeat the worker is dead, in seconds; infinite: never.
     dead_after: float
+    #: After how long without a connection it is, in seconds; infinite: never.
+    gone_after: float
     #: Has the next heartbeat sent at once; callable from any thread.
     beat_soon: Callable[[], None]
     #: What it was told last.
@@ -84,6 +97,7 @@ class Registration:
         registered: Whether the server has accepted a heartbeat, and nothing has ended the registration.
         refreshed_at: When the last accepted heartbeat was sent, by `time.monotonic()`.
         failed: Why the session has failed; empty: it has not.
+        seen: Whether another worker may see by its connections that it is dead.
     """
 
     def __init__(self, session: str) -> None:
@@ -91,6 +105,7 @@ class Registration:
         self.registered = False
         self.refreshed_at = 0.0
         self.failed = ""
+        self.seen = False
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         #: Those that share it, the first one first: under its name they are registered.
@@ -102,6 +117,11 @@ class Registration:
     def dead_after(self) -> float:
         """After how long without a heartbeat the session is dead, in seconds; infinite: never."""
         return max((one.dead_after for one in [*self._members]), default=math.inf)
+
+    @property
+    def gone_after(self) -> float:
+        """After how long without a connection the session is dead, in seconds; infinite: never."""
+        return max((one.gone_after for one in [*self._members]), default=math.inf)
 
     def join(self, member: Member) -> None:
         """Share it from now on."""
@@ -139,9 +159,10 @@ class Registration:
         with self._lock:
             self._members.pop(member, None)
 
-    def accepted(self, sent_at: float) -> None:
+    def accepted(self, sent_at: float, *, seen: bool) -> None:
         """Note that the server has accepted a heartbeat."""
         self.registered = True
+        self.seen = seen
         self.refreshed_at = max(self.refreshed_at, sent_at)
 
     def fail(self, why: str) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leasehold.queue.lease import Lease
     from leasehold.worker.handler import Consumer, Handler
     from leasehold.worker.outcomes import Outcome
+    from leasehold.worker.processes import HandlerProcess
     from leasehold.worker.stage_context import Stages
 
 #: The run of the present context.
@@ -98,6 +99,7 @@ class ActiveRun(Run):
             limit.
         lost: The tokens of its leases that are known to be lost; None: none.
         outcomes: One for each lease, once the run has finished.
+        process: The process that it was lent; None: it needs none, or has not started.
         stages: The stages of flow runs that its items are for; None: none is.
         task: The task that runs the handler, while it does.
         thread: The thread that still runs the function although the run was cancelled.
@@ -110,6 +112,7 @@ class ActiveRun(Run):
         "deadline",
         "lost",
         "outcomes",
+        "process",
         "stages",
         "task",
         "thread",
@@ -126,6 +129,7 @@ class ActiveRun(Run):
         self.deadline: float | None = None
         self.lost: set[int] | None = None
         self.outcomes: Sequence[Outcome] = ()
+        self.process: HandlerProcess | None = None
         self.stages: Stages | None = None
         self.task: asyncio.Task[None] | None = None
         self.thread: Future[Any] | None = None

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
+from leasehold.errors import WorkerNotRunning
 from leasehold.log import Log
 from leasehold.queue.internals import release_arrivals, stop_listening
 from leasehold.worker.acknowledger import Acknowledger, Backlog
 from leasehold.worker.background import BackgroundThread, Task
 from leasehold.worker.cancellations import Cancellations, cancel
 from leasehold.worker.coordinator import Coordinator
+from leasehold.worker.dispatch import foreign_queues
 from leasehold.worker.executor import Executor
 from leasehold.worker.fetcher import Fetcher
 from leasehold.worker.health import Monitor
@@ -22,8 +23,10 @@ from leasehold.worker.invocation import build_call
 from leasehold.worker.lease_renewer import LeaseRenewer
 from leasehold.worker.maintenance import Maintenance
 from leasehold.worker.outcomes import Outcome
+from leasehold.worker.parking import Parking
 from leasehold.worker.peers import PeerWatch
 from leasehold.worker.pools import Threads
+from leasehold.worker.processes import Processes, usable_cores
 from leasehold.worker.run import by_consumer
 from leasehold.worker.served import Parts, ServedQueues
 
@@ -67,10 +70,12 @@ class WorkerRuntime(Coordinator, Parts):
         *,
         name: str,
         concurrency: int,
+        handler_processes: int | None,
         order: Order,
         clean_every: float | None,
         keep_dead: float | None,
         dead_after: float | None,
+        gone_after: float | None,
         stop: Callable[[], None],
         max_runs: int | None = None,
         log_runs: bool = False,
@@ -82,6 +87,7 @@ class WorkerRuntime(Coordinator, Parts):
             self,
             name=name,
             dead_after=dead_after,
+            gone_after=gone_after,
             supervises=clean_every is not None,
             concurrency=concurrency,
         )
@@ -89,11 +95,13 @@ class WorkerRuntime(Coordinator, Parts):
         self._concurrency = concurrency
         self.renewer = LeaseRenewer(self)
         self.cancellations = Cancellations(self.renewer)
-        self.executor = Executor(concurrency, self.renewer, self.cancellations, self)
+        most = min(concurrency, handler_processes or usable_cores())
+        self.parking = Parking(Processes(most, self._process_freed), self.renewer)
+        self.executor = Executor(concurrency, self.renewer, self.cancellations, self, self.parking)
         self.executor.log_runs = log_runs
         self._backlog = Backlog()
         self.acknowledgers = {one: Acknowledger(one, self.renewer, self, self._backlog) for one in consumers}
-        self.fetcher = Fetcher(consumers, order, self.renewer, self.executor, self)
+        self.fetcher = Fetcher(order, self.renewer, self.executor, self)
         self.monitor = Monitor(self.executor, self.renewer, self.fetcher)
         queues = self.queues.served.keys()
         tasks: list[Task] = [
@@ -104,13 +112,23 @@ class WorkerRuntime(Coordinator, Parts):
             partial(self.queues.connections.run, queues),
         ]
         if clean_every is not None:
-            tasks.append(partial(PeerWatch(self.queues.connections).run, queues))
+            watch = PeerWatch(self.queues.connections, self.queues.membership.beat_soon)
+            tasks.append(partial(watch.run, queues))
             declarations = {consumer.queue: consumer.declarations for consumer in consumers}
-            maintenance = Maintenance(clean_every=clean_every, keep_dead=keep_dead, declarations=declarations)
+            maintenance = Maintenance(
+                clean_every=clean_every,
+                keep_dead=keep_dead,
+                declarations=declarations,
+                foreign=foreign_queues(consumers),
+            )
             tasks.append(partial(maintenance.run, queues))
-        self.background = BackgroundThread(consumers, tasks)
+        self.background = BackgroundThread(
+            consumers, tasks, failing=self.monitor.failing, on_failure=self._background_failed
+        )
         self._threads = Threads(concurrency)
         self._tasks: list[asyncio.Task[None]] = []
+        #: Gets the error of a part that has failed.
+        self.failure: asyncio.Future[None] = self._loop.create_future()
         self.hurry = asyncio.Event()
         self.retiring = asyncio.Event()
         self.runs = 0
@@ -129,21 +147,22 @@ class WorkerRuntime(Coordinator, Parts):
             raise
         fetching = asyncio.create_task(self._fetch(), name="leasehold fetcher")
         self._tasks = [fetching, asyncio.create_task(self.monitor.beat(), name="leasehold heartbeat")]
+        self._warm_up(self.queues.consumers)
+        self.watch(self._tasks[1])
         return fetching
 
     async def _fetch(self) -> None:
-        await self.queues.registered()
-        await self.fetcher.run()
+        await self.fetcher.run(await self.queues.begun())
 
     def prepare(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> None:
         """Pass the resources to the handlers; see `build_call`."""
         self._resources, self._middleware = resources, middleware
-        self._processes = anyio.CapacityLimiter(self._concurrency)
         self.executor.calls = self._calls(self.queues.consumers)
 
     def adopt(self, consumer: Consumer) -> None:
         """See `Parts`."""
         self.executor.calls = {**self.executor.calls, **self._calls([consumer])}
+        self._warm_up([consumer])
         self.acknowledgers[consumer] = Acknowledger(consumer, self.renewer, self, self._backlog)
 
     def stop(self) -> None:
@@ -162,12 +181,18 @@ class WorkerRuntime(Coordinator, Parts):
     def _calls(self, consumers: Iterable[Consumer]) -> dict[Handler, Any]:
         """Return how the runs of each handler are executed."""
         return {
-            handler: build_call(
-                handler, self._resources, self._middleware, threads=self._threads, processes=self._processes
-            )
+            handler: build_call(handler, self._resources, self._middleware, threads=self._threads)
             for consumer in consumers
             for handler in consumer.all_handlers
         }
+
+    def _warm_up(self, consumers: Iterable[Consumer]) -> None:
+        handlers = [one for consumer in consumers for one in consumer.all_handlers]
+        self.parking.processes.warm_up([one.function for one in handlers if one.run_in == "process"])
+
+    def _process_freed(self) -> None:
+        if self.renewer.parked:
+            self.executor.wake()
 
     def retire(self) -> None:
         """Take nothing more, and let the worker wait for its runs."""
@@ -185,7 +210,10 @@ class WorkerRuntime(Coordinator, Parts):
         fetching.cancel()
         await self.queues.stop_changing()
         await asyncio.gather(fetching, return_exceptions=True)
+        self.parking.stop()
         waiting = self.renewer.pop_all()
+        await self.parking.released()
+        waiting += self.renewer.pop_all()
         leaving = [asyncio.create_task(stop_listening(one.queue)) for one in self.queues.consumers]
         # This releases items that were being moved to this session. They are later in the queue than those
         # that wait here, and all of them go to its front: so they go first.
@@ -207,6 +235,7 @@ class WorkerRuntime(Coordinator, Parts):
         await self.background.stop()
         self.queues.membership.forget_all()
         self._threads.close()
+        self.parking.processes.close()
 
     def release_from_any_thread(self, *, timeout: float) -> None:
         """Release all items from the background thread, as the process is about to end.
@@ -248,7 +277,8 @@ class WorkerRuntime(Coordinator, Parts):
                 # Let the event loop turn, so that items which arrived for the fetcher become runs.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-                if not self.renewer.held and self.fetcher.fetched_at == fetched_at:
+                is_empty = self.parking.is_empty and not self.renewer.held
+                if is_empty and self.fetcher.fetched_at == fetched_at:
                     return
             await asyncio.sleep(DRAIN_TICK)
 
@@ -268,7 +298,7 @@ class WorkerRuntime(Coordinator, Parts):
                 return True
         return False
 
-    # ------------------------------------------------------------------ Coordinator
+    # ------------------------------------------- Coordinator, failing, ending
 
     def run_finished(self, run: ActiveRun) -> None:
         """See `Coordinator`."""
@@ -290,6 +320,17 @@ class WorkerRuntime(Coordinator, Parts):
         """See `Coordinator`. The tasks of runs say nothing: a handler may cancel its task."""
         return any(task.cancelling() for task in self._tasks[1:])
 
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """See `Coordinator`."""
+        task.add_done_callback(self._task_ended)
+
+    def stop_with(self, error: BaseException) -> None:
+        """See `Coordinator`."""
+        log.critical("a part of the worker has failed; the worker stops", exc_info=error)
+        self.monitor.failure = error
+        with contextlib.suppress(RuntimeError):  # the loop has just been closed
+            self._loop.call_soon_threadsafe(self._fail, error)
+
     def lease_lost(self, run: ActiveRun, lease: Lease) -> None:
         """See `Coordinator`."""
         if lease.cancelled:
@@ -306,13 +347,28 @@ class WorkerRuntime(Coordinator, Parts):
         """See `Coordinator`."""
         self._loop.call_soon_threadsafe(self.fetcher.slow_down)
 
-    # ------------------------------------------------------------------ ending
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.stop_with(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failure.done():
+            self.failure.set_exception(error)
+
+    def _background_failed(self, error: BaseException) -> None:
+        """Stop, and interrupt the runs: their leases are no longer renewed."""
+        with contextlib.suppress(RuntimeError):  # the loop has just been closed
+            self._loop.call_soon_threadsafe(self.hurry.set)
+        failure = RuntimeError("the background thread of the worker has ended")
+        failure.__cause__ = error  # which may be SystemExit
+        self.stop_with(failure)
 
     async def _release_rest(self) -> None:
         """Release what is still held, because a queue was closed or a renewal had taken it at that moment."""
         if self.renewer.held and not self.unacknowledged:
-            releasing = asyncio.wrap_future(self.background.call(self._release_held))
-            await asyncio.wait([releasing], timeout=SHORTEST_ACKNOWLEDGE)
+            with contextlib.suppress(WorkerNotRunning):  # the background thread has failed
+                releasing = asyncio.wrap_future(self.background.call(self._release_held))
+                await asyncio.wait([releasing], timeout=SHORTEST_ACKNOWLEDGE)
 
     async def _release_all(self) -> None:
         await self._release_held()

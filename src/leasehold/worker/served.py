@@ -1,4 +1,4 @@
-"""The queues that a running worker serves: it starts and stops them, and begins anew when it has failed."""
+"""The queues that a running worker serves, from start to stop. One concept, so it may be long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from leasehold.errors import QueueClosed, WorkerNotRunning
+from leasehold.errors import LeaseholdError, QueueClosed, WorkerNotRunning
 from leasehold.log import Log
 from leasehold.queue.internals import (
     new_worker_id,
@@ -27,7 +27,7 @@ from leasehold.worker.registrations import MAX_NAMED, Owner, registration_of
 from leasehold.worker.run import Interruption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from leasehold.worker.fetcher import Fetcher
     from leasehold.worker.handler import Consumer
     from leasehold.worker.lease_renewer import LeaseRenewer
+    from leasehold.worker.parking import Parking
     from leasehold.worker.registrations import Registration
 
 #: How often `stop_queue` looks for the ends of runs (s).
@@ -61,6 +62,7 @@ class Parts(Protocol):
     cancellations: Cancellations
     executor: Executor
     fetcher: Fetcher
+    parking: Parking
     renewer: LeaseRenewer
 
     def adopt(self, consumer: Consumer) -> None:
@@ -69,6 +71,10 @@ class Parts(Protocol):
 
     def stop(self) -> None:
         """Stop the worker."""
+        ...
+
+    def watch(self, task: asyncio.Task[Any]) -> None:
+        """See `Coordinator`."""
         ...
 
 
@@ -86,7 +92,7 @@ class ServedQueues(Owner):
         consumers: What it serves from the beginning.
         parts: The parts of the worker. They are complete when the first queue is joined.
         name: The worker's name.
-        dead_after: As for `Worker`, in seconds.
+        dead_after, gone_after: As for `Worker`, in seconds.
         supervises: Whether to fail other workers.
         concurrency: As for `Worker`.
     """
@@ -98,6 +104,7 @@ class ServedQueues(Owner):
         *,
         name: str,
         dead_after: float | None,
+        gone_after: float | None,
         supervises: bool,
         concurrency: int,
     ) -> None:
@@ -107,7 +114,9 @@ class ServedQueues(Owner):
         self._concurrency = concurrency
         self.consumers = [*consumers]
         self.served: dict[AsyncWorkQueue, Consumer] = {one.queue: one for one in self.consumers}
-        self.membership = Membership(self, dead_after=dead_after, supervises=supervises)
+        self.membership = Membership(
+            self, dead_after=dead_after, gone_after=gone_after, supervises=supervises
+        )
         self.connections = OwnConnections(self.membership.beat_soon)
         self.on_sessions: OnSessions = lambda _: None
         self._facts: dict[str, Any] = {}
@@ -115,7 +124,7 @@ class ServedQueues(Owner):
         self._registering: dict[Consumer, asyncio.Task[None]] = {}
         #: What ends the subscriptions of a queue.
         self._pushes: dict[Consumer, list[Callable[[], None]]] = {}
-        #: The tasks that begin anew.
+        #: The tasks that begin anew, or declare limits again.
         self._renewing: set[asyncio.Task[None]] = set()
         self._ending = False
 
@@ -146,6 +155,19 @@ class ServedQueues(Owner):
         waiting = [self._registering[one] for one in chosen if one in self._registering]
         if waiting:
             await asyncio.wait(waiting, timeout=REGISTER_SECONDS)
+
+    async def begun(self) -> list[Consumer]:
+        """Wait as `registered`; return what is to be fetched for since `join_all`.
+
+        Until then, a queue may have been stopped, or have begun anew: then it is added to the fetcher apart.
+        """
+        first = {**self._registering}
+        await self.registered()
+        return [
+            one
+            for one, task in first.items()
+            if self._registering.get(one) is task and self.served.get(one.queue) is one
+        ]
 
     async def stop_changing(self) -> None:
         """Begin no queue anew any more, as the worker ends."""
@@ -196,7 +218,10 @@ class ServedQueues(Owner):
             return
         await self._parts.fetcher.remove(consumer)
         await stop_listening(consumer.queue)
-        self._parts.acknowledgers[consumer].release(self._parts.renewer.pop_of(consumer))
+        waiting = self._parts.renewer.pop_of(consumer)
+        await self._parts.parking.released()
+        waiting += self._parts.renewer.pop_of(consumer)
+        self._parts.acknowledgers[consumer].release(waiting)
         interrupt_at = self._loop.time() + grace
         while running := [run for run in self._parts.renewer.held_of(consumer) if run.task is not None]:
             if self._loop.time() >= interrupt_at:
@@ -241,6 +266,7 @@ class ServedQueues(Owner):
         ]
         registering = self._register(consumer, registration_of(queue))
         self._registering[consumer] = asyncio.create_task(registering, name="leasehold registering")
+        self._parts.watch(self._registering[consumer])
 
     async def _register(self, consumer: Consumer, registration: Registration) -> None:
         """Send the first heartbeat from this event loop; the background thread sends the others.
@@ -319,6 +345,15 @@ class ServedQueues(Owner):
         """See `Owner`."""
         self._loop.call_soon_threadsafe(self._obey, what)
 
+    def cut_since(self, consumer: Consumer) -> float | None:
+        """See `Owner`."""
+        return self.connections.cut_since(consumer.queue)
+
+    def forgotten(self, consumer: Consumer) -> None:
+        """See `Owner`."""
+        self._parts.renewer.renew_soon()
+        self._loop.call_soon_threadsafe(self._declare_again, consumer)
+
     def failed(self, consumer: Consumer, session: str, why: str) -> None:
         """See `Owner`."""
         log.error("this worker has failed on %s: %s. It stops its runs", consumer.queue.name, why)
@@ -328,11 +363,28 @@ class ServedQueues(Owner):
         leases = self._lose_all(consumer)
         # At once: another worker that shares the session may be the first to replace it.
         call = self._parts.fetcher.drop(consumer)
-        if not self._ending:
-            beginning = self._begin_anew(consumer, session, leases, call)
-            task = asyncio.create_task(beginning, name="leasehold begin anew")
-            self._renewing.add(task)
-            task.add_done_callback(self._renewing.discard)
+        self._registering.pop(consumer, None)
+        self._in_task(self._begin_anew(consumer, session, leases, call), "leasehold begin anew")
+
+    def _declare_again(self, consumer: Consumer) -> None:
+        """Declare the limits of a queue again. If that fails now, it is done before the next lease."""
+        self._parts.fetcher.declared.discard(consumer)
+
+        async def declare() -> None:
+            with contextlib.suppress(LeaseholdError):
+                await self._parts.fetcher.declare(consumer)
+
+        self._in_task(declare(), "leasehold declare again")
+
+    def _in_task(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Do some work in a task that ends with the worker."""
+        if self._ending:
+            work.close()
+            return
+        task = asyncio.create_task(work, name=name)
+        self._renewing.add(task)
+        task.add_done_callback(self._renewing.discard)
+        self._parts.watch(task)
 
     def _make_facts(self) -> dict[str, Any]:
         """Return what the worker says of itself that does not change."""

@@ -130,14 +130,16 @@ class Stages:
         leases: The leases that are for one.
         contexts: The stage of each of them, by the lease's token.
         skipped: What becomes of those whose handler is not called, by the lease's token.
+        trace: The `traceparent` of the span of the run; None: it is not traced.
     """
 
-    __slots__ = ("contexts", "leases", "skipped")
+    __slots__ = ("contexts", "leases", "skipped", "trace")
 
     def __init__(self, leases: Sequence[Lease]) -> None:
         self.leases = [lease for lease in leases if lease.stage is not None]
         self.contexts = {lease.token: StageContext.of(lease) for lease in self.leases}
         self.skipped: dict[int, Outcome] = {}
+        self.trace: bytes | None = None
 
     @property
     def only(self) -> StageContext | None:

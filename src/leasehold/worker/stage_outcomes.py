@@ -25,6 +25,7 @@ class StageDone(Outcome):
     Attributes:
         result: Its result in JSON.
         chosen: The successors that are entered; None: all.
+        trace: The `traceparent` of its run, to which what follows is linked; None: it is not traced.
     """
 
     like: ClassVar[type[Outcome] | None] = Complete
@@ -33,6 +34,7 @@ class StageDone(Outcome):
 
     result: bytes
     chosen: tuple[str, ...] | None = None
+    trace: bytes | None = None
 
     @classmethod
     async def acknowledge(
@@ -40,7 +42,13 @@ class StageDone(Outcome):
     ) -> list[bool]:
         """Finish the stages."""
         rows = [
-            StageRow(lease, "done", one.result, b"" if one.chosen is None else codec.encode(one.chosen))
+            StageRow(
+                lease,
+                "done",
+                one.result,
+                b"" if one.chosen is None else codec.encode(one.chosen),
+                trace=one.trace,
+            )
             for lease, one in zip(leases, outcomes, strict=True)
         ]
         return await finish_stages(queue, rows)
@@ -57,21 +65,25 @@ class StageFanned(Outcome):
         children: The definition of each, as `child_text` returns it; None: some are added already, and the
             rest is known to the server.
         join: The text of the policy by which they are joined.
+        trace: As of `StageDone`.
     """
 
     counted_as = "fanned out"
     is_attempt = True
 
-    children: tuple[bytes, ...] | None
+    children: Sequence[bytes] | None
     join: str = "all"
+    trace: bytes | None = None
 
     @classmethod
     async def acknowledge(
         cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
     ) -> list[bool]:
         """Add the children."""
-        fans = [(lease, one.children, one.join.encode()) for lease, one in zip(leases, outcomes, strict=True)]
-        return await fan_all(queue, fans)
+        pairs = zip(leases, outcomes, strict=True)
+        return await fan_all(
+            queue, [(lease, one.children, one.join.encode(), one.trace) for lease, one in pairs]
+        )
 
     def __str__(self) -> str:
         return "fans out" if self.children is None else f"fans out to {len(self.children)} children"
@@ -83,6 +95,7 @@ class StageFailed(Outcome):
 
     Attributes:
         error: What went wrong; kept with the item and in the run.
+        trace: As of `StageDone`.
     """
 
     like: ClassVar[type[Outcome] | None] = Fail
@@ -90,6 +103,7 @@ class StageFailed(Outcome):
     is_attempt = True
 
     error: str
+    trace: bytes | None = None
 
     @property
     def is_final(self) -> bool:
@@ -103,7 +117,7 @@ class StageFailed(Outcome):
         """Fail the stages."""
         pairs = zip(leases, outcomes, strict=True)
         return await finish_stages(
-            queue, [StageRow(lease, "failed", error_text(one.error)) for lease, one in pairs]
+            queue, [StageRow(lease, "failed", error_text(one.error), trace=one.trace) for lease, one in pairs]
         )
 
     def __str__(self) -> str:

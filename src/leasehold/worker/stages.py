@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasehold import codec
 from leasehold.describing import describe, shown, text_of
-from leasehold.errors import AccessDenied, InvalidArgument, LeaseholdError, ResultError, ResultMismatch
+from leasehold.errors import AccessDenied, LeaseholdError, ResultError, ResultMismatch
 from leasehold.item import MAX_DATA_BYTES
 from leasehold.log import Log
 from leasehold.queue.runs.stage_inputs import StageState, read_stages
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 UNREAD_SECONDS = 0.5
 #: How long one waits for another worker if the access rules forbid this one to read its flow run (s).
 DENIED_SECONDS = 5.0
+
+#: How many children of a stage are written in one turn of the event loop: that takes about 2 ms.
+CHILDREN_PER_TURN = 200
 
 #: What `enter` returns, for `leave`.
 Entered: TypeAlias = "tuple[Token[StageContext | None], Token[str | None]]"
@@ -178,6 +181,38 @@ def leave(entered: Entered) -> None:
     CURRENT.reset(stage)
 
 
+async def write_children(run: ActiveRun, value: Any) -> Any:
+    """Write the children in what a function has returned, some in each turn of the event loop.
+
+    Raises:
+        ResultMismatch: If they cannot be added. Of a batch, it is the answer to that item.
+    """
+    if run.handler.batch is None:
+        return await _with_texts(run.leases[0], value)
+    answers = list.copy(value) if issubclass(type(value), list) else []
+    for at, (lease, answer) in enumerate(zip(run.leases, answers, strict=False)):
+        try:
+            answers[at] = await _with_texts(lease, answer)
+        except ResultMismatch as error:
+            answers[at] = error
+    return answers or value
+
+
+async def _with_texts(lease: Lease, value: Any) -> Any:
+    """Return a value; if it is a `FanOut`, with the definitions of its children, as `child_text` has them."""
+    if lease.stage is None or not issubclass(type(value), FanOut):
+        return value
+    texts: list[bytes] = []
+    try:
+        for child in value.children:
+            texts.append(child_text(lease.stage, child))
+            if len(texts) % CHILDREN_PER_TURN == 0:
+                await asyncio.sleep(0)
+    except Exception as error:
+        raise ResultMismatch(_name(lease), f"its children cannot be added: {describe(error)}") from error
+    return FanOut(texts, value.join, value.returned)
+
+
 def stage_done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
     """Return the outcome of a stage whose function has returned a value, also if that cannot be kept."""
     try:
@@ -189,7 +224,7 @@ def stage_done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
     except BaseException as error:  # noqa: BLE001 - any error of a user's class
         problem = ResultError(lease.id, f"its result cannot be written: {describe(error)}")
     log.error("%r has failed: %s", run, problem, extra=run.log_fields)
-    return StageFailed(describe(problem))
+    return StageFailed(describe(problem), _trace_of(run))
 
 
 def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
@@ -205,7 +240,7 @@ def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
     if issubclass(type(value), FanOut):
         if (problem := run.handler.fan_misfit(value)) is not None:
             raise ResultMismatch(_name(lease), problem)
-        return _fanned(lease, value)
+        return _fanned(run, lease, value)
     written = codec.encode(value)
     if len(written) > MAX_DATA_BYTES:
         raise ValueError(f"it is {len(written)} bytes long; the maximum is {MAX_DATA_BYTES}")
@@ -216,7 +251,7 @@ def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
             raise ResultMismatch(
                 _name(lease), f"{shown(value):.200} is no result of it: {text_of(error)}"
             ) from error
-    return StageDone(written, chosen=chosen)
+    return StageDone(written, chosen, _trace_of(run))
 
 
 def _name(lease: Lease) -> str:
@@ -224,23 +259,20 @@ def _name(lease: Lease) -> str:
     return lease.id if lease.stage is None else lease.stage.path
 
 
-def _fanned(lease: Lease, value: FanOut[Any]) -> Outcome:
-    ref = lease.stage
-    if ref is None:
-        raise RuntimeError("only stages fan out")
-    try:
-        children = tuple(child_text(ref, child) for child in value.children)
-    except InvalidArgument as error:
-        raise ResultMismatch(_name(lease), f"its children cannot be added: {error}") from error
-    if not children:
+def _trace_of(run: ActiveRun) -> bytes | None:
+    return None if run.stages is None else run.stages.trace
+
+
+def _fanned(run: ActiveRun, lease: Lease, value: FanOut[Any]) -> Outcome:
+    if not value.children:
         if value.join.startswith("n:"):
             raise ResultMismatch(_name(lease), f"it has no children, and its join {value.join!r} needs some")
-        return StageDone(b"[]")
-    return StageFanned(children, value.join)
+        return StageDone(b"[]", trace=_trace_of(run))
+    return StageFanned(value.children, value.join, _trace_of(run))
 
 
-def stage_failed(lease: Lease, outcome: Outcome) -> Outcome:
+def stage_failed(run: ActiveRun, lease: Lease, outcome: Outcome) -> Outcome:
     """Return what an outcome is for the item of a stage: if it is the final failure, one of the stage."""
     if lease.stage is None or not outcome.is_final or not isinstance(outcome, Fail):
         return outcome
-    return StageFailed(outcome.error)
+    return StageFailed(outcome.error, _trace_of(run))

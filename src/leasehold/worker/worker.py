@@ -10,17 +10,25 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from leasehold.durations import LONGEST_KEPT_SECONDS, Duration, check_int, check_list, seconds
+from leasehold.durations import (
+    LONGEST_KEPT_SECONDS,
+    LONGEST_SECONDS,
+    Duration,
+    check_int,
+    check_list,
+    seconds,
+)
 from leasehold.errors import InvalidArgument, WorkerBusy, WorkerNotRunning
 from leasehold.log import Log
 from leasehold.queue.queue import AsyncWorkQueue
 from leasehold.retry import RetryPolicy
+from leasehold.worker.child import imports_main
 from leasehold.worker.dispatch import one_for_each_queue
 from leasehold.worker.handler import Consumer, Handler, RunIn
 from leasehold.worker.health import Health
+from leasehold.worker.peers import GONE_SECONDS
 from leasehold.worker.refusals import check_admission
 from leasehold.worker.runtime import WorkerRuntime
 from leasehold.worker.signals import INTERRUPTED, STOPPED, UNHEALTHY, SignalHandler
@@ -65,6 +73,8 @@ class Worker:
     Args:
         sources: The task queues whose tasks it runs; see `TaskQueue`. Those on one queue are joined.
         concurrency: The maximum number of runs at once, over all handlers: 1 to 10,000.
+        handler_processes: The maximum number of processes for handlers with `run_in="process"`, 1 to 1,000;
+            None: one for each core that the worker may use. There are never more than `concurrency`.
         order: How to choose among queues with work: `"weighted"`, by the handlers' weights, or `"strict"`, in
             the order in which the handlers were defined.
         lease_time: For how long items are leased, in seconds. If this worker dies and no other one notices,
@@ -74,14 +84,17 @@ class Worker:
         lifespan: Called once at the start: an async context manager that yields a mapping. A handler is
             passed the values whose names are among its parameters.
         middleware: Async functions `(run, call_next)`, the outermost first, around each run.
-        clean_every: Average seconds between two light cleans of each queue; None: this worker cleans nothing,
-            ticks no schedules and drops no dead letters.
+        clean_every: Average seconds between two light cleans of each queue, by one of its workers; None: this
+            worker cleans nothing, ticks no schedules and drops no dead letters.
         keep_dead: How long dead letters are kept, in seconds; None: until they are dropped by hand.
         name: What the worker is called in `Fleet.workers`, `leasehold workers` and events, 1 to 200
             characters; None: `<host>/<pid>`.
         dead_after: After how many seconds without a heartbeat the worker is dead: other workers return its
             items to the front of the queue, and it stops its runs if it is not dead after all. At least 0.5;
             a heartbeat is sent three times as often. None: never; its leases expire as ever.
+        gone_after: After how many seconds without a connection the worker is dead: other workers, if there
+            are some, return its items, and it stops its runs, as it cannot know whether the server goes on
+            without it. At least 0.5. None: never; it names no connections, and `dead_after` decides.
 
     Raises:
         InvalidArgument: If an argument is invalid.
@@ -91,11 +104,14 @@ class Worker:
     lifespan_error: Exception | None = None
     #: Whether each run that has returned is a line of the log. `leasehold worker --log-runs` sets it.
     log_runs = False
+    #: Whether it was told to be quiet before it had a runtime.
+    _quiet = False
 
     def __init__(  # noqa: PLR0913 - all but the sources by name
         self,
         *sources: HandlerSource,
         concurrency: int = 100,
+        handler_processes: int | None = None,
         order: Order = "weighted",
         lease_time: Duration = 30.0,
         grace: Duration = 30.0,
@@ -106,8 +122,12 @@ class Worker:
         keep_dead: Duration | None = timedelta(days=30),
         name: str | None = None,
         dead_after: Duration | None = 30.0,
+        gone_after: Duration | None = GONE_SECONDS,
     ) -> None:
         self.concurrency = check_int("concurrency", concurrency, minimum=1, maximum=10_000)
+        if handler_processes is not None:
+            check_int("handler_processes", handler_processes, minimum=1, maximum=1000)
+        self.handler_processes = handler_processes
         if order not in get_args(Order):
             raise InvalidArgument("order", order, '"weighted" or "strict"')
         if not isinstance(retry, RetryPolicy):
@@ -117,7 +137,7 @@ class Worker:
         self.grace = seconds("grace", grace, zero=True)
         #: After so many runs the worker retires; None: never. `leasehold worker --max-runs` sets it.
         self.max_runs: int | None = None
-        #: Called with the pairs of a queue and the session that holds its leases. `leasehold worker` sets it.
+        #: Called with pairs of a queue and the session that holds its leases. `leasehold worker` sets it.
         self.on_sessions: OnSessions = lambda _: None
         self._retry = retry
         if lifespan is not None and not callable(lifespan):
@@ -126,16 +146,11 @@ class Worker:
         self._middleware = tuple(check_list("middleware", middleware, "async functions"))
         if wrong := [one for one in self._middleware if not callable(one)]:
             raise InvalidArgument("middleware", wrong[0], "an async function (run, call_next)")
-        self._clean_every = None if clean_every is None else seconds("clean_every", clean_every, zero=False)
-        self._keep_dead = (
-            None
-            if keep_dead is None
-            else seconds("keep_dead", keep_dead, zero=False, longest=LONGEST_KEPT_SECONDS)
-        )
+        self._clean_every = _time("clean_every", clean_every)
+        self._keep_dead = _time("keep_dead", keep_dead, longest=LONGEST_KEPT_SECONDS)
         self._name = None if name is None else _checked_name(name)
-        self._dead_after = None if dead_after is None else seconds("dead_after", dead_after, zero=False)
-        if self._dead_after is not None and self._dead_after < MIN_DEAD_AFTER:
-            raise InvalidArgument("dead_after", dead_after, f"at least {MIN_DEAD_AFTER} s, or None")
+        self._dead_after = _checked_time("dead_after", dead_after)
+        self._gone_after = _checked_time("gone_after", gone_after)
         for source in sources:
             if isinstance(source, AsyncWorkQueue) or not hasattr(source, "consumers"):
                 raise InvalidArgument(
@@ -243,6 +258,8 @@ class Worker:
                 provide.
             WorkerBusy: If this worker is already running.
             QueueClosed: If one of its queues is closed.
+            Exception: What a part of the worker has failed with, which is a bug. The worker has then stopped
+                as after `stop`, and was unhealthy meanwhile.
         """
         await self._work()
 
@@ -282,7 +299,7 @@ class Worker:
 
         Runs that take longer are interrupted: their items return to the front of the queue, and the runs do
         not count as attempts. This returns at once; `run` returns when everything is done. Call it from any
-        thread, and a second time with `now` to shorten the wait.
+        thread, and a second time with `now` to shorten the wait. Before `run` has begun, it has no effect.
 
         Args:
             now: Whether to interrupt runs at once.
@@ -306,7 +323,10 @@ class Worker:
                 loop.call_soon_threadsafe(self._retire)
 
     def quiet(self) -> None:
-        """Fetch nothing more, until `resume`. Runs go on. This returns at once; call it from any thread."""
+        """Fetch nothing more, until `resume` or the end. Runs go on.
+
+        A worker that is told so before it runs begins quiet. This returns at once; call it from any thread.
+        """
         self._set_quiet(quiet=True)
 
     def resume(self) -> None:
@@ -437,6 +457,11 @@ class Worker:
     # -------------------------------------------------------------------------- inside
 
     async def _work(self, *, drain: bool = False) -> WorkerRuntime | None:
+        if imports_main():
+            raise RuntimeError(
+                "a process for handlers imports the main module, which starts a worker: let it do so only "
+                'below `if __name__ == "__main__":`'
+            )
         if not self.handlers:
             raise InvalidArgument("handler", None, "at least one: see TaskQueue.task and Worker.handler")
         if self._loop is not None:
@@ -457,14 +482,17 @@ class Worker:
                 return runtime
         finally:
             self._loop, self._stopping, self._has_started = None, asyncio.Event(), asyncio.Event()
+            self._quiet = False
 
     def _new_runtime(self, *, maintains: bool) -> WorkerRuntime:
         return WorkerRuntime(
             self._consumers(),
             name=self.name,
             dead_after=self._dead_after,
+            gone_after=self._gone_after,
             stop=self.stop,
             concurrency=self.concurrency,
+            handler_processes=self.handler_processes,
             order=self._order,
             clean_every=self._clean_every if maintains else None,
             keep_dead=self._keep_dead,
@@ -512,9 +540,12 @@ class Worker:
         self._set_runtime(runtime)
         if self._stopping.is_set():
             runtime.take_nothing_more()
+        if self._quiet:
+            runtime.queues.set_quiet(quiet=True)
         log.info("working on %s", runtime)
-        ends: list[asyncio.Task[Any]] = [
+        ends: list[asyncio.Future[Any]] = [
             fetching,
+            runtime.failure,
             asyncio.create_task(self._stopping.wait()),
             asyncio.create_task(runtime.retiring.wait()),
         ]
@@ -582,14 +613,37 @@ class Worker:
         return self._runtime
 
     def _set_quiet(self, *, quiet: bool) -> None:
-        loop, runtime = self._loop, self._runtime
-        if loop is not None and runtime is not None:
+        loop = self._loop
+        if loop is None:
+            self._quiet = quiet
+        else:
             with contextlib.suppress(RuntimeError):  # the loop has just been closed
-                loop.call_soon_threadsafe(partial(runtime.queues.set_quiet, quiet=quiet))
+                loop.call_soon_threadsafe(self._be_quiet, quiet)
+
+    def _be_quiet(self, quiet: bool) -> None:  # noqa: FBT001 - call_soon_threadsafe gives no names
+        if self._runtime is not None:
+            self._runtime.queues.set_quiet(quiet=quiet)
+        elif self._loop is not None:
+            self._quiet = quiet
 
     def _retire(self) -> None:
         if self._runtime is not None:
             self._runtime.retire()
+        else:
+            self._stop(now=False)  # it has no runs yet
+
+
+def _time(name: str, given: Duration | None, *, longest: float = LONGEST_SECONDS) -> float | None:
+    """Check a time that may be None, and return it in seconds."""
+    return None if given is None else seconds(name, given, zero=False, longest=longest)
+
+
+def _checked_time(argument: str, value: Duration | None) -> float | None:
+    """Return after how many seconds a worker is dead; None: never."""
+    number = _time(argument, value)
+    if number is not None and number < MIN_DEAD_AFTER:
+        raise InvalidArgument(argument, value, f"at least {MIN_DEAD_AFTER} s, or None")
+    return number
 
 
 def _checked_name(name: object) -> str:

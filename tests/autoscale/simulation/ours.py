@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leasehold.autoscale import TierUnits
+from leasehold.autoscale.arrivals import look_ahead, patience_of
 from leasehold.autoscale.measuring import Sample, WorkerSample, measure
 from leasehold.autoscale.planning import plan
 from tests.autoscale.simulation.rules import FIRST_PASS
@@ -53,10 +54,12 @@ class Ours:
         for name, pool in world.pools.items():
             ready = pool.workers_ready()
             for line in pool.lines:
-                look_ahead = world.load.spin_up(line.name) + self.every
+                ahead = look_ahead(world.load.policy, line.name)
+                patience = patience_of(world.load.policy, line.name)
                 before = BEFORE if world.load.known_before else 0
-                its = sample(line, pool, now, look_ahead, before)
-                signals, memory = measure(its, self._measured.get(line.name, {}), now)
+                its = sample(line, pool, now, ahead, before)
+                remembered = self._measured.get(line.name, {})
+                signals, memory = measure(its, remembered, now, patience=patience)
                 requested = sum(tier.requested * tier.policy.workers_per_unit for tier in pool.tiers)
                 seen[line.name] = replace(signals, ready=ready, requested=requested)
                 self._measured[line.name] = memory

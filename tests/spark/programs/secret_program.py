@@ -20,6 +20,7 @@ URL = "redis://user:secret@localhost"
 
 def main(*kinds: str) -> None:
     """Start a process of each kind."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which children of `nohup` ignore
     for kind in kinds:
         if not os.fork():
             hold(kind)

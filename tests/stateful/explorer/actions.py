@@ -140,7 +140,8 @@ def _deep_clean(board: Board, _: Action, state: State, now_ms: int) -> Command:
         return board.script(("deep_clean_scan", "deep_clean_walk")[step], now_ms=now_ms)
     ids = [board.layout.ids[item] for item in suspects]
     when = {"now_ms": now_ms, "grace_ms": ms(GRACE), "started_ms": board.started_ms}
-    return board.script("deep_clean_restore", *ids, **when)
+    # With one look at the lists, and no marks.
+    return board.script("deep_clean_restore", *ids, step="restore", clean="", **when)
 
 
 def _dead_letter(board: Board, action: Action, _: State, now_ms: int) -> Command:

@@ -201,7 +201,11 @@ def _recovering(board: Board, fence: int, orphans: tuple[int, ...], now_ms: int)
         when = _times(now_ms, round_)
         if round_ == 2:
             found += [script("deep_clean_scan", **when), script("deep_clean_walk")]
-            found += [script("deep_clean_restore", *(ids[item] for item in orphans), **when)]
+            found += [
+                script(
+                    "deep_clean_restore", *(ids[item] for item in orphans), step="restore", clean="", **when
+                )
+            ]
         else:
             found += [script("light_clean", **when)]
         found += [script("lease_many", 10, ms(LEASE), session="lh:recovery", now_ms=when["now_ms"])]

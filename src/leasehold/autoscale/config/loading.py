@@ -235,7 +235,8 @@ class _Loading:
             noted = {(*where, backend, name), (*place, backend, name)} & self._file.noted
             if settings[name] is REQUIRED and not noted:
                 self._file.note((*where, backend, name), "missing", key.expected)
-        for name, problem, expected in program_problems(backend, settings) if self._programs else ():
+        sound = {name: value for name, value in settings.items() if value is not REQUIRED}
+        for name, problem, expected in program_problems(backend, sound) if self._programs else ():
             at = (*(where if name in own.get(backend, {}) else place), backend, name)
             if at not in self._file.noted:
                 self._file.note(at, problem, expected)

@@ -19,17 +19,17 @@ def program_problems(backend: str, settings: Mapping[str, Any]) -> Iterator[tupl
 
     Args:
         backend: The kind of back end.
-        settings: Its settings.
+        settings: Its settings, but those that are missing or wrong.
     """
     directory = settings.get("directory")
-    if directory is not None and not Path(directory).is_dir():
+    if directory is not None and not os.path.isdir(directory):  # noqa: PTH112 - Path fails if it is too long
         yield "directory", f"there is no folder {directory!r}", "a folder on this machine"
         return
     for name in PROGRAMS.get(backend, ()):
         words = settings.get(name)
         # `leasehold worker` is run by the Python that runs this.
         is_own = backend == "processes" and words and words[0] == "leasehold"
-        if isinstance(words, list) and words and not is_own and "{" not in words[0]:
+        if words and not is_own and "{" not in words[0]:
             problem = _problem(words[0], directory or os.curdir, settings.get("env") or {})
             if problem:
                 yield name, problem, "a program on this machine: a name in PATH, or a path"
@@ -42,6 +42,6 @@ def _problem(program: str, directory: str, env: Mapping[str, str]) -> str:
         path = os.pathsep.join(str(Path(directory, one)) for one in folders)
         return "" if shutil.which(program, path=path) else f"there is no program {program!r} in PATH"
     place = Path(directory, program)
-    if not place.is_file():
+    if not os.path.isfile(place):  # noqa: PTH113 - as above
         return f"there is no file {program!r}"
     return "" if os.access(place, os.X_OK) else f"{program!r} is not executable"

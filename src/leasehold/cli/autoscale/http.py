@@ -1,4 +1,4 @@
-"""What `leasehold autoscale` answers over HTTP: the last report, its units for other scalers, and metrics."""
+"""What `leasehold autoscale` answers over HTTP: the last report, its units for other scalers, metrics."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from leasehold.errors import LeaseholdError
 from leasehold.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from opentelemetry.metrics import CallbackOptions, Meter, Observation
+    from prometheus_client import Metric
 
     from leasehold.autoscale import Config
     from leasehold.autoscale.report import MetricValue, PassReport
@@ -156,27 +156,21 @@ class ReportServer:
             return note("metrics need another package: pip install 'leasehold[prometheus]'")
 
         def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-            return [*make_wsgi_app(registry_of(self._report_to))(environ, start_response)]
+            return [*make_wsgi_app(registry_of([*self._reported()]))(environ, start_response)]
 
         return one_at_a_time(answer)
 
-    def _report_to(self, meter: Meter) -> None:
-        """Make an instrument for each metric of the last report, and one that says whether it counts."""
-        from opentelemetry.metrics import Observation
+    def _reported(self) -> Iterator[Metric]:
+        """Yield each metric of the last report, and one that says whether it counts."""
+        from leasehold.cli.exporter import Value, metric
 
         fresh = not [*self._stale()]
         by_name: dict[str, list[MetricValue]] = {}
         for one in metric_values(self._last[0]) if fresh and self._last is not None else ():
             by_name.setdefault(one.name, []).append(one)
         for name, values in by_name.items():
-            found = [Observation(one.value, one.attributes) for one in values]
+            found = [Value(one.value, one.attributes) for one in values]
             unit = "s" if values[0].unit == "s" else ""
-            meter.create_observable_gauge(name, [_callback(found)], unit, values[0].description)
+            yield metric(name, unit, values[0].description, found)
         up = "1: a pass began not long ago; without it there are no other values"
-        meter.create_observable_gauge(
-            "leasehold.autoscale.up", [_callback([Observation(int(fresh))])], "", up
-        )
-
-
-def _callback(values: list[Observation]) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    return lambda _: values
+        yield metric("leasehold.autoscale.up", "", up, [Value(int(fresh), {})])

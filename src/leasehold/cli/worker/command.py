@@ -30,6 +30,15 @@ Concurrency = Annotated[
     int | None,
     number_option("How many runs at once; by default as the program says.", minimum=1, maximum=10_000),
 ]
+HandlerProcesses = Annotated[
+    int | None,
+    number_option(
+        'How many processes run handlers with run_in="process", in each worker process; by default as the '
+        "program says, or one for each core.",
+        minimum=1,
+        maximum=1000,
+    ),
+]
 Grace = Annotated[
     float | None,
     duration_option("How long to wait for runs when it stops; by default as the program says."),
@@ -66,7 +75,7 @@ Name = Annotated[
 def _refuse_url(url: str | None) -> None:
     if url is not None:
         raise typer.BadParameter(
-            'the program names the server: `TaskQueue.from_url(os.environ["LEASEHOLD_URL"], "emails")`, say, '
+            'the program names the server: `TaskQueue.from_url(os.environ["LEASEHOLD_URL"], "emails")` '
             "reads it from the environment"
         )
 
@@ -86,6 +95,7 @@ def worker(  # noqa: PLR0913 - each is an option
     *,
     name: Name = None,
     concurrency: Concurrency = None,
+    handler_processes: HandlerProcesses = None,
     grace: Grace = None,
     processes: Annotated[
         int,
@@ -126,6 +136,7 @@ def worker(  # noqa: PLR0913 - each is an option
         target=target,
         name=name,
         concurrency=concurrency,
+        handler_processes=handler_processes,
         grace=grace,
         exit_on_unhealthy=exit_on_unhealthy,
         max_runs=max_runs,

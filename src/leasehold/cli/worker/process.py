@@ -88,6 +88,8 @@ def prepare(settings: Settings) -> Worker:
             worker.name = settings.name
         if settings.concurrency is not None:
             worker.concurrency = check_int("concurrency", settings.concurrency, minimum=1, maximum=10_000)
+        if settings.handler_processes is not None:
+            worker.handler_processes = settings.handler_processes
         if settings.grace is not None:
             worker.grace = seconds("grace", settings.grace, zero=True)
         worker.max_runs = settings.max_runs

@@ -13,6 +13,7 @@ from leasehold.queue.pushes.deliveries import Deliveries, read_delivery
 from leasehold.queue.pushes.router import DELIVERY
 from leasehold.retry import Backoff
 from leasehold.scripting.endpoints import is_cluster
+from leasehold.scripting.pushes import joined
 from leasehold.scripting.server_errors import is_unknown_script, translate
 
 if TYPE_CHECKING:
@@ -157,6 +158,11 @@ class Listener:
         else:
             self._send_move(self._connection, waiter)
 
+    def withdraw(self, waiter: Waiter) -> None:
+        """Register for no delivery any more, if none can be used: an item that is added waits for others."""
+        if self._attached and self.deliveries.registered and waiter.wanted_lease_ms() is None:
+            self._send_registration(waiter, (), self._registration(waiter))
+
     def return_id(self) -> None:
         """Return the id that has arrived to the front of the queue, and remain registered."""
         self._returning = asyncio.create_task(self._return_arrivals(stays=1), name="leasehold return")
@@ -170,10 +176,13 @@ class Listener:
             self._leaving = asyncio.create_task(self._stop(task, self._leaving), name="leasehold leave")
 
     async def stop(self) -> None:
-        """Stop listening, and return when ids on their way here are back at the front of the queue."""
+        """Stop listening, and return when ids on their way here are back at the front of the queue.
+
+        A cancelled caller does not wait for that, but it continues.
+        """
         self.stop_soon()
         if self._leaving is not None:
-            await self._leaving
+            await joined(self._leaving)
 
     async def _stop(self, task: asyncio.Task[None] | None, before: asyncio.Task[None] | None) -> None:
         if task is not None:
@@ -212,8 +221,8 @@ class Listener:
             async with _opening(self._loop):
                 self._connection = await self._connect(waiter)
             self._send_move(self._connection, waiter)
-        except LeaseholdError as error:
-            await self._handle_loss(waiter, error)
+        except Exception as error:  # noqa: BLE001 - who waits gets it
+            await self._handle_loss(waiter, translate(error, maybe_applied=False))
 
     def _send_move(self, connection: Connection, waiter: Waiter) -> None:
         """Register the session, and wait for an id for up to `BLOCK_SECONDS`."""
@@ -225,7 +234,7 @@ class Listener:
             arguments = self._registration(waiter)
             connection.post(register(arguments), partial(self._registered, connection, waiter))
             connection.post((*self._move, b"%.3f" % seconds), partial(self._moved, connection, waiter))
-        except LeaseholdError as error:
+        except Exception as error:  # noqa: BLE001 - as above
             self._failed(connection, waiter, error)
 
     def _registered(
@@ -297,8 +306,13 @@ class Listener:
             return
         registration = self._registration(waiter)
         if accepted or self.deliveries.registered:
-            answered = partial(self._acknowledged, waiter, accepted)
-            self._session.runner.send(self._register, accepted, answered, large=False, **registration)
+            self._send_registration(waiter, accepted, registration)
+
+    def _send_registration(
+        self, waiter: Waiter, accepted: tuple[bytes, ...], registration: dict[str, bytes | int]
+    ) -> None:
+        answered = partial(self._acknowledged, waiter, accepted)
+        self._session.runner.send(self._register, accepted, answered, large=False, **registration)
 
     def _acknowledged(
         self, waiter: Waiter, accepted: tuple[bytes, ...], _: Any, error: BaseException | None

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from leasehold.errors import LeaseholdError, NoEventsPublished, QueueClosed
 from leasehold.queue.event import Event, event_of_json
 from leasehold.scripting.channel import open_channel
+from leasehold.scripting.pushes import joined
+from leasehold.scripting.server_errors import translate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -118,8 +120,7 @@ class LiveEvents:
                 self._subscribed = asyncio.get_running_loop().create_future()
                 self._running = asyncio.create_task(self._run(self._subscribed), name="leasehold live events")
             assert self._subscribed is not None  # noqa: S101 - made with the task
-            # A cancelled reader must not cancel it for the others.
-            await asyncio.shield(self._subscribed)
+            await joined(self._subscribed)
         except BaseException:
             self.leave(reader)
             raise
@@ -176,7 +177,8 @@ class LiveEvents:
                 finally:
                     self.connected = False
                     await connection.close()
-        except LeaseholdError as error:
+        except Exception as problem:  # noqa: BLE001 - the readers get it
+            error = translate(problem, maybe_applied=False)
             self._running = None
             if not subscribed.done():
                 subscribed.set_exception(error)

@@ -105,8 +105,10 @@ class ProgressReports:
                 await self._engine.many("progress", part, size=sum(128 + len(row[2]) for row in part))
         except QueueClosed:
             return
-        except LeaseholdError as error:
-            if not self._failing:  # the next report replaces these
+        except Exception as error:
+            if not isinstance(error, LeaseholdError):
+                log.exception("progress of %s cannot be reported", self._name)
+            elif not self._failing:  # the next report replaces these
                 log.warning("progress of %s cannot be reported: %s", self._name, error)
             self._failing = True
         else:

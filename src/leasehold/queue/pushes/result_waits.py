@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from leasehold.errors import ItemCancelled, ItemExpired, ItemFailed, ItemUnknown, LeaseholdError
 from leasehold.queue.encoding import TRIP_ROWS
 from leasehold.retry import Backoff
+from leasehold.scripting.server_errors import translate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -209,8 +210,8 @@ class ResultWaits:
                     self._ended.pop(item_id, None)
                     self._asked.pop(item_id, None)
                 await self._ask_for([item_id for item_id in batch if item_id in self._waits])
-        except LeaseholdError as error:
-            await self._handle(self._engine.refusal or error)
+        except Exception as error:  # noqa: BLE001 - those who wait get it
+            await self._handle(self._engine.refusal or translate(error, maybe_applied=False))
         finally:
             self._asking = None
             self._ask(())

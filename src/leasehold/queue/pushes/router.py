@@ -10,13 +10,17 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError, QueueClosed
+from leasehold.log import Log
 from leasehold.retry import Backoff
+from leasehold.scripting.pushes import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from leasehold.scripting.pushes import Subscription
     from leasehold.scripting.session import Session
+
+log = Log("leasehold.queue")
 
 #: The kind of deliveries, whose handler gets the whole message.
 DELIVERY = ""
@@ -125,9 +129,7 @@ class PushRouter:
         if self._subscription is None:
             if self._opening is None:
                 self._opening = asyncio.create_task(self._subscribe(), name="leasehold subscribe")
-                self._opening.add_done_callback(_retrieve)
-            # A cancelled caller must not cancel it for the others.
-            await asyncio.shield(self._opening)
+            await joined(self._opening)
 
     async def _subscribe(self) -> None:
         try:
@@ -148,6 +150,9 @@ class PushRouter:
                 return
             except LeaseholdError:
                 await backoff.wait()  # other calls report it
+            except Exception:
+                log.exception("the pushes of %s cannot be received; trying again", self._channel.decode())
+                await backoff.wait()
             else:
                 missed()
                 return
@@ -168,9 +173,3 @@ class PushRouter:
         for receivers in tuple(self._receivers.values()):
             for one in tuple(receivers):
                 one.missed()
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    """Take the exception of a task whose callers may all have been cancelled."""
-    if not task.cancelled():
-        task.exception()

@@ -7,6 +7,7 @@ as adding 10,000 children, may be stopped after any of them and made again.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import secrets
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -65,6 +66,7 @@ class StageRow(NamedTuple):
         extra: Of `done`, the names of the chosen successors as a JSON list, or nothing; of `fan`, the policy;
             of `stage`, the number of the first child.
         fenced: Whether only the current holder is accepted.
+        trace: The `traceparent` of the handler's run, to which what follows is linked; None: there is none.
     """
 
     lease: Lease
@@ -72,10 +74,14 @@ class StageRow(NamedTuple):
     value: bytes = b""
     extra: bytes = b""
     fenced: bool = True
+    trace: bytes | None = None
 
     def encode(self) -> tuple[bytes, ...]:
         """Return the values of the row."""
-        return *_claim(self.lease, fenced=self.fenced), self.kind.encode(), self.value, self.extra
+        *claim, reference = _claim(self.lease, fenced=self.fenced)
+        if self.trace is not None:
+            reference += b"\0" * (4 - reference.count(b"\0")) + self.trace
+        return *claim, reference, self.kind.encode(), self.value, self.extra
 
 
 def child_text(parent: StageRef, child: ChildPlan) -> bytes:
@@ -84,12 +90,18 @@ def child_text(parent: StageRef, child: ChildPlan) -> bytes:
     Raises:
         InvalidArgument: If its queue is in another slot than the run, or its data is no text.
     """
-    check_prefix(child.queue)
-    tag = hash_tag(parent.home)
-    if tag is not None and hash_tag(child.queue) != tag:
-        allowed = f"a queue in the slot of {parent.home!r}, such as {'{' + tag + '}' + child.queue!r}"
-        raise InvalidArgument("queue", child.queue, allowed)
+    _check_place(parent.home, child.queue)
     return child.json()
+
+
+@functools.lru_cache(1000)  # of many children, most are on the same queue
+def _check_place(home: str, queue: str) -> None:
+    """Check that a queue is in the slot of a run."""
+    check_prefix(queue)
+    tag = hash_tag(home)
+    if tag is not None and hash_tag(queue) != tag:
+        allowed = f"a queue in the slot of {home!r}, such as {'{' + tag + '}' + queue!r}"
+        raise InvalidArgument("queue", queue, allowed)
 
 
 async def start_run(queue: QueueObject, plan: Plan, run_id: str) -> bool:
@@ -178,14 +190,14 @@ def _mismatched(row: StageRow) -> StageRow:
 
 
 async def fan_all(
-    queue: QueueObject, fans: Sequence[tuple[Lease, Sequence[bytes] | None, bytes]]
+    queue: QueueObject, fans: Sequence[tuple[Lease, Sequence[bytes] | None, bytes, bytes | None]]
 ) -> list[bool]:
     """Add the children of stages, and complete their items.
 
     Args:
         queue: The queue of the items.
         fans: For each stage its lease, the definitions of its children (None: the server has them already),
-            and the policy by which they are joined.
+            the policy by which they are joined, and the trace of a `StageRow`.
 
     Returns:
         For each whether this call has completed the item.
@@ -194,16 +206,16 @@ async def fan_all(
         QueueClosed, ServerError: As in `finish_stages`.
     """
 
-    async def one(lease: Lease, children: Sequence[bytes] | None, policy: bytes) -> bool:
+    async def one(lease: Lease, children: Sequence[bytes] | None, policy: bytes, trace: bytes | None) -> bool:
         if children is None:
             return await fan(queue, lease)
-        if len([*trips([len(child) for child in children])]) == 1:
+        if next(trips([len(child) for child in children]), None) == (0, len(children)):  # one call
             value = b"[" + b",".join(children) + b"]"
         elif await stage_children(queue, lease, children):
             value = b"%d" % len(children)
         else:
             return False
-        return (await finish_stages(queue, [StageRow(lease, "fan", value, policy)]))[0]
+        return (await finish_stages(queue, [StageRow(lease, "fan", value, policy, trace=trace)]))[0]
 
     return [*await asyncio.gather(*(one(*each) for each in fans))]
 

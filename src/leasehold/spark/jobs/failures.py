@@ -11,7 +11,7 @@ class JobFailed(LeaseholdError):
     """Spark could not finish a job. The text says why; Spark's error is the cause.
 
     Attributes:
-        kind: The class name of the Leasehold error that ended the job, such as `InvalidArgument`; else empty.
+        kind: The class name of the Leasehold error that ended the job, as `InvalidArgument`; else empty.
     """
 
     def __init__(self, message: str) -> None:

@@ -149,8 +149,10 @@ class _RecordingEngine(Engine):
         return leased
 
     def _deliver(self, watcher: Watcher, item: LeasedItem) -> bool:
-        self._write_leases([item])
-        return super()._deliver(watcher, item)
+        # One that no watcher takes is recorded where it is released. A run begins in a later turn.
+        if taken := super()._deliver(watcher, item):
+            self._write_leases([item])
+        return taken
 
     def _release_spare(self, spare: list[LeasedItem]) -> None:
         self._write_leases(spare)

@@ -1,0 +1,86 @@
+"""The README's install lines, as they are written, in a new environment and an empty folder.
+
+They need a package registry: `make test-pythons` and `make test-long` run them.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.house.environment import Environment, new_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+
+
+def install_lines(root: Path) -> list[str]:
+    """Return the commands of the README that install something, in their order."""
+    return re.findall(r"^pip install [^#\n]*[^#\s]", (root / "README.md").read_text(), re.MULTILINE)
+
+
+def programs(root: Path) -> dict[str, str]:
+    """Return the first two programs of the README, by the names of their files."""
+    found = re.findall(
+        r'^```python title="(\S+)"\n(.*?)^```', (root / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    return dict(found[:2])
+
+
+@pytest.fixture
+def environment(root: Path, tmp_path: Path) -> Environment:
+    """Make an environment whose folder holds nothing but the checkout."""
+    made = new_environment(root, tmp_path)
+    (made.elsewhere / "leasehold").symlink_to(root)
+    return made
+
+
+def install(environment: Environment, line: str) -> None:
+    """Run a line as a shell would."""
+    program, *arguments = shlex.split(line)
+    environment.run(program, *arguments, "--quiet")
+
+
+@contextmanager
+def running(environment: Environment, *arguments: str) -> Iterator[None]:
+    """Run a command of the installed program inside the block."""
+    with subprocess.Popen(
+        [environment.bin / "leasehold", *arguments],
+        cwd=environment.elsewhere,
+        env=environment.variables(),
+        stdin=subprocess.DEVNULL,
+    ) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def test_the_first_program_of_the_readme_runs_where_its_first_line_was_installed(
+    root: Path, environment: Environment, unused_tcp_port: int
+) -> None:
+    install(environment, install_lines(root)[0])
+    for name, code in programs(root).items():
+        (environment.elsewhere / name).write_text(code.replace("6379", str(unused_tcp_port)))
+    serve = ("serve", "--port", str(unused_tcp_port))
+    with running(environment, *serve), running(environment, "worker", "app:tasks"):
+        printed = environment.run("python", "add.py")
+    assert printed == "Receipt(to='ann@example.org', characters=8)\n"
+
+
+def test_each_install_line_of_the_readme_installs_this_project(root: Path, environment: Environment) -> None:
+    lines = install_lines(root)
+    assert len(lines) == 10
+    assert all("./leasehold" in line for line in lines), "the registry has another project of that name"
+    for line in lines:
+        install(environment, line)
+    code = "import importlib.metadata as m, leasehold; print(m.version('leasehold'), leasehold.__name__)"
+    assert environment.run("python", "-c", code) == "0.1.0 leasehold\n"

@@ -1,0 +1,317 @@
+"""The processes of handlers: how many there are, when they start and end, and what waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasehold import Item, TaskQueue
+from leasehold.worker import RetryPolicy, Worker
+from leasehold.worker.processes import usable_cores
+from tests.eventually import eventually
+from tests.queue.asking import until
+from tests.worker.models import hold, note_pid, own_pid, tasks_of, twice
+from tests.worker.working import Gate, add, counted, finished, new_worker, working
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from leasehold import AsyncWorkQueue
+    from leasehold.worker.processes import HandlerProcess
+    from tests.queue.fixtures import MakeQueue
+
+ONCE = RetryPolicy(attempts=1)
+
+
+def processes_of(worker: Worker) -> set[HandlerProcess]:
+    runtime = worker._runtime
+    assert runtime is not None
+    return runtime.parking.processes._all
+
+
+def begun(folder: Path) -> list[int]:
+    """Return the processes of the runs of `hold` that have begun."""
+    return [int(path.stem.partition("-")[0]) for path in folder.glob("*.begun")]
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def pids_of(worker: Worker) -> set[int]:
+    return {one._process.pid for one in processes_of(worker) if one._process is not None}
+
+
+async def test_runs_share_a_process_for_each_core_whatever_the_concurrency(queue: AsyncWorkQueue) -> None:
+    worker = new_worker(concurrency=100)
+    worker.handler(queue, run_in="process", keep_result=60)(own_pid)
+    await add(queue, *[b"x"] * 40)
+    async with working(worker):
+        await finished(queue)
+        pids = pids_of(worker)
+    results = {int(await queue.results.get(str(number)) or 0) for number in range(1, 41)}
+    assert results <= pids
+    assert len(pids) <= usable_cores()
+
+
+async def test_there_are_as_many_processes_as_the_worker_is_told(
+    queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    """One more than is needed, up to the limit; and all of them end with the worker."""
+    worker = new_worker(concurrency=10, handler_processes=3)
+    worker.handler(queue, run_in="process")(hold)
+    async with working(worker):
+        await worker.started()
+        await eventually("one is ready", lambda: [one.usable for one in processes_of(worker)] == [True])
+        await add(queue, *[str(tmp_path)] * 5)
+        await eventually("three runs have begun", lambda: len(begun(tmp_path)) == 3)
+        pids = pids_of(worker)
+        assert len(pids) == 3
+        assert {*begun(tmp_path)} == pids
+        (tmp_path / "open").touch()
+        await finished(queue)
+        assert pids_of(worker) == pids
+    await eventually("they have ended", lambda: not any(map(is_there, pids)))
+
+
+async def test_the_module_of_a_handler_is_imported_before_its_first_run(
+    queue: AsyncWorkQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its import takes longer than the time limit: that is for the run of the function alone."""
+    (tmp_path / "imported_slowly.py").write_text(
+        "import time, pathlib\n"
+        "if not pathlib.Path(__file__).with_name('quick').exists():\n"
+        "    time.sleep(1.5)\n"
+        "def handle(payload: bytes) -> None: pass\n"
+    )
+    (tmp_path / "quick").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    from imported_slowly import handle  # type: ignore[import-not-found]
+
+    (tmp_path / "quick").unlink()
+    worker = new_worker(concurrency=1, retry=ONCE)
+    worker.handler(queue, run_in="process", timeout=1)(handle)
+    await add(queue, b"x")
+    async with working(worker):
+        await finished(queue)
+    assert not await queue.dead_letters.list()
+
+
+async def test_a_process_that_is_killed_is_replaced_and_harms_no_other_run(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    """By its time limit, because its item was cancelled, or from outside while it is idle."""
+    held = make_queue(name=f"{queue.name}-held")
+    worker = new_worker(concurrency=10, handler_processes=2, retry=ONCE)
+    worker.handler(held, run_in="process", timeout=None)(hold)
+    worker.handler(queue, run_in="process", timeout=0.5)(note_pid)
+    await add(held, str(tmp_path))
+    async with working(worker):
+        await worker.started()
+        await eventually("it runs", lambda: len(begun(tmp_path)) == 1)
+        (mine,) = pids_of(worker) & {*begun(tmp_path)}
+        for _ in range(2):
+            await queue.add_item(Item(f"3600 {tmp_path}/out", id="slow"))
+            await counted(queue, "it has exceeded its limit", lambda counts: counts.dead == 1)
+            (letter,) = await queue.dead_letters.list()
+            assert "TimeLimitExceeded" in letter.error
+            await queue.dead_letters.drop("slow")
+            await queue.add_item(Item(f"0 {tmp_path}/out", id="quick"))
+            await finished(queue)
+        assert await queue.dead_letters.count() == 0
+        await eventually("both are ready", lambda: all(one.usable for one in processes_of(worker)))
+        (idle,) = [one._process for one in processes_of(worker) if not one.is_lent]
+        assert idle is not None
+        os.kill(idle.pid, signal.SIGKILL)
+        await eventually("it is dead", lambda: idle.poll() is not None)
+        await queue.add_item(Item(f"0 {tmp_path}/out", id="after"))
+        await finished(queue)
+        assert await queue.dead_letters.count() == 0
+        assert mine in pids_of(worker)
+        (tmp_path / "open").touch()
+        await finished(held)
+    assert await held.dead_letters.count() == 0
+
+
+async def test_async_runs_pass_runs_of_their_queue_that_wait_for_a_process(
+    redis_url: str, name: str, tmp_path: Path
+) -> None:
+    """However many there are; and each of those runs once, when a process is free."""
+    async with TaskQueue.from_url(redis_url, name) as tasks:
+        slow, quick = tasks_of(tasks)
+        worker = Worker(tasks, handler_processes=2, retry=ONCE, clean_every=None)
+        jobs = await tasks.add_many([slow.call(str(tmp_path)) for _ in range(300)])
+        later = await tasks.add_many([quick.call(number) for number in range(20)])
+        async with working(worker):
+            await asyncio.gather(*(job.result(timeout=40) for job in later))
+            assert len(begun(tmp_path)) <= 2
+            runtime = worker._runtime
+            assert runtime is not None
+            served = runtime.queues.consumers[0].queue
+            await counted(served, "most are put aside", lambda counts: counts.scheduled > 200)
+            (tmp_path / "open").touch()
+            await asyncio.gather(*(job.result(timeout=40) for job in jobs))
+        assert len(begun(tmp_path)) == 300
+
+
+async def test_runs_that_wait_for_a_process_are_run_by_another_worker(
+    redis_url: str, name: str, tmp_path: Path
+) -> None:
+    async with TaskQueue.from_url(redis_url, name) as one, TaskQueue.from_url(redis_url, name) as other:
+        slow, _ = tasks_of(one)
+        tasks_of(other)
+        first, second = (
+            Worker(tasks, handler_processes=1, retry=ONCE, clean_every=None) for tasks in (one, other)
+        )
+        jobs = await one.add_many([slow.call(str(tmp_path)) for _ in range(4)])
+        async with working(first):
+            await eventually("the first runs", lambda: len(begun(tmp_path)) == 1)
+            async with working(second):
+                await eventually("so does the second", lambda: len(begun(tmp_path)) == 2)
+                (tmp_path / "open").touch()
+                await asyncio.gather(*(job.result(timeout=40) for job in jobs))
+
+
+async def test_runs_that_wait_for_a_process_return_to_the_queue_when_the_worker_or_its_queue_stops(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    worker = new_worker(handler_processes=1)
+    gate = Gate(worker, others := make_queue(name=f"{queue.name}-other"))
+    gate.opened.set()
+    worker.handler(queue, run_in="process")(hold)
+    await add(queue, *[str(tmp_path)] * 2)
+    async with working(worker):
+        await worker.started()
+        runtime = worker._runtime
+        assert runtime is not None
+        await eventually("one waits", lambda: len(runtime.renewer.parked) == 1)
+        await worker.stop_queue(queue.name, grace=0)
+        await all_are_back(queue)
+        await others.add_item(Item(b"x"))
+        await finished(others)
+        await worker.start_queue(queue.name)
+        await eventually("one waits", lambda: len(runtime.renewer.parked) == 1)
+        worker.stop(now=True)
+    await all_are_back(queue)
+
+
+async def all_are_back(queue: AsyncWorkQueue) -> None:
+    """Check that both items are in the queue; one may just be put aside."""
+    views = [*await queue.inspect(), *await queue.inspect("scheduled")]
+    assert [view.attempt for view in views] == [0, 0]
+
+
+async def test_drain_ends_when_runs_that_were_put_aside_are_done(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.worker.parking.MAX_KEPT", 1)
+    worker = new_worker(handler_processes=1)
+    worker.handler(queue, run_in="process", keep_result=60)(twice)
+    await add(queue, *["[1]"] * 20)
+    await worker.drain()
+    assert [await queue.results.get(str(number)) for number in range(1, 21)] == [b"2"] * 20
+
+
+async def test_the_lease_of_a_run_that_waits_for_a_process_is_renewed(
+    queue: AsyncWorkQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.worker.parking.OFFER_SECONDS", 3600)
+    worker = new_worker(handler_processes=1, lease_time=1)
+    worker.handler(queue, run_in="process")(hold)
+    await add(queue, *[str(tmp_path)] * 2)
+    async with working(worker):
+        await worker.started()
+        runtime = worker._runtime
+        assert runtime is not None
+        await eventually("one waits", lambda: len(runtime.renewer.parked) == 1)
+        (parked,) = runtime.renewer.parked
+        lease = parked.lease
+        first = lease.deadline
+        await eventually("its lease is renewed twice", lambda: lease.deadline > first + 1)
+        assert parked.deadline is None
+        (tmp_path / "open").touch()
+        await finished(queue)
+    assert len(begun(tmp_path)) == 2
+
+
+PROGRAM = """
+import asyncio, sys
+from leasehold import TaskQueue, Worker
+
+tasks = TaskQueue.from_url(sys.argv[1], sys.argv[2])
+
+@tasks.task(run_in="process", keep_result=60)
+def where(text: str) -> str:
+    print("printed by a task", flush=True)
+    return f"{text} {__name__}"
+
+async def main() -> None:
+    async with tasks:
+        worker = Worker(tasks, concurrency=8)
+        running = asyncio.create_task(worker.run())
+        jobs = await tasks.add_many([where.call("in") for _ in range(8)])
+        print({await job.result(timeout=40) for job in jobs})
+        worker.stop()
+        await running
+
+%s
+"""
+
+
+GUARDED = 'if __name__ == "__main__": asyncio.run(main())'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("started", ["as a file", "as a module", "unguarded"])
+async def test_functions_of_the_main_module_run_in_processes(
+    redis_url: str, name: str, tmp_path: Path, started: str
+) -> None:
+    """As multiprocessing has it: under `if __name__ == "__main__"`, or not at all."""
+    last = "asyncio.run(Worker(tasks).serve())" if started == "unguarded" else GUARDED
+    folder = tmp_path / "package"
+    folder.mkdir()
+    program = folder / "started.py"
+    program.write_text(PROGRAM % last)
+    how = ["-m", "package.started"] if started == "as a module" else [str(program)]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *how, redis_url, name), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    if started == "unguarded":
+        assert process.stderr is not None
+        while b"only below `if __name__" not in (line := await process.stderr.readline()):
+            assert line
+        process.kill()
+        await process.communicate()
+        return
+    out, err = await process.communicate()
+    assert (process.returncode, err.decode()) == (0, "")
+    assert "printed by a task" in out.decode()
+    assert out.decode().endswith("{'in __mp_main__'}\n")
+
+
+@pytest.mark.slow
+async def test_a_worker_whose_processes_are_killed_again_and_again_logs_nothing_of_its_children(
+    queue: AsyncWorkQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = new_worker(concurrency=10, handler_processes=2, retry=ONCE)
+    worker.handler(queue, run_in="process", timeout=0.05)(note_pid)
+    await add(queue, *[f"3600 {tmp_path}/out"] * 4)
+    async with working(worker):
+        await counted(queue, "all are dead letters", lambda counts: counts.dead == 4)
+
+        async def all_out() -> bool:
+            return all(not one.is_lent for one in processes_of(worker))
+
+        await until("none is lent", all_out)
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+    assert not [record for record in caplog.records if "does not start" in record.message]
