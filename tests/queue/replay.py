@@ -62,7 +62,7 @@ class Replay:
             case "leased":
                 self.lease(event)
             case "renewed":
-                self.leased[item_id] = _ms(event.due)
+                self.renew(event)
             case "released":
                 ledger = self.items[item_id].ledger
                 assert ledger is not None
@@ -110,6 +110,13 @@ class Replay:
         self.leased[event.id] = _ms(event.due)
         assert event.token == self.fence + 1
         self.fence = event.token
+
+    def renew(self, event: Event) -> None:
+        """Renew a lease. One that had expired begins anew: its time in the ledger is that of the event."""
+        ledger, at = self.items[event.id].ledger, round(event.at * 1000)
+        if ledger is not None and self.leased[event.id] <= at:
+            self.items[event.id] = self.items[event.id]._replace(ledger=(*ledger[:3], at))
+        self.leased[event.id] = _ms(event.due)
 
     def replace(self, event: Event) -> None:
         """Replace the data of an item, which stays where it waits unless it is delayed or was."""
