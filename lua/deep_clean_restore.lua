@@ -2,7 +2,8 @@
 --
 -- A walk may miss an id that moves. So an orphan is marked first: its lease key becomes `lh:lost <clean>`, which whatever
 -- moves the item then overwrites or removes. After it, the lists are walked once more, and an orphan is put back only if
--- it has its mark still. So of any number of cleaners one puts it back.
+-- it has its mark still. So of any number of cleaners one puts it back. If the key says a place in a lane, the item may wait
+-- there, and the mark is added to it: `lh:waiting <place> <clean>`.
 --
 -- An id that has been leased since then is left alone. An id that a foreign client has taken but not yet
 -- leased gets a short grace, as in `light_clean`. If the lease keys of an id show a lease of ours or a delay, its entry
@@ -15,7 +16,7 @@
 --   started_ms  integer  when this deep clean began
 --   grace_ms    integer  how long an id that a foreign client has just taken is left alone
 --   step        text     "mark"; "restore": those that have the mark; "unmark": those that were found since
---   clean       text     a text that no other clean has; empty: restore without marks
+--   clean       text     a text without blanks that no other clean has; empty: restore without marks
 --   orphans     rest     ids
 -- Reply: how many ids were put back, and a list of repairs: kind, id, ….
 -- Cost: O(log n) per id, plus a read of 1,000 entries of `processing`, 500 at each end of `queue`, and of inboxes.
@@ -24,7 +25,7 @@
 if is_closed then
   return { 0, repairs } -- what has data is about to be deleted
 end
-local marked = 'lh:lost ' .. clean
+local mark = 'lh:lost ' .. clean
 redis.call('LLEN', queue)
 redis.call('ZCARD', sessions)
 
@@ -36,13 +37,24 @@ end
 local lease_keys = lease_keys_of(ids)
 local holders = #ids > 0 and redis.call('MGET', unpack(lease_keys)) or {}
 
+-- Return the value of a lease key that says a place.
+local function waiting_at(place)
+  return 'lh:waiting ' .. place
+end
+
+-- Return whether the value of a lease key is a mark of this clean.
+local function is_mark(holder)
+  local place = place_in(holder)
+  return holder == mark or (place and holder == waiting_at(place) .. ' ' .. clean)
+end
+
 if step == 'unmark' then
-  for i, found in ipairs(options_of(ids)) do
-    if holders[2 * i - 1] == marked then
-      redis.call('UNLINK', lease_keys[2 * i - 1])
-      if lanes().lane_of(found) ~= '50\0' then
-        lanes().keep_key(ids[i])
-      end
+  for i = 1, #ids do
+    local key, holder = lease_keys[2 * i - 1], holders[2 * i - 1]
+    if is_mark(holder) and place_in(holder) then
+      redis.call('SET', key, waiting_at(place_in(holder)), 'KEEPTTL')
+    elseif is_mark(holder) then
+      redis.call('UNLINK', key)
     end
   end
   return { 0, repairs }
@@ -74,11 +86,13 @@ end
 -- Mark an orphan, unless the key has another type, or return whether it is marked still.
 local function has_mark(i)
   local key, holder = lease_keys[2 * i - 1], holders[2 * i - 1]
-  if step == 'mark' then
-    redis.call('SET', key, marked, 'PX', 600000, holder and 'XX' or 'NX')
-    return false
+  if step == 'mark' and place_in(holder) then
+    redis.call('SET', key, waiting_at(place_in(holder)) .. ' ' .. clean, 'KEEPTTL')
+  elseif step == 'mark' then
+    redis.call('SET', key, mark, 'PX', 600000, holder and 'XX' or 'NX')
   end
-  return clean == '' or holder == marked or (not holder and redis.call('EXISTS', key) == 1)
+  return step ~= 'mark'
+    and (clean == '' or is_mark(holder) or (not holder and redis.call('EXISTS', key) == 1))
 end
 
 local restored, leased, unlisted, delayed, unmarked = {}, {}, {}, {}, {}
@@ -89,8 +103,9 @@ for i, id in ipairs(ids) do
     or ((leased_at or 0) >= started_ms and leased_at <= now + 1000)
     or redis.call('EXISTS', data_key(id)) == 0
     or is_waiting[id]
+    or (controlled and find_member(id))
   if not moved then
-    local any_lease = holders[2 * i] or (holders[2 * i - 1] or marked) ~= marked
+    local any_lease = holders[2 * i] or (holders[2 * i - 1] and not is_mark(holders[2 * i - 1]))
     local left = any_lease and foreign_lease_left(id)
     local ours_left = any_lease and not left and rederive_lease(id)
     local delay_left = any_lease and not left and lease_key_left(id, 'lh:scheduled')
@@ -109,7 +124,7 @@ for i, id in ipairs(ids) do
       watch_foreign(id, grace_ms)
     elseif has_mark(i) then
       restored[#restored + 1] = id
-      unmarked[#unmarked + 1] = holders[2 * i - 1] == marked and id or nil
+      unmarked[#unmarked + 1] = is_mark(holders[2 * i - 1]) and id or nil
     end
   end
 end
@@ -119,7 +134,7 @@ in_chunks('ZADD', scheduled, delayed)
 enter_waiting(restored, false)
 for _, id in ipairs(unmarked) do
   local key = prefix .. ':lease:' .. id
-  if redis.call('GET', key) == marked then -- else it waits in a lane
+  if is_mark(redis.call('GET', key)) then -- else it waits in a lane
     redis.call('UNLINK', key)
   end
 end

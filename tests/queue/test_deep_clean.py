@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasehold import CleanReport, Item
+from leasehold.queue import cleaning
 from leasehold.queue.cleaning import _walk_list
 from leasehold.queue.engine import Engine
 
@@ -127,6 +128,49 @@ async def test_any_number_of_cleaners_put_each_orphan_back_once(
     assert len(found) == len({*found})
     await queues[0].deep_clean()  # what one has marked for another is put back by the next clean
     assert sorted(await waiting(redis, name)) == [one.encode() for one in ids]
+
+
+@pytest.mark.parametrize(
+    "then", ["nothing", "cancel", "add again", "replace", "delay", "lease", "lose options"]
+)
+@pytest.mark.parametrize("stops", [False, True], ids=["clean ends", "clean is stopped"])
+async def test_items_that_a_walk_has_missed_keep_their_places_in_lanes(
+    make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch, then: str, *, stops: bool
+) -> None:
+    queue, walk, looks = make_queue(), cleaning._drop_waiting, itertools.count()
+    ids = await add(queue, 20, group="g")
+    some, changed = ids[:5], [Item(b"y", id=one) for one in ids[:5]]
+    if then == "lose options":
+        await redis.unlink(f"{name}:options")
+    keys = await redis.mget(f"{name}:lease:{one}" for one in ids)
+
+    async def miss(engine: Engine, suspects: set[bytes]) -> None:
+        if next(looks) == 0:
+            return
+        if then in {"cancel", "add again"}:
+            await queue.cancel_many(some)
+        if then in {"add again", "replace"}:
+            await queue.add_items(changed, group="h", replace=then == "replace")
+        elif then == "delay":
+            await queue.add_items(changed, group="h", replace=True, delay=100)
+        elif then == "lease":
+            await queue.lease_many(5, 30)
+        if stops:
+            raise asyncio.CancelledError
+        await walk(engine, suspects)
+
+    monkeypatch.setattr(cleaning, "_drop_waiting", miss)
+    report, *_ = await asyncio.gather(queue.deep_clean(), return_exceptions=True)
+    assert stops or (isinstance(report, CleanReport) and report.restored == 0)
+    left = ids if then in {"nothing", "add again", "replace", "lose options"} else ids[5:]
+    assert sorted(await waiting(redis, name)) == [one.encode() for one in left]
+    if not stops and then in {"nothing", "lose options"}:
+        assert await redis.mget(f"{name}:lease:{one}" for one in ids) == keys
+    monkeypatch.undo()
+    report = await queue.deep_clean()
+    assert (report.restored, report.findings) == (0, ())
+    assert sorted(await waiting(redis, name)) == [one.encode() for one in left]
+    assert (await queue.fsck()).findings == ()
 
 
 @pytest.mark.parametrize("key", ["queue", "held", "lanes"])

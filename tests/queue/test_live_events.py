@@ -592,9 +592,7 @@ async def test_replaying_the_published_events_gives_the_live_key_space_again(
         while last < begin + 8_000:
             for _ in range(50):
                 await hand.act()
-            await redis.delete(
-                f"{name}:failed_session:{queue.session}"
-            )  # as after an hour
+            await redis.delete(f"{name}:failed_session:{queue.session}")  # as after an hour
             last = await queue.events.publish()
             await reader.reaches(last)
             for event in reader.seen:
