@@ -93,7 +93,9 @@ local function check_turns(key)
       redis.call('ZREM', key, group) -- no damage: leasing drops it, too
     elseif waits_too_long(tonumber(turns[i]), gate) then
       redis.call('ZADD', key, now, group)
-      repaired('late_turn', group)
+      if not (first_end and first_end <= now) then
+        repaired('late_turn', group) -- else the slot is that of a lease that is to be reclaimed
+      end
     end
   end
 end
@@ -143,11 +145,12 @@ local function check_control()
   end
 end
 
--- A leased item of a group uses a slot of it, unless it was leased before the queue was controlled.
+-- A leased item of a group uses a slot of it, unless it was leased before the queue was controlled. Once its lease has expired,
+-- the slot may have been freed.
 local function check_slots()
   local ids, ends = page_of('ZSCAN', deadlines)
   for i, found in ipairs(controlled and options_of(ids) or {}) do
-    if found.group and is_ours(ends[i]) and has_data(ids[i]) then
+    if found.group and is_ours(ends[i]) and tonumber(ends[i]) > now and has_data(ids[i]) then
       local key = prefix .. ':running:' .. found.group
       if redis.call('ZADD', key, 'NX', ends[i], ids[i]) == 1 then
         repaired('lost_slot', ids[i])

@@ -265,3 +265,18 @@ async def test_what_another_client_has_written_and_cannot_be_read_is_no_limit(
         leases = await queue.lease_many(2, 30, block=False)
         assert len(leases) == 2, wrong
         assert await queue.release_many(leases) == [True, True]
+
+
+@pytest.mark.parametrize("which", ["slots", "turns"])
+async def test_a_check_reports_nothing_while_an_expired_lease_is_to_be_reclaimed(
+    queue: AsyncWorkQueue, clock: Clock, which: str
+) -> None:
+    """A limit that is read then has the slot of the expired lease free already."""
+    await queue.limits.set(concurrency=1, group="g")
+    await queue.add_items([Item(b"", id=one) for one in "ab"], group="g")
+    assert [lease.id for lease in await queue.lease_many(2, 10)] == ["a"]
+    clock.now += 11
+    if which == "slots":
+        await queue._engine().run("fsck_lanes", which=b"turns:50", cursor=b"0", count=100)
+    assert (await queue.fsck()).findings == ()
+    assert [lease.id for lease in await queue.lease_many(2, 10)] == ["b"]
