@@ -69,8 +69,8 @@ FAULTS = [
     Fault(
         "RWQ-B11",
         "src/leasehold/queue/cleaning.py",
-        "await _drop_waiting(engine, suspects)",
-        "await __import__('asyncio').gather(_drop_waiting(engine, suspects), return_exceptions=True)",
+        "await _drop_listed(suspects, partial(_read_queue, engine))",
+        "await asyncio.gather(_drop_listed(suspects, partial(_read_queue, engine)), return_exceptions=True)",
     ),
     Fault(
         "RWQ-B12",
@@ -93,7 +93,7 @@ FAULTS = [
         "if error:",
     ),
     Fault("GLD-B12", "lua/fail_many.lua", "is_current(id, token, scores[i], records[i])", "records[i]"),
-    Fault("GLD-G8", "lua/lib/current.lua", "return not fenced or (", "return true or ("),
+    Fault("GLD-G8", "lua/lib/current.lua", "return not fenced\n", "return true\n"),
     Fault("GLD-B4", "lua/lib/complete.lua", "if answers[i] == 1 and #ARGV", "if #ARGV"),
     Fault(
         "WRQ-B3", "lua/release_many.lua", "enter_waiting(to_front, true)", "enter_waiting(to_front, false)"

@@ -106,7 +106,7 @@ MORE_FAULTS = {
     "a holder of an earlier incarnation completes": (
         "a holder of an earlier incarnation",
         one_item("add", depth=8),
-        Fault("lib/complete.lua", "first and token >= first and token <= last", "first"),
+        Fault("lib/current.lua", "first and token >= first and token <= last", "first"),
     ),
     "doubles are leased": (
         "while another holder has one",
