@@ -1,4 +1,5 @@
--- Return a slice of the ids that wait.
+-- Return a slice of the ids that wait in the queue, and in what is held while it is controlled: of one list, as an id stays at
+-- its place when it moves from the one to the other.
 --
 -- Keys: queue, sessions
 -- Arguments:
@@ -9,4 +10,4 @@
 -- Cost: O(start + count).
 -- Limits: `count` ids (at most 1,000), and the inboxes of 1,000 sessions when start is 0.
 
-return waiting_ids(start, count)
+return waiting_ids(start, count, true)

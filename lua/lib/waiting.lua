@@ -61,10 +61,17 @@ local function leave_places(places)
 end
 
 -- Return up to `limit` ids from `first` on (0: the youngest); the first slice also has those in inboxes. Ids that are
--- added between two slices move the others away from the start: some are returned twice, none is missed.
-local function waiting_ids(first, limit)
-  local ids = redis.call('LRANGE', queue, first, first + limit - 1)
-  if first == 0 then
+-- added between two slices move the others away from the start: some are returned twice, none is missed. `with_held`: what is
+-- held follows, so that a queue which begins or ceases to be controlled moves nothing.
+local function waiting_ids(first, limit, with_held)
+  local ids, is_first = redis.call('LRANGE', queue, first, first + limit - 1), first == 0
+  if with_held and #ids < limit then
+    first = math.max(0, first - redis.call('LLEN', queue))
+    for _, id in ipairs(redis.call('LRANGE', prefix .. ':held', first, first + limit - #ids - 1)) do
+      ids[#ids + 1] = id
+    end
+  end
+  if is_first then
     for _, session in ipairs(redis.call('ZRANGE', sessions, 0, 999)) do
       for _, id in ipairs(redis.call('LRANGE', prefix .. ':inbox:' .. session, 0, 99)) do
         ids[#ids + 1] = id

@@ -102,7 +102,8 @@ async def test_a_deep_clean_leaves_an_item_alone_that_is_being_leased(
     worker = await shared.start(library, gated=True)
     await (worker.add("a", b"data") if looks == 0 else shared.redis.set(f"{shared.name}:item:a", b"data"))
     walk = cleaning._drop_waiting
-    leasing, left = [], []
+    leasing = []
+    left: list[set[bytes]] = []
 
     async def take_first(engine: Engine, suspects: set[bytes]) -> None:
         if len(left) == looks:

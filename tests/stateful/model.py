@@ -122,6 +122,8 @@ class Model:
     def renew(self, held: Held, now: int, lease_ms: int) -> bool:
         if not self.holds(held):
             return False
+        if self.leased[held.id] <= now:
+            self.items[held.id].leased_ms = now  # it begins anew
         self.leased[held.id] = now + lease_ms
         return True
 

@@ -242,7 +242,6 @@ async def _drop_waiting(engine: Engine, suspects: set[bytes]) -> None:
 
 async def _drop_laned(engine: Engine, suspects: set[bytes]) -> None:
     """Remove the ids that wait in the lanes of a controlled queue from the suspects."""
-    await _drop_listed(suspects, partial(_read_held, engine))
     cursor = b"lanes"
     while suspects and cursor != b"0":
         cursor, _, *ids = await engine.run("list_ids", state=b"laned", cursor=cursor, count=WALK_STEP)
@@ -279,14 +278,8 @@ async def _walk_list(read: ReadList) -> AsyncIterator[tuple[int, list[bytes], in
 
 
 async def _read_queue(engine: Engine, start: int) -> tuple[list[bytes], bool]:
-    """Return ids of the queue, with the first ones also those in inboxes."""
+    """Return ids of the queue and of what is held, with the first ones also those in inboxes."""
     ids = await engine.run("deep_clean_walk", start=start, count=WALK_STEP)
-    return ids, len(ids) < WALK_STEP
-
-
-async def _read_held(engine: Engine, start: int) -> tuple[list[bytes], bool]:
-    """Return ids that are held while the queue is controlled."""
-    _, _, *ids = await engine.run("list_ids", state=b"laned", cursor=b"%d" % start, count=WALK_STEP)
     return ids, len(ids) < WALK_STEP
 
 
