@@ -18,7 +18,7 @@
 
 redis.call('LLEN', queue)
 
--- Of two entries the one stays that is in the right lane, or that is leased first.
+-- Of two entries the one stays that is in the right lane, or that is leased first. The lease key says its place then.
 local function drop_from_lanes()
   local right = lanes().lane_of(options_of({ item })[1])
   local seen, found, best = {}, {}, nil
@@ -33,6 +33,9 @@ local function drop_from_lanes()
         end
       end
     end
+  end
+  if found[2] and place_in(redis.pcall('GET', prefix .. ':lease:' .. item)) then
+    lanes().keep_key(item, (select(2, lanes().split_member(best))))
   end
   for _, member in ipairs(found) do
     if member ~= best then

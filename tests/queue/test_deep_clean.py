@@ -130,6 +130,29 @@ async def test_any_number_of_cleaners_put_each_orphan_back_once(
     assert sorted(await waiting(redis, name)) == [one.encode() for one in ids]
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+async def test_a_clean_finds_nothing_in_a_queue_that_begins_and_ceases_to_be_controlled(
+    make_queue: MakeQueue, redis: Redis, name: str, after_each_step: Callable[[Hook], None], every: int
+) -> None:
+    """What waits moves from `queue` to `held` and back all the time, as items with a priority come and go."""
+    queue, other, steps = make_queue(), make_queue(), itertools.count(1)
+    ids = await add(queue, 5_000)
+
+    async def flip(engine: Engine, script: str, arguments: dict[str, Any]) -> None:
+        is_walk = script == "deep_clean_walk" or arguments.get("state") == b"laned"
+        if engine is queue._engine() and is_walk and next(steps) % every == 0:
+            if await redis.exists(f"{name}:levels"):
+                await other.complete_many(await other.lease_many(1, 30))
+            else:
+                await other.add_item(Item(b"", id="first"), priority=1)
+
+    after_each_step(flip)
+    report = await queue.deep_clean()
+    assert (report.restored, report.findings) == (0, ())
+    assert sorted(set(await waiting(redis, name)) - {b"first"}) == [one.encode() for one in ids]
+    assert (await queue.counts()).waiting - await redis.exists(f"{name}:item:first") == len(ids)
+
+
 @pytest.mark.parametrize(
     "then", ["nothing", "cancel", "add again", "replace", "delay", "lease", "lose options"]
 )
@@ -182,17 +205,20 @@ async def test_fsck_drops_an_id_that_waits_twice(
     ids = await add(queue, 2_000, **({"group": "g"} if key == "lanes" else {}))
     if key == "lanes":
         twice = "i00003"
-        await redis.zadd(f"{name}:lanes", {f"50g\0{9 * 10**15}{twice}": 0})
+        added = {f"50g\0{9 * 10**15}{one}": 0 for one in ids[3:23]}
+        await redis.zadd(f"{name}:lanes", added)
     else:
         await redis.lpush(f"{name}:{key}", twice := "i00003", "i00900")
         await redis.rpush(f"{name}:{key}", "i01999")
     report = await queue.fsck()
     [finding] = report.findings
-    assert (finding.problem, finding.count) == ("two_places", 1 if key == "lanes" else 3)
+    assert (finding.problem, finding.count) == ("two_places", 20 if key == "lanes" else 3)
     assert twice in finding.examples
     assert sorted(await waiting(redis, name)) == [one.encode() for one in ids]
     assert (await queue.counts()).waiting == len(ids)
-    assert await queue.fsck() == CleanReport(examined=len(ids))
+    await queue.cancel_many(ids[3:23])
+    assert len(await waiting(redis, name)) == len(ids) - 20, "the place of the entry that stays is known"
+    assert await queue.fsck() == CleanReport(examined=len(ids) - 20)
     first = await queue.lease_many(1, 30)
     assert first[0].id == ("i01999" if key != "lanes" else "i00000"), "the entry stays that is leased first"
 
