@@ -7,23 +7,24 @@ import os
 import signal
 import subprocess
 import sys
+from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING
 
 import pytest
 
 from leasehold import Item, TaskQueue
 from leasehold.worker import RetryPolicy, Worker
+from leasehold.worker.handler_process import HandlerProcess
 from leasehold.worker.processes import usable_cores
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.worker.models import hold, note_pid, own_pid, tasks_of, twice
-from tests.worker.working import Gate, add, counted, finished, new_worker, working
+from tests.worker.working import Gate, add, counted, finished, new_worker, work, working
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from leasehold import AsyncWorkQueue
-    from leasehold.worker.processes import HandlerProcess
     from tests.queue.fixtures import MakeQueue
 
 ONCE = RetryPolicy(attempts=1)
@@ -143,6 +144,45 @@ async def test_a_process_that_is_killed_is_replaced_and_harms_no_other_run(
     assert await held.dead_letters.count() == 0
 
 
+@pytest.mark.parametrize("problem", [OSError("too many open files"), MemoryError()])
+async def test_a_process_that_cannot_be_started_is_started_later(
+    queue: AsyncWorkQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    problem: Exception,
+) -> None:
+    left = [problem]
+
+    def pipe() -> tuple[Connection, Connection]:
+        if left:
+            raise left.pop()
+        return Pipe()
+
+    monkeypatch.setattr("leasehold.worker.handler_process.Pipe", pipe)
+    worker = new_worker(handler_processes=1, retry=ONCE)
+    await work(queue, own_pid, b"x", worker=worker, run_in="process")
+    assert await queue.dead_letters.count() == 0
+    assert f"does not start (it raised {problem!r})" in caplog.text
+
+
+async def test_an_answer_that_this_process_cannot_hold_fails_its_run_alone(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_ever, answers = HandlerProcess._receive, []
+
+    def receive(self: HandlerProcess, connection: Connection) -> bytes:
+        answers.append(as_ever(self, connection))
+        if len(answers) == 2:  # the first one says that it is ready
+            raise MemoryError
+        return answers[-1]
+
+    monkeypatch.setattr(HandlerProcess, "_receive", receive)
+    worker = new_worker(handler_processes=1, retry=ONCE)
+    await work(queue, own_pid, *[b"x"] * 3, worker=worker, run_in="process")
+    (letter,) = await queue.dead_letters.list()
+    assert "MemoryError" in letter.error
+
+
 async def test_async_runs_pass_runs_of_their_queue_that_wait_for_a_process(
     redis_url: str, name: str, tmp_path: Path
 ) -> None:
@@ -252,7 +292,7 @@ tasks = TaskQueue.from_url(sys.argv[1], sys.argv[2])
 
 @tasks.task(run_in="process", keep_result=60)
 def where(text: str) -> str:
-    print("printed by a task", flush=True)
+    print("printed by a task")
     return f"{text} {__name__}"
 
 async def main() -> None:
@@ -284,7 +324,11 @@ async def test_functions_of_the_main_module_run_in_processes(
     program.write_text(PROGRAM % last)
     how = ["-m", "package.started"] if started == "as a module" else [str(program)]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *how, redis_url, name), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        *(sys.executable, *how, redis_url, name),
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     if started == "unguarded":
         assert process.stderr is not None

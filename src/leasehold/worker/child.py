@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import multiprocessing.spawn
+import os
 import pickle
 import signal
+import sys
+import threading
 import traceback
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,8 +39,7 @@ def serve(connection: Connection) -> None:
     The first message is a pickled tuple: the parent's process id, what `multiprocessing.spawn.prepare` takes,
     and the pickled functions of the handlers, whose modules are imported before the first call needs them.
     """
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
+    _keep_apart(connection)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # the worker blocks them until they are ignored
     parent, preparation, functions = pickle.loads(connection.recv_bytes())  # noqa: S301 - by our own worker
     exit_with(parent)
@@ -46,13 +49,38 @@ def serve(connection: Connection) -> None:
             pickle.loads(function)  # noqa: S301 - pickled by our own worker
         except BaseException:  # noqa: BLE001 - the module may raise anything; each run of it says so as well
             traceback.print_exc()
-    connection.send_bytes(b"")
-    while True:
-        try:
-            request = connection.recv_bytes()
-        except (EOFError, OSError):
-            return
-        connection.send_bytes(_answer(request))
+    with contextlib.suppress(EOFError, OSError):
+        connection.send_bytes(b"")
+        while True:
+            answer = _answer(connection.recv_bytes())
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # it may be closed, or replaced
+                    stream.flush()  # this process may be killed before it prints more
+            connection.send_bytes(answer)
+
+
+def _keep_apart(connection: Connection) -> None:
+    """Let what functions start have neither the connection nor the signals that this process ignores."""
+    os.set_inheritable(connection.fileno(), False)
+    # `SIG_IGN` would last in the programs that they start.
+    handlers = {number: signal.signal(number, lambda *_: None) for number in IGNORED}
+    for number in IGNORED:
+        signal.siginterrupt(number, False)
+    mask = threading.local()
+
+    def before() -> None:
+        mask.old = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask.old)
+
+    def in_fork() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        after()  # one that has come just now ends it
+        connection.close()  # if the function returns there, it answers no call
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_fork)
 
 
 def imports_main() -> bool:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from leasehold.queue.lease import Lease
     from leasehold.worker.handler import Consumer, Handler
+    from leasehold.worker.handler_process import HandlerProcess
     from leasehold.worker.outcomes import Outcome
-    from leasehold.worker.processes import HandlerProcess
     from leasehold.worker.stage_context import Stages
 
 #: The run of the present context.

@@ -235,7 +235,7 @@ class WorkerRuntime(Coordinator, Parts):
         await self.background.stop()
         self.queues.membership.forget_all()
         self._threads.close()
-        self.parking.processes.close()
+        await self.parking.processes.close()
 
     def release_from_any_thread(self, *, timeout: float) -> None:
         """Release all items from the background thread, as the process is about to end.
