@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from leasehold import Fleet
 from leasehold.queue.internals import registry
+from leasehold.worker import background
 from leasehold.worker.membership import Membership
+from leasehold.worker.registrations import registration_of
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.queue.connections import session
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.core
 
 HOUR = 3600.0
+
+
+async def other_worker(queue: AsyncWorkQueue) -> None:
+    """Register another worker, which looks after none."""
+    assert (await registry(queue).beat({"name": "other"}, alive_ms=3_600_000, first=True)).accepted
 
 
 async def is_seen(queue: AsyncWorkQueue, its: AsyncWorkQueue) -> bool:
@@ -52,8 +60,7 @@ async def test_its_runs_end_when_its_peers_may_start_them(
     """Though its lease and its registration would hold for an hour. When the server is back, it works on."""
     worker = new_worker(lease_time=HOUR, dead_after=HOUR, gone_after=0.5)
     gate = Gate(worker, its := make_queue(url=proxy.url, reply_timeout=1))
-    # Another worker, which looks after none.
-    assert (await registry(queue).beat({"name": "other"}, alive_ms=3_600_000, first=True)).accepted
+    await other_worker(queue)
     await add(queue, b"x")
     async with working(worker):
         await gate.reached(1)
@@ -81,7 +88,7 @@ async def test_runs_go_on_where_no_peer_could_start_them(
     worker = new_worker(lease_time=HOUR, dead_after=HOUR, gone_after=None if why == "never" else 0.5)
     gate = Gate(worker, its := make_queue(url=proxy.url, reply_timeout=0.2))
     if why != "alone":
-        assert (await registry(queue).beat({"name": "other"}, alive_ms=3_600_000, first=True)).accepted
+        await other_worker(queue)
     await add(queue, b"x")
     async with working(worker):
         await gate.reached(1)
@@ -118,7 +125,7 @@ async def test_a_connection_that_is_back_in_time_ends_no_run(
 ) -> None:
     worker = new_worker(lease_time=HOUR, dead_after=HOUR, gone_after=20)
     gate = Gate(worker, its := make_queue(url=proxy.url, reply_timeout=1))
-    assert (await registry(queue).beat({"name": "other"}, alive_ms=3_600_000, first=True)).accepted
+    await other_worker(queue)
     await add(queue, b"x")
     async with working(worker):
         await gate.reached(1)
@@ -165,3 +172,85 @@ async def test_only_what_the_other_side_closes_is_cut(make_queue: MakeQueue, pro
     proxy.resume()
     await asyncio.gather(call, return_exceptions=True)
     assert not is_cut(given_up)
+
+
+async def test_only_the_runs_of_the_server_that_is_cut_off_end(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, proxy: Proxy
+) -> None:
+    """They end at once, though no heartbeat is due for long; and again when it is cut off again."""
+    worker = new_worker(lease_time=HOUR, dead_after=HOUR, gone_after=0.5)
+    gate = Gate(worker, its := make_queue(url=proxy.url, reply_timeout=1))
+    fine = Gate(worker, beside := make_queue(name=f"{queue.name}-beside"))
+    for one in (queue, beside):
+        await other_worker(one)
+        await add(one, b"x")
+    async with working(worker):
+        await gate.reached(1)
+        await fine.reached(1)
+        for cancelled in (["1"], ["1", "1"]):
+            await until("it may be seen to be dead", lambda: is_seen(queue, its))
+            await until("the other one as well", lambda: is_seen(beside, beside))
+            await proxy.fail()
+            await eventually("its run is cancelled", partial(cancelled.__eq__, gate.cancelled))
+            await proxy.heal()
+            await gate.reached(1 + len(cancelled))
+        assert fine.cancelled == []
+        gate.opened.set()
+        fine.opened.set()
+        await finished(queue)
+        await finished(beside)
+    assert fine.begun == fine.done == ["1"]
+
+
+async def test_heartbeats_do_not_wait_for_a_server_that_is_silent(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that go to another server."""
+    monkeypatch.setattr(background, "MAX_REPLY_TIMEOUT", HOUR)
+    worker = new_worker(lease_time=4 * HOUR, dead_after=HOUR)
+    Gate(worker, its := make_queue(url=proxy.url, reply_timeout=1))
+    Gate(worker, beside := make_queue(name=f"{queue.name}-beside"))
+    async with working(worker):
+        await until("it is registered", lambda: is_registered(queue, its))
+        await until("it is registered there, too", lambda: is_registered(beside, beside))
+        await until("its connections are known", lambda: is_seen(queue, its))
+        proxy.stall()
+
+        async def is_quiet() -> bool:
+            return any(one.quiet for one in await Fleet(beside).workers())
+
+        worker.quiet()  # has it send heartbeats
+        await until("the heartbeat arrives", is_quiet)
+        proxy.resume()
+
+
+@pytest.mark.parametrize("has", ["come", "left"])
+async def test_a_peer_that_has_just_come_or_left_is_counted(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, has: str
+) -> None:
+    """Though no heartbeat of this worker has been sent since."""
+    worker = new_worker(lease_time=HOUR, dead_after=HOUR, gone_after=0.5, clean_every=HOUR)
+    gate = Gate(worker, its := make_queue(url=proxy.url, reply_timeout=1))
+    if has == "left":
+        await other_worker(queue)
+    await add(queue, b"x")
+    async with working(worker):
+        await gate.reached(1)
+        registration = registration_of(its)
+        await eventually("it has named its connections", lambda: registration.named)
+        assert registration.seen == (has == "left")
+        if has == "come":
+            await other_worker(queue)
+        else:
+            await registry(queue).leave()
+        await eventually("it is noticed", lambda: registration.seen == (has == "come"))
+        missed, began = await misses(monkeypatch), time.monotonic()
+        await proxy.fail()
+        if has == "come":
+            await eventually("its run is cancelled", lambda: gate.cancelled == ["1"])
+        else:
+            await eventually("the time has passed", lambda: bool(missed) and missed[-1] > began + 1.0)
+            assert gate.cancelled == []
+        await proxy.heal()
+        gate.opened.set()
+        await finished(queue)

@@ -11,9 +11,10 @@ from leasehold.log import Log
 from leasehold.retry import Backoff
 from leasehold.worker.outcomes import INTERRUPTED, Outcome
 from leasehold.worker.refusals import Reminder, is_refusal
+from leasehold.worker.run import by_consumer
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
 
     from leasehold.queue.lease import Lease
     from leasehold.worker.coordinator import Coordinator
@@ -200,3 +201,23 @@ class Acknowledger:
         run.unacknowledged -= 1
         if run.unacknowledged <= 0:
             self._renewer.remove(run)
+
+
+async def drain(acknowledgers: Iterable[Acknowledger]) -> None:
+    """Wait until nothing waits to be sent."""
+    await asyncio.gather(*(acknowledger.drain() for acknowledger in acknowledgers))
+
+
+async def release_held(renewer: LeaseRenewer) -> None:
+    """Acknowledge the runs that have finished, and release all others, in the background thread."""
+    acknowledgers = []
+    for consumer, runs in by_consumer(list(renewer.held)).items():
+        acknowledger = Acknowledger(consumer, renewer, None, Backlog())
+        for run in runs:
+            # The server may have accepted some of the outcomes; to send them again changes nothing.
+            run.unacknowledged = len(run.leases)
+            if run.outcomes:
+                acknowledger.add(run)
+        acknowledger.release([run for run in runs if not run.outcomes])
+        acknowledgers.append(acknowledger)
+    await drain(acknowledgers)

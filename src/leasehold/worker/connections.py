@@ -137,12 +137,13 @@ class OwnConnections:
                 ours.setdefault(engine.session, {}).update(dict.fromkeys(_same(queue, engine)))
         for session in [session for session in self._states if session not in ours]:
             del self._states[session]
+        self._watch({one: None for same in ours.values() for one in same})
         checks = [self._check(session, [*same]) for session, same in ours.items()]
         return all(await asyncio.gather(*checks))
 
     async def _check(self, session: Session, same: Sequence[Session]) -> bool:
-        self._watch(same)
         state = self._states.setdefault(session, _State())
+        state.sessions = same
         async with state.checking:  # what another call is about to find out is waited for
             return await self._check_state(state, session, same)
 
@@ -164,16 +165,15 @@ class OwnConnections:
 
     def close(self) -> None:
         """Watch no connections any more."""
-        for session in self._watched:
-            session.unwatch_connections(self._changed)
-        self._watched.clear()
+        self._watch({})
 
-    def _watch(self, sessions: Sequence[Session]) -> None:
-        """Be notified when their connections change."""
-        for session in sessions:
-            if session not in self._watched:
-                session.watch_connections(self._changed)
-                self._watched[session] = None
+    def _watch(self, sessions: dict[Session, None]) -> None:
+        """Be notified when the connections of these sessions change, and of no others."""
+        before, self._watched = self._watched, sessions
+        for session in before.keys() - sessions.keys():
+            session.unwatch_connections(self._changed)
+        for session in sessions.keys() - before.keys():
+            session.watch_connections(self._changed)
 
     def _changed(self) -> None:
         """Check again; called in the event loops of the sessions."""
@@ -185,7 +185,7 @@ class OwnConnections:
 
     def _check_soon(self) -> None:
         self._woken.set()
-        if _cut_since([*self._watched]) is not None:
+        if any(_cut_since(state.sessions) is not None for state in self._states.values()):
             self._on_change()  # a heartbeat finds out whether it is back in time
 
 
@@ -194,6 +194,8 @@ class _State:
 
     def __init__(self) -> None:
         self.vouched = NOT_CHECKABLE
+        #: The sessions that have them, in all event loops.
+        self.sessions: Sequence[Session] = ()
         self.checking = asyncio.Lock()
         self.checked_at: float | None = None
         self._cuts: deque[float] = deque(maxlen=CUTS)

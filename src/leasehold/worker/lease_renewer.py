@@ -99,6 +99,11 @@ class LeaseRenewer:
             runs.extend(others)
         return found
 
+    def last_remaining(self) -> float:
+        """Return in how many seconds the last lease expires."""
+        held = list(self.held)
+        return max((lease.remaining() for run in held for lease in run.leases), default=0.0)
+
     def held_of(self, consumer: Consumer) -> list[ActiveRun]:
         """Return the runs on items of one queue that are held."""
         return [run for run in [*self.held] if run.handler.consumer is consumer]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 BEAT_AFTER = 1 / 3
 #: For a permanent worker, after so many seconds.
 PERMANENT_BEAT = 5.0
-#: How many queues are served by one round of heartbeats.
-TOGETHER = 25
+#: How many queues are served by one round of heartbeats, and after how long the next one begins (s).
+TOGETHER, ROUND_SECONDS = 25, 0.1
 #: How long to wait before another try after an error (s).
 RETRY_SECONDS = 1.0
 #: How long to wait, at most, before a dead worker is failed, so that not all of its peers do it (s).
@@ -66,6 +66,8 @@ class Membership:
         #: How long heartbeats must have succeeded before this worker fails others (s).
         self._steady_after = PERMANENT_BEAT / BEAT_AFTER if dead_after is None else dead_after
         self._members: dict[Consumer, Member] = {}
+        #: The tasks that send heartbeats.
+        self._beating: dict[asyncio.Task[None], Member] = {}
         self._woken = asyncio.Event()
         #: The tasks that fail workers of each queue.
         self._failing: dict[Consumer, asyncio.Task[None]] = {}
@@ -76,13 +78,32 @@ class Membership:
             while True:
                 # Also those that are due soon: what is sent together goes with one write.
                 soon = time.monotonic() + self._every / 20
-                due = [one for one in self._members.values() if one.due <= soon][:TOGETHER]
-                await asyncio.gather(*(self._beat(one) for one in due))
-                if len(due) < TOGETHER:
+                waiting = {*self._beating.values()}
+                due = [one for one in self._members.values() if one.due <= soon and one not in waiting]
+                for one in due[:TOGETHER]:
+                    task = asyncio.create_task(self._beat(one))
+                    self._beating[task] = one
+                    task.add_done_callback(lambda _: self._woken.set())
+                await self._sent()
+                if len(due) <= TOGETHER:
                     await self._sleep()
         finally:
-            for task in self._failing.values():
+            for task in (*self._failing.values(), *self._beating):
                 task.cancel()
+            self._beating.clear()
+
+    async def _sent(self) -> None:
+        """Return when all heartbeats are answered, or soon: a server that is silent must not delay others."""
+        if self._beating:
+            answered, _ = await asyncio.wait(self._beating, timeout=ROUND_SECONDS)
+            for task in answered:
+                del self._beating[task]
+                task.result()
+
+    def note_peers(self, consumer: Consumer, *, has_peers: bool) -> None:
+        """Note whether there are other workers, which may have come or left since the last heartbeat."""
+        if member := self._members.get(consumer):
+            member.registration.has_peers = has_peers
 
     def beat_soon(self) -> None:
         """Send the next heartbeats now, since what they say has changed."""
@@ -109,7 +130,7 @@ class Membership:
             log.debug("%s does not know this worker yet: %s", consumer.queue.name, error)
         else:
             if reply.accepted:
-                registration.accepted(sent_at, seen=False)
+                registration.accepted(sent_at, named=False, has_peers=reply.workers > 1)
 
     def add(self, consumer: Consumer, registration: Registration) -> None:
         """Register on a queue."""
@@ -179,8 +200,10 @@ class Membership:
                 return
 
     async def _sleep(self) -> None:
-        """Wait until the next heartbeat is due."""
-        soonest = min((one.due for one in self._members.values()), default=time.monotonic() + self._every)
+        """Wait until the next heartbeat is due, or a late one has been answered."""
+        waiting = {*self._beating.values()}
+        dues = (one.due for one in self._members.values() if one not in waiting)
+        soonest = min(dues, default=time.monotonic() + self._every)
         self._woken.clear()
         try:
             async with asyncio.timeout(max(0.0, soonest - time.monotonic())):
@@ -219,9 +242,9 @@ class Membership:
             self._missed(member, error)
             return
         if self._members.get(member.consumer) is member:
-            self._answered(member, reply, sent_at, seen=bool(about["connections"]) and reply.workers > 1)
+            self._answered(member, reply, sent_at, named=bool(about["connections"]))
 
-    def _answered(self, member: Member, reply: Beat, sent_at: float, *, seen: bool) -> None:
+    def _answered(self, member: Member, reply: Beat, sent_at: float, *, named: bool) -> None:
         """Do what the reply to a heartbeat says."""
         if reply.failed:
             self._failed(member, FAILED_BY_ANOTHER)
@@ -229,7 +252,7 @@ class Membership:
         if not reply.accepted:
             self._forgotten(member)
             return
-        member.registration.accepted(sent_at, seen=seen)
+        member.registration.accepted(sent_at, named=named, has_peers=reply.workers > 1)
         if member.steady_since is None:
             member.steady_since = sent_at
         if reply.told != member.told:

@@ -197,12 +197,17 @@ class PeerWatch:
 
     Args:
         own: The connections of this worker. If they cannot be checked, it concludes nothing about others.
-        on_missing: Called when this worker is not registered: it was failed, or the server has lost data.
+        on_read: Called with a queue, whether this worker is registered on it (if not, it was failed, or the
+            server has lost data), and whether others are.
     """
 
-    def __init__(self, own: OwnConnections, on_missing: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        own: OwnConnections,
+        on_read: Callable[[AsyncWorkQueue, bool, bool], None] = lambda *_: None,
+    ) -> None:
         self._own = own
-        self._on_missing = on_missing
+        self._on_read = on_read
         self._rings: dict[AsyncWorkQueue, Ring] = {}
         #: The rings by the server that holds their queues: one question for all of them.
         self._servers: dict[str, list[Ring]] = {}
@@ -246,8 +251,9 @@ class PeerWatch:
         """Read who works on a queue; return its server, or an empty text if nothing can be concluded."""
         server = self._own.vouched(ring.queue).server
         try:
-            if server and not await ring.read(server):
-                self._on_missing()
+            if server:
+                is_registered = await ring.read(server)
+                self._on_read(ring.queue, is_registered, bool(ring.others))
         except LeaseholdError:
             server = ""
         if not server:

@@ -97,7 +97,8 @@ class Registration:
         registered: Whether the server has accepted a heartbeat, and nothing has ended the registration.
         refreshed_at: When the last accepted heartbeat was sent, by `time.monotonic()`.
         failed: Why the session has failed; empty: it has not.
-        seen: Whether another worker may see by its connections that it is dead.
+        named: Whether the last heartbeat named connections, by which others may see that it is dead.
+        has_peers: Whether there are other workers, as was seen last.
     """
 
     def __init__(self, session: str) -> None:
@@ -105,7 +106,8 @@ class Registration:
         self.registered = False
         self.refreshed_at = 0.0
         self.failed = ""
-        self.seen = False
+        self.named = False
+        self.has_peers = False
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         #: Those that share it, the first one first: under its name they are registered.
@@ -159,10 +161,15 @@ class Registration:
         with self._lock:
             self._members.pop(member, None)
 
-    def accepted(self, sent_at: float, *, seen: bool) -> None:
+    @property
+    def seen(self) -> bool:
+        """Whether another worker may see by its connections that it is dead."""
+        return self.named and self.has_peers
+
+    def accepted(self, sent_at: float, *, named: bool, has_peers: bool) -> None:
         """Note that the server has accepted a heartbeat."""
         self.registered = True
-        self.seen = seen
+        self.named, self.has_peers = named, has_peers
         self.refreshed_at = max(self.refreshed_at, sent_at)
 
     def fail(self, why: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.errors import WorkerNotRunning
 from leasehold.log import Log
 from leasehold.queue.internals import release_arrivals, stop_listening
-from leasehold.worker.acknowledger import Acknowledger, Backlog
+from leasehold.worker.acknowledger import Acknowledger, Backlog, drain, release_held
 from leasehold.worker.background import BackgroundThread, Task
 from leasehold.worker.cancellations import Cancellations, cancel
 from leasehold.worker.coordinator import Coordinator
@@ -24,7 +24,6 @@ from leasehold.worker.lease_renewer import LeaseRenewer
 from leasehold.worker.maintenance import Maintenance
 from leasehold.worker.outcomes import Outcome
 from leasehold.worker.parking import Parking
-from leasehold.worker.peers import PeerWatch
 from leasehold.worker.pools import Threads
 from leasehold.worker.processes import Processes, usable_cores
 from leasehold.worker.run import by_consumer
@@ -91,7 +90,6 @@ class WorkerRuntime(Coordinator, Parts):
             supervises=clean_every is not None,
             concurrency=concurrency,
         )
-        handlers = [handler for consumer in consumers for handler in consumer.all_handlers]
         self._concurrency = concurrency
         self.renewer = LeaseRenewer(self)
         self.cancellations = Cancellations(self.renewer)
@@ -103,25 +101,7 @@ class WorkerRuntime(Coordinator, Parts):
         self.acknowledgers = {one: Acknowledger(one, self.renewer, self, self._backlog) for one in consumers}
         self.fetcher = Fetcher(order, self.renewer, self.executor, self)
         self.monitor = Monitor(self.executor, self.renewer, self.fetcher)
-        queues = self.queues.served.keys()
-        tasks: list[Task] = [
-            partial(self.renewer.run, handlers),
-            partial(self.monitor.watch, queues),
-            partial(self.monitor.release_arrivals, queues),
-            self.queues.membership.run,
-            partial(self.queues.connections.run, queues),
-        ]
-        if clean_every is not None:
-            watch = PeerWatch(self.queues.connections, self.queues.membership.beat_soon)
-            tasks.append(partial(watch.run, queues))
-            declarations = {consumer.queue: consumer.declarations for consumer in consumers}
-            maintenance = Maintenance(
-                clean_every=clean_every,
-                keep_dead=keep_dead,
-                declarations=declarations,
-                foreign=foreign_queues(consumers),
-            )
-            tasks.append(partial(maintenance.run, queues))
+        tasks = self._background_tasks(clean_every, keep_dead)
         self.background = BackgroundThread(
             consumers, tasks, failing=self.monitor.failing, on_failure=self._background_failed
         )
@@ -134,6 +114,24 @@ class WorkerRuntime(Coordinator, Parts):
         self.runs = 0
         self._max_runs = max_runs
         self.unacknowledged = 0
+
+    def _background_tasks(self, clean_every: float | None, keep_dead: float | None) -> list[Task]:
+        queues, consumers = self.queues.served.keys(), self.queues.consumers
+        tasks: list[Task] = [
+            partial(self.renewer.run, [handler for one in consumers for handler in one.all_handlers]),
+            partial(self.monitor.watch, queues),
+            partial(self.monitor.release_arrivals, queues),
+            *self.queues.tasks(),
+        ]
+        if clean_every is not None:
+            maintenance = Maintenance(
+                clean_every=clean_every,
+                keep_dead=keep_dead,
+                declarations={one.queue: one.declarations for one in consumers},
+                foreign=foreign_queues(consumers),
+            )
+            tasks.append(partial(maintenance.run, queues))
+        return tasks
 
     async def start(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> asyncio.Task[None]:
         """Call `prepare`, and start to work; return the task that fetches, which ends only with an error."""
@@ -367,37 +365,18 @@ class WorkerRuntime(Coordinator, Parts):
         """Release what is still held, because a queue was closed or a renewal had taken it at that moment."""
         if self.renewer.held and not self.unacknowledged:
             with contextlib.suppress(WorkerNotRunning):  # the background thread has failed
-                releasing = asyncio.wrap_future(self.background.call(self._release_held))
+                releasing = asyncio.wrap_future(self.background.call(partial(release_held, self.renewer)))
                 await asyncio.wait([releasing], timeout=SHORTEST_ACKNOWLEDGE)
 
     async def _release_all(self) -> None:
-        await self._release_held()
+        await release_held(self.renewer)
         # A blocked move of the event loop may have taken one of them, if it was not ended yet.
         await asyncio.gather(*(release_arrivals(queue) for queue in [*self.queues.served]))
 
-    async def _release_held(self) -> None:
-        """Acknowledge the runs that have finished, and release all others, in the background thread."""
-        acknowledgers = []
-        for consumer, runs in by_consumer(list(self.renewer.held)).items():
-            acknowledger = Acknowledger(consumer, self.renewer, None, Backlog())
-            for run in runs:
-                # The server may have accepted some of the outcomes; to send them again changes nothing.
-                run.unacknowledged = len(run.leases)
-                if run.outcomes:
-                    acknowledger.add(run)
-            acknowledger.release([run for run in runs if not run.outcomes])
-            acknowledgers.append(acknowledger)
-        await _drain(acknowledgers)
-
-    def _lease_ends(self) -> float:
-        """Return in how many seconds the last lease expires."""
-        held = list(self.renewer.held)
-        return max((lease.remaining() for run in held for lease in run.leases), default=0.0)
-
     async def _acknowledge_rest(self, *, until: float) -> None:
         """Acknowledge what is left. Over an outage, try again until then, or until `hurry` is set."""
-        until = min(until, self._loop.time() + max(SHORTEST_ACKNOWLEDGE, self._lease_ends()))
-        draining = asyncio.create_task(_drain(self.acknowledgers.values()))
+        until = min(until, self._loop.time() + max(SHORTEST_ACKNOWLEDGE, self.renewer.last_remaining()))
+        draining = asyncio.create_task(drain(self.acknowledgers.values()))
         hurried = asyncio.create_task(self.hurry.wait())
         left = until - self._loop.time()
         await asyncio.wait([draining, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -413,11 +392,7 @@ class WorkerRuntime(Coordinator, Parts):
             "the server is unavailable: %d items were neither acknowledged nor released. They run again "
             "when their leases expire, in at most %.0f s",
             self.unacknowledged,
-            max(0.0, self._lease_ends()),
+            max(0.0, self.renewer.last_remaining()),
         )
         for acknowledger in self.acknowledgers.values():
             acknowledger.cancel()
-
-
-async def _drain(acknowledgers: Iterable[Acknowledger]) -> None:
-    await asyncio.gather(*(acknowledger.drain() for acknowledger in acknowledgers))

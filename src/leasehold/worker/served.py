@@ -22,7 +22,7 @@ from leasehold.queue.internals import (
 )
 from leasehold.worker.connections import OwnConnections
 from leasehold.worker.membership import FAILED_BY_ANOTHER, Membership
-from leasehold.worker.peers import fail_sessions
+from leasehold.worker.peers import PeerWatch, fail_sessions
 from leasehold.worker.registrations import MAX_NAMED, Owner, registration_of
 from leasehold.worker.run import Interruption
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leasehold.queue.lease import Lease
     from leasehold.queue.queue import AsyncWorkQueue
     from leasehold.worker.acknowledger import Acknowledger
-    from leasehold.worker.background import BackgroundThread
+    from leasehold.worker.background import BackgroundThread, Task
     from leasehold.worker.cancellations import Cancellations
     from leasehold.worker.executor import Executor
     from leasehold.worker.fetcher import Fetcher
@@ -93,7 +93,7 @@ class ServedQueues(Owner):
         parts: The parts of the worker. They are complete when the first queue is joined.
         name: The worker's name.
         dead_after, gone_after: As for `Worker`, in seconds.
-        supervises: Whether to fail other workers.
+        supervises: Whether to look after other workers, and to fail them.
         concurrency: As for `Worker`.
     """
 
@@ -118,6 +118,7 @@ class ServedQueues(Owner):
             self, dead_after=dead_after, gone_after=gone_after, supervises=supervises
         )
         self.connections = OwnConnections(self.membership.beat_soon)
+        self._peers = PeerWatch(self.connections, self._peers_read) if supervises else None
         self.on_sessions: OnSessions = lambda _: None
         self._facts: dict[str, Any] = {}
         #: The tasks that register on a queue.
@@ -127,6 +128,12 @@ class ServedQueues(Owner):
         #: The tasks that begin anew, or declare limits again.
         self._renewing: set[asyncio.Task[None]] = set()
         self._ending = False
+
+    def tasks(self) -> list[Task]:
+        """Return what runs in the background thread."""
+        queues = self.served.keys()
+        tasks: list[Task] = [self.membership.run, partial(self.connections.run, queues)]
+        return tasks if self._peers is None else [*tasks, partial(self._peers.run, queues)]
 
     def join_all(self) -> None:
         """Register on all queues.
@@ -291,6 +298,12 @@ class ServedQueues(Owner):
     def _end_pushes(self, consumer: Consumer) -> None:
         for end in self._pushes.pop(consumer, ()):
             end()
+
+    def _peers_read(self, queue: AsyncWorkQueue, is_registered: bool, has_peers: bool) -> None:  # noqa: FBT001 - see `PeerWatch`
+        if not is_registered:
+            self.membership.beat_soon()
+        if consumer := self.served.get(queue):
+            self.membership.note_peers(consumer, has_peers=has_peers)
 
     def _in_background(self, make: Callable[[], Any]) -> asyncio.Future[Any]:
         return asyncio.wrap_future(self._parts.background.call(make))
