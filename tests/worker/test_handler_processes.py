@@ -24,7 +24,7 @@ from tests.worker.working import Gate, add, counted, finished, new_worker, work,
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leasehold import AsyncWorkQueue
+    from leasehold import AsyncWorkQueue, Lease
     from tests.queue.fixtures import MakeQueue
 
 ONCE = RetryPolicy(attempts=1)
@@ -260,6 +260,25 @@ async def test_drain_ends_when_runs_that_were_put_aside_are_done(
     await add(queue, *["[1]"] * 20)
     await worker.drain()
     assert [await queue.results.get(str(number)) for number in range(1, 21)] == [b"2"] * 20
+
+
+async def test_drain_waits_for_a_run_whose_delay_began_when_the_server_got_it(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.worker.parking.MAX_KEPT", 1)
+    monkeypatch.setattr("leasehold.worker.parking.SHORTEST_DELAY", 0.5)
+    release = queue.release
+
+    async def late(lease: Lease, *, delay: float) -> bool:
+        await asyncio.sleep(1)
+        return await release(lease, delay=delay)
+
+    monkeypatch.setattr(queue, "release", late)
+    worker = new_worker(handler_processes=1)
+    worker.handler(queue, run_in="process")(twice)
+    await add(queue, *["[1]"] * 2)
+    await worker.drain()
+    assert (await queue.counts()).total == 0
 
 
 async def test_the_lease_of_a_run_that_waits_for_a_process_is_renewed(

@@ -270,12 +270,12 @@ class WorkerRuntime(Coordinator, Parts):
         """Wait until no item that can be leased is left in any queue, and no run is left."""
         await self.queues.registered()
         while True:
-            fetched_at = self.fetcher.fetched_at
+            fetched_at, was_empty = self.fetcher.fetched_at, self.parking.is_empty
             if not self.renewer.held and not await self._lease_more():
                 # Let the event loop turn, so that items which arrived for the fetcher become runs.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-                is_empty = self.parking.is_empty and not self.renewer.held
+                is_empty = was_empty and self.parking.is_empty and not self.renewer.held
                 if is_empty and self.fetcher.fetched_at == fetched_at:
                     return
             await asyncio.sleep(DRAIN_TICK)
