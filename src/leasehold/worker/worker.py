@@ -74,7 +74,8 @@ class Worker:
         sources: The task queues whose tasks it runs; see `TaskQueue`. Those on one queue are joined.
         concurrency: The maximum number of runs at once, over all handlers: 1 to 10,000.
         handler_processes: The maximum number of processes for handlers with `run_in="process"`, 1 to 1,000;
-            None: one for each core that the worker may use. There are never more than `concurrency`.
+            None: one for each core that the worker may use, or its share of them under
+            `leasehold worker --processes`. There are never more than `concurrency`.
         order: How to choose among queues with work: `"weighted"`, by the handlers' weights, or `"strict"`, in
             the order in which the handlers were defined.
         lease_time: For how long items are leased, in seconds. If this worker dies and no other one notices,

@@ -34,7 +34,7 @@ HandlerProcesses = Annotated[
     int | None,
     number_option(
         'How many processes run handlers with run_in="process", in each worker process; by default as the '
-        "program says, or one for each core.",
+        "program says, or one for each core, of which each worker process has its share.",
         minimum=1,
         maximum=1000,
     ),
@@ -136,6 +136,7 @@ def worker(  # noqa: PLR0913 - each is an option
         target=target,
         name=name,
         concurrency=concurrency,
+        processes=processes,
         handler_processes=handler_processes,
         grace=grace,
         exit_on_unhealthy=exit_on_unhealthy,
@@ -148,7 +149,7 @@ def worker(  # noqa: PLR0913 - each is an option
         log_level=log_level,
         lifespan=lifespan,
     )
-    raise typer.Exit(_run(settings, processes=processes, reload=reload, check=check))
+    raise typer.Exit(_run(settings, reload=reload, check=check))
 
 
 def _check_options(exit_on_unhealthy: float | None, *, check: bool, lifespan: bool) -> None:
@@ -163,21 +164,21 @@ def _check_ports(first: int | None, processes: int) -> None:
         raise typer.BadParameter(f"{processes} processes need as many ports", param_hint="--health-port")
 
 
-def _run(settings: Settings, *, processes: int, reload: bool, check: bool) -> int:
+def _run(settings: Settings, *, reload: bool, check: bool) -> int:
     # Each branch imports only what it needs.
     if check:
         from leasehold.cli.worker.check import check as check_worker
 
         return check_worker(settings)
     replaces = settings.max_runs is not None or settings.max_memory is not None
-    if reload or processes > 1 or replaces:
-        return _supervise(settings, processes=processes, reload=reload)
+    if reload or settings.processes > 1 or replaces:
+        return _supervise(settings, reload=reload)
     from leasehold.cli.worker.process import work
 
     return work(settings)
 
 
-def _supervise(settings: Settings, *, processes: int, reload: bool) -> int:
+def _supervise(settings: Settings, *, reload: bool) -> int:
     from leasehold.cli.worker.supervisor import Supervisor
 
     set_up_logs(settings.log_format, settings.log_level)
@@ -191,6 +192,6 @@ def _supervise(settings: Settings, *, processes: int, reload: bool) -> int:
 
             batches = awatch(folder_of(settings.target), watch_filter=PythonFilter(), raise_interrupt=False)
             changes = (min(path for _, path in batch) async for batch in batches)
-        return await Supervisor(settings, processes=processes, changes=changes).run()
+        return await Supervisor(settings, changes=changes).run()
 
     return asyncio.run(run())

@@ -16,6 +16,7 @@ from leasehold.cli.worker.target import Unusable, find_worker, with_traceback
 from leasehold.durations import check_int, seconds
 from leasehold.errors import InvalidArgument, ServerRefused, ServerTooOld
 from leasehold.log import Log
+from leasehold.worker.processes import usable_cores
 from leasehold.worker.signals import end_process
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ def prepare(settings: Settings) -> Worker:
             worker.concurrency = check_int("concurrency", settings.concurrency, minimum=1, maximum=10_000)
         if settings.handler_processes is not None:
             worker.handler_processes = settings.handler_processes
+        elif worker.handler_processes is None and settings.processes > 1:
+            worker.handler_processes = max(1, usable_cores() // settings.processes)
         if settings.grace is not None:
             worker.grace = seconds("grace", settings.grace, zero=True)
         worker.max_runs = settings.max_runs

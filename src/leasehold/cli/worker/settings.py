@@ -22,7 +22,8 @@ class Settings:
         target: The worker: `module:name` or `path/to/file.py:name`.
         name: The worker's name.
         concurrency: How many runs at once.
-        handler_processes: How many processes run handlers.
+        processes: How many worker processes share the machine.
+        handler_processes: How many processes run handlers, in each of them.
         grace: How long to wait for runs when the worker stops, in seconds.
         exit_on_unhealthy: After how many seconds of bad health the worker stops; None: never.
         max_runs: After how many runs the process is replaced; None: never.
@@ -38,6 +39,7 @@ class Settings:
     target: str
     name: str | None = None
     concurrency: int | None = None
+    processes: int = 1
     handler_processes: int | None = None
     grace: float | None = None
     exit_on_unhealthy: float | None = None

@@ -133,11 +133,9 @@ class Child:
 class Supervisor:
     """Run worker processes until a signal to stop; restart all of them at each of the changes, if given."""
 
-    def __init__(
-        self, settings: Settings, *, processes: int, changes: AsyncIterable[str] | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, *, changes: AsyncIterable[str] | None = None) -> None:
         self._settings = settings
-        self._processes = processes
+        self._processes = settings.processes
         self._changes = changes
         self._children: set[Child] = set()
         #: The tasks that wait for the end of a retiring process, by its number.
