@@ -141,39 +141,39 @@ local function find_places(ids, answers, listed)
   return waiting, delayed, due_at
 end
 
--- Return the members of lanes by which ids are listed. Those whose options say another lane now are listed no longer, so that they
--- enter it.
+-- Return the members of lanes by which ids are listed, and the places in a list that ids leave, unless they are deep in it. Those whose
+-- options say another lane now are listed no longer, so that they enter it.
 local function find_members(listed, text_of)
-  local members = {}
-  for id in pairs(controlled and listed or {}) do
-    local member = find_member(id)
-    if member and lanes().split_member(member) ~= lanes().lane_of(read_options(text_of[id])) then
+  local members, left = {}, {}
+  for id in pairs(listed) do
+    local name = text_of[id] and lanes().lane_of(read_options(text_of[id])) or '50\0'
+    members[id] = controlled and find_member(id) or nil
+    if members[id] and lanes().split_member(members[id]) ~= name then
       listed[id] = nil
+    elseif not members[id] and name ~= '50\0' and waits_near_an_end(id) then
+      listed[id], left[#left + 1] = nil, { id, waits_near_an_end(id) }
     end
-    members[id] = member
   end
-  return members
+  return members, left
 end
 
--- Return which members are left, of ids that are not listed any more, or delayed. The others keep their lease keys.
-local function find_left(members, listed, delayed)
+-- Add the members that are left, of ids that are not listed any more, or delayed. The others keep their lease keys.
+local function find_left(members, listed, delayed, left)
   for _, item in ipairs(delayed) do
     listed[item[1]] = nil
   end
-  local left = {}
   for id, member in pairs(members) do
     if listed[id] then
       lanes().kept_keys[id] = true
     else
-      left[#left + 1] = member
+      left[#left + 1] = { id, lanes_key, member }
     end
   end
-  return left
 end
 
 -- Return where each row goes: its answer, the ids that are added, the data to store, the ids that wait and those that
 -- are delayed from now on, and when these fall due; then the options and the windows of ids, the rows that
--- replace an item, and the members of lanes that are left.
+-- replace an item, and the places that are left.
 local function place_rows(ids, values, before, exist)
   local answers, listed, replaced = answer_rows(ids, before, exist)
   local text_of, window_of = read_row_options(ids, answers)
@@ -184,9 +184,9 @@ local function place_rows(ids, values, before, exist)
       stored[#stored + 1], stored[#stored + 2] = values[2 * i - 1], values[2 * i]
     end
   end
-  local members = find_members(listed, text_of)
+  local members, left = find_members(listed, text_of)
   local waiting, delayed, due_at = find_places(ids, answers, listed)
-  local left = find_left(members, listed, delayed)
+  find_left(members, listed, delayed, left)
   return answers, added, stored, waiting, delayed, due_at, text_of, window_of, replaced, left
 end
 
@@ -215,7 +215,7 @@ local function add_rows(before)
       forget_earlier(added, earlier)
     end
     in_chunks('MSET', nil, stored) -- makes the items exist
-    in_chunks('ZREM', lanes_key, left)
+    leave_places(left)
     wake_next()
     if window_of and next(window_of) then
       note_recent(window_of)

@@ -54,8 +54,8 @@ local function leave_places(places)
     local id, key, at = unpack(place)
     if key == lanes_key then
       redis.call('ZREM', key, at)
-    elseif key then
-      redis.call('LREM', key, at, id)
+    elseif key and redis.call('LREM', key, at, id) == 0 and controlled then
+      redis.call('LREM', held_key, at, id) -- the queue was renamed since
     end
   end
 end

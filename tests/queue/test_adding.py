@@ -227,3 +227,20 @@ async def test_options_go_through_a_pipeline(make_queue: MakeQueue, redis: Redis
         assert await pipe.execute() == [[1], [1]]
     views = [await queue.find(one) for one in "ab"]
     assert [(view.priority, view.group) for view in views if view] == [(2, None), (0, "g")]
+
+
+@pytest.mark.parametrize("kind", ["plain", "limited", "in a lane", "beside a lane"])
+async def test_an_item_that_is_replaced_gets_the_level_that_is_said_then(
+    queue: AsyncWorkQueue, kind: str
+) -> None:
+    if kind == "limited":
+        await queue.limits.set(concurrency=100)
+    elif kind == "beside a lane":
+        await queue.add_item(Item(b"", id="z"), priority=-1)
+    await queue.add_items([Item(b"", id=one) for one in "abc"], priority=1 if kind == "in a lane" else 0)
+    await queue.add_item(Item(b"", id="c"), priority=5, replace=True)
+    await queue.add_item(Item(b"", id="a"), priority=-5, group="g", replace=True)
+    leases = await queue.lease_many(9, 30)
+    assert [lease.id for lease in leases if lease.id != "z"] == ["c", "b", "a"]
+    assert (await queue.counts()).waiting == 0
+    assert (await queue.fsck()).findings == ()
