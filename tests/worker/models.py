@@ -44,6 +44,13 @@ class Picky(Exception):
         super().__init__(f"{first} and {second}")
 
 
+class Shifty(Exception):
+    """An error that is a number when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return int, ("3",)
+
+
 def own_pid(_: bytes) -> int:
     return os.getpid()
 
@@ -60,6 +67,7 @@ def ends_badly(how: str) -> None:
     """End as `how` says: with an error, a signal to the worker, or killed."""
     ways: dict[str, Any] = {
         "picky": Picky("this", "that") if how == "picky" else None,
+        "shifty": Shifty("slips away"),
         "exit": SystemExit(3),
         "interrupt": KeyboardInterrupt(),
         "snooze": Snooze(3600),

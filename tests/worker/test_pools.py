@@ -111,17 +111,18 @@ async def test_functions_in_processes_return_results_and_errors(
     worker.handler(bad, run_in="process")(ends_badly)
     await pids.add_item(Item(b"x", id="pid"))
     await sums.add_item(Item(b"[1,2]", id="sum"))
-    for how in ("picky", "exit", "interrupt", "snooze", "division", "killed"):
+    for how in ("picky", "shifty", "exit", "interrupt", "snooze", "division", "killed"):
         await bad.add_item(Item(how, id=how))
     async with working(worker):
         await finished(pids)
         await finished(sums)
-        await counted(bad, "all runs have ended", lambda counts: counts.dead == 5 and counts.scheduled == 1)
+        await counted(bad, "all runs have ended", lambda counts: counts.dead == 6 and counts.scheduled == 1)
     assert int(await pids.results.get("pid") or 0) not in (0, os.getpid())
     assert await sums.results.get("sum") == b"6"
     letters = {letter.id: letter for letter in await bad.dead_letters.list()}
     assert {letter.attempt for letter in letters.values()} == {1}
     assert "RuntimeError: Picky: this and that" in letters["picky"].error
+    assert "RuntimeError: Shifty: slips away" in letters["shifty"].error
     assert "RuntimeError: the handler raised SystemExit" in letters["exit"].error
     assert "RuntimeError: the handler raised KeyboardInterrupt" in letters["interrupt"].error
     assert "ZeroDivisionError: by zero" in letters["division"].error

@@ -138,7 +138,8 @@ def _pickled(error: BaseException) -> bytes:
         if note is not None:
             error.add_note(note)
         pickled = pickle.dumps(error)
-        pickle.loads(pickled)  # noqa: S301 - pickled in the line above
+        # What a user's `__reduce__` makes of it may be no exception, which then has no such method.
+        pickle.loads(pickled).with_traceback(None)  # noqa: S301 - pickled in the line above
     except BaseException as problem:  # noqa: BLE001 - any error of a user's class
         substitute = RuntimeError(describe(error))
         substitute.add_note(note or f"It cannot be sent to the worker: {describe(problem)}")
