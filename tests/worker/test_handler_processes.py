@@ -8,13 +8,15 @@ import signal
 import subprocess
 import sys
 from multiprocessing.connection import Connection, Pipe
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from leasehold import Item, TaskQueue
 from leasehold.worker import RetryPolicy, Worker
 from leasehold.worker.handler_process import HandlerProcess
+from leasehold.worker.parking import Parking, beyond_share
 from leasehold.worker.processes import usable_cores
 from tests.eventually import eventually
 from tests.queue.asking import until
@@ -249,6 +251,54 @@ async def all_are_back(queue: AsyncWorkQueue) -> None:
     """Check that both items are in the queue; one may just be put aside."""
     views = [*await queue.inspect(), *await queue.inspect("scheduled")]
     assert [view.attempt for view in views] == [0, 0]
+
+
+async def test_a_run_does_not_wait_behind_all_those_of_another_queue(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is kept, while theirs are put aside, again and again."""
+    monkeypatch.setattr("leasehold.worker.parking.OFFER_SECONDS", 3600)
+    looks: list[Parking] = []
+    look = Parking._look
+
+    def count(self: Parking) -> None:
+        looks.append(self)
+        look(self)
+
+    monkeypatch.setattr(Parking, "_look", count)
+    worker = new_worker(handler_processes=1)
+    other = make_queue(name=f"{queue.name}-other")
+    for one in (queue, other):
+        worker.handler(one, run_in="process")(hold)
+    await add(queue, *[str(tmp_path)] * 100)
+    async with working(worker):
+        await worker.started()
+        runtime = worker._runtime
+        assert runtime is not None
+        parked = runtime.renewer.parked
+        await counted(queue, "most are put aside", lambda counts: counts.scheduled > 90)
+        await other.add_item(Item(str(tmp_path), id="mine"))
+        await eventually("it waits", lambda: "mine" in {run.lease.id for run in parked})
+        [mine] = [run for run in parked if run.lease.id == "mine"]
+        before = len(looks)
+        await eventually("it could have been put aside", lambda: len(looks) > before + 10)
+        assert mine in parked
+        (tmp_path / "open").touch()
+        await finished(other)
+        await finished(queue)
+
+
+@pytest.mark.parametrize(
+    ("runs", "keeps", "beyond"),
+    [("aaaa", 2, "aa"), ("aaaab", 3, "aa"), ("aaabbb", 4, "ab"), ("aab", 1, "a"), ("aab", 9, "")],
+)
+def test_queues_share_what_is_kept_of_the_runs_that_wait(runs: str, keeps: int, beyond: str) -> None:
+    waiting: list[Any] = [
+        SimpleNamespace(handler=SimpleNamespace(consumer=queue), arrived=at) for at, queue in enumerate(runs)
+    ]
+    found = beyond_share(waiting, keeps)
+    assert "".join(str(one.handler.consumer) for one in found) == beyond
+    assert found == [one for one in waiting if one in found]
 
 
 async def test_drain_ends_when_runs_that_were_put_aside_are_done(

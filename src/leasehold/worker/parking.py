@@ -1,11 +1,11 @@
 """Runs that wait for a process, beside the slots: async runs of the same queue must not wait behind them.
 
 The name of a task is known only when its item has been leased, so a worker may lease many that need a
-process. It keeps those that will start soon, and one for each process; each second it offers them to other
-workers. The others it puts aside: it releases them with a delay, so that it gets to the items behind them,
-and other workers to these. They come back one after the other, twice as fast as the processes take them. The
-longer all processes are busy, the longer the delay, so that workers with long runs do not move a large queue
-around and around.
+process. It keeps those that will start soon, and one for each process, with an equal share for each queue;
+each second it offers them to other workers. The others it puts aside: it releases them with a delay, so that
+it gets to the items behind them, and other workers to these. They come back one after the other, twice as
+fast as the processes take them. The longer all processes are busy, the longer the delay, so that workers with
+long runs do not move a large queue around and around.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.worker.run import by_consumer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from leasehold.worker.handler import Consumer
     from leasehold.worker.lease_renewer import LeaseRenewer
@@ -47,8 +47,8 @@ class Parking:
     """
 
     def __init__(self, processes: Processes, renewer: LeaseRenewer) -> None:
-        #: When the last run that was put aside can be leased again, by `time.monotonic()`.
-        self._aside_until = 0.0
+        #: When the last run of each queue that was put aside can be leased again, by `time.monotonic()`.
+        self._aside_until: dict[Consumer, float] = {}
         self.processes = processes
         self._renewer = renewer
         self._loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class Parking:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is put aside, or about to be."""
-        return not self._releasing and self._aside_until <= time.monotonic()
+        return not self._releasing and max(self._aside_until.values(), default=0.0) <= time.monotonic()
 
     async def released(self) -> None:
         """Wait until nothing is being released; what could not be waits for a process again."""
@@ -87,24 +87,27 @@ class Parking:
         while parked and now - parked[0].arrived >= OFFER_SECONDS:
             offered.append(parked.popleft())
         self._release(offered, [0.0] * len(offered))
-        keeps = min(MAX_KEPT, self.processes.keeps)
-        others = [parked.pop() for _ in range(len(parked) - keeps)]
-        others.reverse()
-        late = [run for run in others if now - run.arrived >= STALE_SECONDS]
-        parked.extend(others[len(late) :])  # they are in the order in which they arrived
-        self._release(late, self._delays(now, len(late)))
+        others = beyond_share(parked, min(MAX_KEPT, self.processes.keeps))
+        late = dict.fromkeys(run for run in others if now - run.arrived >= STALE_SECONDS)
+        if late:
+            kept = [run for run in parked if run not in late]
+            parked.clear()
+            parked.extend(kept)
+            self._release([*late], self._delays(now, [*late]))
         self._timer = None
         if parked:
             self._look_later()
 
-    def _delays(self, now: float, count: int) -> list[float]:
-        """Return for how long to put aside so many runs, which come back after those that already are."""
+    def _delays(self, now: float, runs: Sequence[ActiveRun]) -> list[float]:
+        """Return for how long to put aside runs, which come back after others of their queue."""
         busy = min(LONGEST_DELAY, max(SHORTEST_DELAY, now - self.processes.taken_at))
-        gap = min(LONGEST_GAP, self.processes.pause / 2)
+        gap = min(LONGEST_GAP, self.processes.pause / 2) * len(by_consumer(runs))
         delays = []
-        for _ in range(count):
-            self._aside_until = min(max(self._aside_until, now + busy) + gap, now + LONGEST_OF_ANY)
-            delays.append(self._aside_until - now)
+        for run in runs:
+            consumer = run.handler.consumer
+            last = max(self._aside_until.get(consumer, 0.0), now + busy)
+            until = self._aside_until[consumer] = min(last + gap, now + LONGEST_OF_ANY)
+            delays.append(until - now)
         return delays
 
     def _release(self, runs: Sequence[ActiveRun], delays: Sequence[float]) -> None:
@@ -132,3 +135,18 @@ class Parking:
             self._renewer.held.update(dict.fromkeys(runs))
             self._renewer.parked.extendleft(reversed(runs))
             self._look_later()
+
+
+def beyond_share(runs: Iterable[ActiveRun], keeps: int) -> list[ActiveRun]:
+    """Return the runs, in order, that are not among the first of their queue, which share what is kept.
+
+    What some queues do not need, the others share. One of each queue is kept in any case, so that none waits
+    behind all runs of another.
+    """
+    found: list[ActiveRun] = []
+    queues = sorted(by_consumer(runs).values(), key=len)
+    for at, some in enumerate(queues):
+        share = max(1, keeps // (len(queues) - at))
+        keeps -= min(share, len(some))
+        found += some[share:]
+    return sorted(found, key=lambda run: run.arrived)
