@@ -128,7 +128,8 @@ class Parking:
                 calls = [queue.release(lease, delay=delay) for run, delay in rows for lease in run.leases]
                 await asyncio.gather(*calls)
                 # The delays began when the server got them.
-                self._aside_until = max(self._aside_until, time.monotonic() + max(delays))
+                until = time.monotonic() + max(delays)
+                self._aside_until[consumer] = max(self._aside_until[consumer], until)
             else:
                 await queue.release_many([lease for run in runs for lease in run.leases])
         except LeaseholdError:  # the server is away: they wait again, and their leases are renewed
