@@ -14,7 +14,9 @@
 -- Reply: the time in ms, ms until the next item falls due, a lease expires (0: call again, -1: none will)
 --   or time permits more of a limit, the number of sessions (if it has leased less than was asked for; else 0; negative: no other session will ask at that
 --   time because of a limit), then id, data, token, attempt for each
---   item, in the order of `requests`. If one of them has a trace, a list with the trace of each, or nil, comes last.
+--   item, in the order of `requests`. If one of them carries more, a list with that of each, or nil, comes last:
+--   its trace, if it has one; of a stage of a flow run or an item of a group, a line feed and the reference; then of the latter three NUL
+--   and the group as JSON has it.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items asked for, 250 leased, 100 reclaimed, 1,000 ids checked, `max_bytes` of data a call.
 

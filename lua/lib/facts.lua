@@ -100,13 +100,15 @@ local function options_of(ids)
   return found
 end
 
--- Return the trace of each item, or false; nil if none has one. Of the stage of a flow run it is the trace, if it has one, a
--- line feed and the reference.
+-- Return what the holder of each item gets to know of its options, or false; nil if none has any: the trace, if it has one; of a
+-- stage of a flow run or of an item of a group, a line feed and the reference, then three NUL and the group as JSON has it.
 local function traces_of(ids)
   local traces, any = {}, nil
   for i, text in ipairs(option_texts(ids)) do
     local found = text and string.find(text, '"[tr]') and read_options(text) or {}
-    traces[i] = found.run and (found.trace or '') .. '\n' .. found.run or found.trace or false
+    local group = text and string.match(text, '"group":"(.-)"')
+    local rest = (found.run or '') .. (group and '\0\0\0' .. group or '')
+    traces[i] = rest ~= '' and (found.trace or '') .. '\n' .. rest or found.trace or false
     any = any or traces[i]
   end
   return any and traces or nil

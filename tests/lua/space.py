@@ -145,9 +145,13 @@ def listed(contents: Contents | Expiring) -> list[str]:
 def items_of(reply: list[Any]) -> list[Given]:
     """Return the items in a reply of `lease_many`, after its first three values."""
     return [
-        Given(_text(item_id), _text(data), token, attempt)
-        for item_id, data, token, attempt in batched(reply[3:], 4)
+        Given(_text(item_id), _text(data), token, attempt) for item_id, data, token, attempt in leased(reply)
     ]
+
+
+def leased(reply: list[Any]) -> list[list[Any]]:
+    """Return id, data, token and attempt of each item in a reply of `lease_many`, not what they carry."""
+    return batched([one for one in reply[3:] if not isinstance(one, list)], 4)
 
 
 def batched(values: list[Any], size: int) -> list[list[Any]]:

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 SCRIPTS = catalogue.load()
 FOLDER = Path(str(catalogue.folder()))
 
-#: The longest text that goes to the server when it does not know a script yet, and stays in its memory;
-#: as much again for each script that it calls.
-MAX_BYTES = 42 * 1024
-
 #: Commands whose cost has no bound, that read the whole database, or are of no use in a script.
 FORBIDDEN = {b"KEYS", b"FLUSHALL", b"FLUSHDB", b"HGETALL", b"SMEMBERS", b"HKEYS", b"HVALS", b"DEL", b"SORT"}
 
@@ -33,11 +29,6 @@ def test_there_is_one_script_for_each_file() -> None:
     assert files
     assert SCRIPTS.keys() == files
     assert all(name == script.name for name, script in SCRIPTS.items())
-
-
-def test_composed_scripts_are_small() -> None:
-    sizes = {name: len(script.body) / (1 + len(script.calls)) for name, script in SCRIPTS.items()}
-    assert {name: size for name, size in sizes.items() if size > MAX_BYTES} == {}
 
 
 def test_headers_begin_with_a_sentence_and_have_their_sections_in_order() -> None:

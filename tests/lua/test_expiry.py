@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lua.space import NOW, Space
+from tests.lua.space import NOW, Space, leased
 from tests.lua.test_item_options import row
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ async def add(space: Space, *item_ids: str, delay: int = 0, **options: Any) -> N
 async def lease(space: Space, now_ms: int) -> list[str]:
     """Lease all items that can be leased; return their ids."""
     reply = await space.run("lease_many", [(9, 60_000)], now_ms=now_ms)
-    return [one.decode() for one in reply[3::4]]
+    return [one.decode() for one, *_ in leased(reply)]
 
 
 @pytest.mark.parametrize("lanes", [{}, {"group": "g"}, {"level": 3}], ids=["plain", "group", "level"])

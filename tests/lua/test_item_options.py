@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, picture
+from leasehold import Lease
+from leasehold.queue.stage_ref import StageRef
+from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, leased, picture
 
 pytestmark = pytest.mark.core
 
@@ -217,3 +219,26 @@ async def test_a_dead_letter_keeps_the_trace_and_gives_it_back(space: Space) -> 
     assert await options(space) == {}
     await space.run("requeue_many", [("a",)])
     assert await options(space) == {"a": {"trace": TRACE}}
+
+
+async def test_the_holder_of_an_item_of_a_group_gets_to_know_which(space: Space) -> None:
+    reference = "home\0run\0"  # of the run itself
+    await space.run(
+        "add_items",
+        [
+            row("a", group="g"),
+            row("b", group='"', trace=TRACE),
+            row("c", group="g", run=reference),
+        ],
+    )
+    reply = await space.run("lease_many", [(3, 1000)])
+    carried = {one[0]: value for one, value in zip(leased(reply), reply[-1], strict=True)}
+    assert carried == {
+        b"a": b"\n\0\0\0g",
+        b"b": f"{TRACE}\n\0\0\0\\".encode(),
+        b"c": f"\n{reference}\0\0\0g".encode(),
+    }
+    items = [Lease(None, one, b"", 1, 1, 1, 0, 0, carried[one]) for one in sorted(carried)]  # type: ignore[arg-type]
+    assert [one._group for one in items] == [b"g", b"\\", b"g"]
+    assert [one.trace for one in items] == [None, TRACE, None]
+    assert [one.stage for one in items] == [None, None, StageRef("home", "run", "")]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.lua.space import Call, batched
+from tests.lua.space import Call, leased
 from tests.stateful.test_machine import QueueMachine
 
 if TYPE_CHECKING:
@@ -187,8 +187,8 @@ class Steps:
         return self.random.choice(IDS)
 
     async def dead_letter(self) -> None:
-        _, _, _, *leased = await self._call("lease_many", (2, 60_000))
-        rows = [(item_id, token, -1, "an error") for item_id, _, token, _ in batched(leased, 4)]
+        reply = await self._call("lease_many", (2, 60_000))
+        rows = [(item_id, token, -1, "an error") for item_id, _, token, _ in leased(reply)]
         if rows:
             await self._call("fail_many", *rows[:1])
 

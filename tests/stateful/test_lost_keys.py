@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasehold import AsyncWorkQueue
-from tests.lua.space import NOW, Expiring, Space, State, batched, items_of
+from tests.lua.space import NOW, Expiring, Space, State, items_of, leased
 from tests.stateful.corruption import violations
 from tests.stateful.recovery import View
 
@@ -81,7 +81,7 @@ async def furnish(space: Space) -> State:
 async def lease(space: Space) -> list[tuple[bytes, int, int]]:
     """Lease what can be leased; return rows that complete it."""
     reply = await space.run("lease_many", [(100, 60_000)], now_ms=Stage.now)
-    return [(item_id, token, 0) for item_id, _, token, _ in batched(reply[3:], 4)]
+    return [(item_id, token, 0) for item_id, _, token, _ in leased(reply)]
 
 
 async def drain(space: Space, queue: AsyncWorkQueue, lost: str) -> None:

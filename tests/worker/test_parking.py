@@ -132,12 +132,22 @@ async def test_a_run_does_not_wait_behind_all_those_of_another_queue(
     ("runs", "keeps", "beyond"),
     [("aaaa", 2, "aa"), ("aaaab", 3, "aa"), ("aaabbb", 4, "ab"), ("aab", 1, "a"), ("aab", 9, "")],
 )
-def test_queues_share_what_is_kept_of_the_runs_that_wait(runs: str, keeps: int, beyond: str) -> None:
+@pytest.mark.parametrize("of", ["queues", "groups"])
+def test_queues_and_groups_share_what_is_kept_of_the_runs_that_wait(
+    of: str, runs: str, keeps: int, beyond: str
+) -> None:
     waiting: list[Any] = [
-        SimpleNamespace(handler=SimpleNamespace(consumer=queue), arrived=at) for at, queue in enumerate(runs)
+        SimpleNamespace(
+            handler=SimpleNamespace(consumer=one if of == "queues" else "the queue"),
+            lease=SimpleNamespace(_group=one if of == "groups" else None),
+            arrived=at,
+        )
+        for at, one in enumerate(runs)
     ]
+    if of == "groups" and keeps == 1:
+        beyond = "ab"  # one of each queue is kept in any case, and not one of each group
     found = beyond_share(waiting, keeps)
-    assert "".join(str(one.handler.consumer) for one in found) == beyond
+    assert "".join(runs[int(one.arrived)] for one in found) == beyond
     assert found == [one for one in waiting if one in found]
 
 

@@ -147,8 +147,19 @@ class Lease(Item):
         try:
             return self._stage
         except AttributeError:
-            self._stage = StageRef.decode(self._carried.partition(b"\n")[2])
+            self._stage = StageRef.decode(self._rest[0])
             return self._stage
+
+    @property
+    def _group(self) -> bytes | None:
+        """What tells the group of the item from others; None: it is in none."""
+        return None if self._carried is None else self._rest[1]
+
+    @property
+    def _rest(self) -> tuple[bytes, bytes | None]:
+        rest = (self._carried or b"").partition(b"\n")[2]
+        stage, is_in_group, group = rest.rpartition(b"\0\0\0")
+        return (stage, group) if is_in_group else (rest, None)
 
     @property
     def inputs(self) -> Mapping[str, bytes]:

@@ -34,8 +34,8 @@ MAX_ITEMS = 250
 LINGER_SECONDS = 0.25
 
 #: The arguments of a `Lease`: id, data, token, attempt, lease time in ms, `time.monotonic()` before the
-#: request was sent, the server's time in ms, and what else it carries: `<trace>`, `<trace>\n<stage>`,
-#: `\n<stage>`, or None.
+#: request was sent, the server's time in ms, and what else it carries: `<trace>`, then `\n<stage>`, then
+#: `\0\0\0<group>` (`\n\0\0\0<group>` if it is for no stage). Each may be missing; without any it is None.
 LeasedItem = tuple[bytes, bytes, int, int, int, float, int, bytes | None]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from leasehold.errors import LeaseholdError
@@ -142,12 +143,23 @@ def beyond_share(runs: Iterable[ActiveRun], keeps: int) -> list[ActiveRun]:
     """Return the runs, in order, that are not among the first of their queue, which share what is kept.
 
     What some queues do not need, the others share. One of each queue is kept in any case, so that none waits
-    behind all runs of another.
+    behind all runs of another. The groups of a queue take turns, as they do when items are leased.
     """
     found: list[ActiveRun] = []
     queues = sorted(by_consumer(runs).values(), key=len)
     for at, some in enumerate(queues):
         share = max(1, keeps // (len(queues) - at))
         keeps -= min(share, len(some))
-        found += some[share:]
+        found += in_turn(some)[share:]
     return sorted(found, key=lambda run: run.arrived)
+
+
+def in_turn(runs: Iterable[ActiveRun]) -> list[ActiveRun]:
+    """Return the first run of each group, then the second of each, and so on; those of no group are one."""
+    turns: Counter[bytes | None] = Counter()
+    ranked = []
+    for run in runs:
+        group = run.lease._group  # noqa: SLF001 - users know it by name
+        ranked.append((turns[group], run))
+        turns[group] += 1
+    return [run for _, run in sorted(ranked, key=lambda one: one[0])]

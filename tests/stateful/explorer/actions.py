@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.lua.space import leased as rows_leased
 from tests.stateful.explorer.foreign import (
     NAMES,
     after_foreign,
@@ -259,7 +260,7 @@ def _ids_of_deep_clean(reply: Any) -> list[bytes]:
 
 def leased(board: Board, reply: Any) -> list[tuple[int, int]]:
     """Return the items and tokens of a reply of `lease_many`."""
-    return [(board.layout.number[reply[n].decode()], reply[n + 2]) for n in range(3, len(reply), 4)]
+    return [(board.layout.number[one.decode()], token) for one, _, token, _ in rows_leased(reply)]
 
 
 def _given(memory: Memory, item: int, token: Token) -> Memory:
