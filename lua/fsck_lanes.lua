@@ -81,7 +81,7 @@ end
 
 -- A lane is put later because its group may not be served; leasing does so again, if that holds.
 local function check_turns(key)
-  redis.call('ZCARD', deadlines)
+  local any_expired = redis.call('ZCOUNT', deadlines, '-inf', now) > 0
   local digits = string.sub(key, -2)
   local any_held = digits == '50' and redis.call('EXISTS', held_key) == 1
   local groups, turns = page_of('ZSCAN', key)
@@ -93,7 +93,7 @@ local function check_turns(key)
       redis.call('ZREM', key, group) -- no damage: leasing drops it, too
     elseif waits_too_long(tonumber(turns[i]), gate) then
       redis.call('ZADD', key, now, group)
-      if not (first_end and first_end <= now) then
+      if not any_expired then
         repaired('late_turn', group) -- else the slot is that of a lease that is to be reclaimed
       end
     end
