@@ -54,10 +54,10 @@ help: ## List the targets
 # ------------------------------------------------------------------------------------------------ for users
 
 demo: $(VENV)/ready ## Show a queue at work: FOLDER=... names the files that it works on
-	$(BIN)/leasehold demo $(FOLDER) $(ARGS)
+	$(BIN)/leasequeue demo $(FOLDER) $(ARGS)
 
 serve: $(VENV)/ready ## Start a server in the terminal, to try things on
-	$(BIN)/leasehold serve $(ARGS)
+	$(BIN)/leasequeue serve $(ARGS)
 
 bench: $(VENV)/ready machine-servers ## Measure, and write the figures that the docs quote
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -65,13 +65,13 @@ bench: $(VENV)/ready machine-servers ## Measure, and write the figures that the 
 bench-spark: $(VENV)/ready machine-servers machine-java ## Measure bulk adds, snapshots and streams with Spark
 	$(BIN)/python -m benchmarks spark $(ARGS)
 
-bench-rivals: $(VENV)/ready machine-servers machine-rivals $(RIVALS) build/rivals/bullmq/node_modules/.package-lock.json ## Measure Leasehold beside other queues
+bench-rivals: $(VENV)/ready machine-servers machine-rivals $(RIVALS) build/rivals/bullmq/node_modules/.package-lock.json ## Measure Leasequeue beside other queues
 	$(BIN)/python -m benchmarks rivals --rounds $(strip $(ROUNDS)) $(ARGS)
 
 # ---------------------------------------------------------------------------------------------------- tests
 
 test-one: $(FOR_ONE) ## Run T on SERVER: make test-one T=tests/queue/test_leasing.py::NAME SERVER=redis6
-	LEASEHOLD_TEST_SERVER=$(strip $(SERVER)) $(call ENGINE,$(SERVER)) $(BIN)/python -m pytest $(T) $(ARGS)
+	LEASEQUEUE_TEST_SERVER=$(strip $(SERVER)) $(call ENGINE,$(SERVER)) $(BIN)/python -m pytest $(T) $(ARGS)
 
 test-fast: $(VENV)/ready machine-servers ## Run the quick tests of each room in a minute; needs neither Java nor Node
 	$(PYTEST) -m "not slow and not long" $(foreach folder,$(NOT_FAST),--ignore tests/$(folder)) --exitfirst $(ARGS)
@@ -82,7 +82,7 @@ test: $(FOR_TESTS) ## Run all tests but the long ones, and repeat the core ones 
 	@for server in $(SERVERS); do \
 	    if [ $$server = redis6 ] && $(IS_NEWER); then echo "$(NO_REDIS6)"; continue; fi; \
 	    echo "The core tests, on $$server"; \
-	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and not slow and not long" $(ARGS); \
+	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and not slow and not long" $(ARGS); \
 	done
 
 test-pythons: ## Run all tests but the long ones on each of PYTHONS, install the README's lines, start many workers: hours
@@ -121,18 +121,18 @@ test-long: $(FOR_TESTS) machine-prometheus test-containers soak ## Run what a re
 	@for server in $(SERVERS); do \
 	    if [ $$server = redis6 ] && $(IS_NEWER); then echo "$(NO_REDIS6)"; continue; fi; \
 	    echo "The core tests that make test does not repeat, on $$server"; \
-	    LEASEHOLD_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and (slow or long)" $(ARGS); \
+	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and (slow or long)" $(ARGS); \
 	done
 
 test-containers: $(FOR_TESTS) ## Run all tests that need containers, and the core ones on a server in a container
-	LEASEHOLD_TEST_SERVER=container tests/with-containers.sh $(PYTEST) tests/containers $(CORE) -m "(core and server and not long) or containers" $(ARGS)
+	LEASEQUEUE_TEST_SERVER=container tests/with-containers.sh $(PYTEST) tests/containers $(CORE) -m "(core and server and not long) or containers" $(ARGS)
 
 test-kubernetes: $(VENV)/ready machine-kubernetes ## Run the Kubernetes tests on a real API server, built on first use in some minutes
 	tests/autoscale/build-kube-apiserver.sh build/kubernetes
 	$(BIN)/python -m pytest -m kubernetes tests/autoscale $(ARGS)
 
 soak: $(VENV)/ready machine-servers machine-compiler ## Inject faults for MINUTES into queues of KIND on SERVER, then check the history
-	LEASEHOLD_TEST_SERVER=$(strip $(SERVER)) $(BIN)/python -m tests.soak $(strip $(MINUTES)) $(strip $(KIND)) $(strip $(SEED))
+	LEASEQUEUE_TEST_SERVER=$(strip $(SERVER)) $(BIN)/python -m tests.soak $(strip $(MINUTES)) $(strip $(KIND)) $(strip $(SEED))
 
 # ---------------------------------------------------------------------------------------------------- house
 
@@ -142,7 +142,7 @@ lint: $(VENV)/ready machine-lint tests/house/node_modules/.package-lock.json ## 
 	$(BIN)/lint-imports
 	tests/house/node_modules/.bin/stylua --check lua
 	rm -rf $(COMPOSED)
-	$(BIN)/python -m leasehold.scripting --dump $(COMPOSED)
+	$(BIN)/python -m leasequeue.scripting --dump $(COMPOSED)
 	luacheck --quiet $(COMPOSED)
 	luac5.1 -p $(COMPOSED)/*.lua
 
@@ -187,13 +187,13 @@ $(VENV)/ready: pyproject.toml requirements.lock
 	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '/(tests/.*|site-packages/uuid)\.py$$' $(VENV)/lib
 	@touch $@
 
-# Each rival, and Leasehold, has its own environment: in one, they could not all have their newest releases.
+# Each rival, and Leasequeue, has its own environment: in one, they could not all have their newest releases.
 build/rivals/%/ready: benchmarks/rivals/requirements/%.txt | $(VENV)/ready
 	@echo "Installing what $< names into build/rivals/$*"
 	@rm -rf build/rivals/$*
 	@$(PYTHON) -m venv build/rivals/$*
 	@build/rivals/$*/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
-	@if [ $* = leasehold ]; then $(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .; fi
+	@if [ $* = leasequeue ]; then $(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .; fi
 	@touch $@
 
 build/rivals/bullmq/node_modules/.package-lock.json: benchmarks/rivals/package.json benchmarks/rivals/package-lock.json | machine-node

@@ -106,7 +106,10 @@ async def measure_spark(asked: argparse.Namespace) -> list[Report]:
     from benchmarks.scenarios import spark
     from benchmarks.scenarios.spark_growth import growth
 
-    with TemporaryDirectory(prefix="leasehold-bench-") as folder, spark.open_session(Path(folder)) as session:
+    with (
+        TemporaryDirectory(prefix="leasequeue-bench-") as folder,
+        spark.open_session(Path(folder)) as session,
+    ):
         async with open_bench(None, quick=asked.quick, cores=False) as bench:
             packages = {"redis-py": version("redis"), "hiredis": version("hiredis")}
             packages |= {"pyspark": f"{version('pyspark')}, {session.sparkContext.master}"}
@@ -145,7 +148,7 @@ SUITES = {
         },
     ),
     "rivals": Suite(
-        "Measure Leasehold beside other queues.",
+        "Measure Leasequeue beside other queues.",
         NAMES,
         measure_rivals,
         {

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue
-from leasehold.embedded import EmbeddedServer
+from leasequeue import AsyncWorkQueue
+from leasequeue.embedded import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator

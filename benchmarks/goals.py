@@ -43,7 +43,7 @@ class Goal:
 
 
 def highest(
-    scenario: str, what: str, who: str | None = "leasehold", cost: str = "", **setting: int | str
+    scenario: str, what: str, who: str | None = "leasequeue", cost: str = "", **setting: int | str
 ) -> Measure:
     """Take the highest value, or figure of `Row.more`, of such rows; `who=None` takes all targets."""
 
@@ -99,7 +99,7 @@ def at_least(limit: float, sentence: str, measure: Measure, *, margin: float = 1
 
 
 def beside(who: str, scenario: str, what: str) -> Measure:
-    """Divide the figure of Leasehold by that of another target."""
+    """Divide the figure of Leasequeue by that of another target."""
     return ratio(highest(scenario, what), highest(scenario, what, who))
 
 
@@ -206,7 +206,7 @@ def _cost(side: str, what: str, queues: int, concurrency: int) -> Measure:
     )
 
 
-def _durable(what: str, who: str = "leasehold") -> Measure:
+def _durable(what: str, who: str = "leasequeue") -> Measure:
     """Divide the rate with a log that reaches the disk before each reply by the rate without a log."""
     return ratio(
         highest("durable", what, who, appendfsync="always"), highest("durable", what, who, appendfsync="off")
@@ -301,7 +301,7 @@ _TASKS = (
 
 
 def _best(figure: str, **setting: Any) -> Measure:
-    """Divide the figure of Leasehold by that of the best other library on Redis."""
+    """Divide the figure of Leasequeue by that of the best other library on Redis."""
     return ratio(highest("drain", figure), highest("drain", figure, None, ours="no", on="Redis", **setting))
 
 
@@ -310,7 +310,7 @@ _RIVALS = (
     at_least(
         0.75,
         "no-op jobs: tasks at least 0.75 of plain items",
-        beside("leasehold, plain items", "drain", "drain_per_s"),
+        beside("leasequeue, plain items", "drain", "drain_per_s"),
     ),
     at_least(3, "no-op jobs: at least 3 times BullMQ on Node", beside("bullmq", "drain", "drain_per_s")),
     at_least(
@@ -415,7 +415,7 @@ def _of_loads(pick: Callable[[list[float]], float], cost: str = "") -> Measure:
 
     def measure(rows: Sequence[Row]) -> float | None:
         its = [row for row in rows if row.scenario == "autoscale" and row.unit.startswith("%")]
-        ours = [row.more[cost] if cost else row.value for row in its if row.who == "leasehold"]
+        ours = [row.more[cost] if cost else row.value for row in its if row.who == "leasequeue"]
         return pick(ours) if ours else None
 
     return measure

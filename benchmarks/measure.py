@@ -136,7 +136,7 @@ class Row:
 
     scenario: str = ""
     what: str
-    who: str = "leasehold"  #: or a reference, "bare" or "ceiling", or another library
+    who: str = "leasequeue"  #: or a reference, "bare" or "ceiling", or another library
     setting: Setting = field(default_factory=dict)  #: the number of coroutines, the payload and so on
     unit: str  #: of `value`, `low` and `high`
     value: float  #: the median of the rounds

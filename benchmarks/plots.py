@@ -98,13 +98,13 @@ def beside_references(by: str, cost: str, **axes: object) -> Draw:
     """Draw the queue by one value of its setting, and the references as dashed lines."""
 
     def draw(plot: Any, rows: Rows) -> None:
-        ours = [row for row in rows if row.who == "leasehold"]
+        ours = [row for row in rows if row.who == "leasequeue"]
         if by == "coroutines":
-            line(plot, ours, by, "leasehold", cost=cost)
+            line(plot, ours, by, "leasequeue", cost=cost)
         else:
             for label, coroutines, style in (("alone", 1, "o-"), ("500 at once", 500, "s-")):
                 its = [row for row in ours if row.setting["coroutines"] == coroutines]
-                line(plot, its, by, f"leasehold, {label}", style, cost)
+                line(plot, its, by, f"leasequeue, {label}", style, cost)
         for who, (label, colour) in REFERENCES.items():
             its = [row for row in rows if row.who == who]
             if by == "coroutines":
@@ -123,7 +123,7 @@ def bars(plot: Any, rows: Rows) -> None:
     names = [row.who.replace(", ", "\n") if by_who else row.what for row in rows]
     names = [SPARK_LABELS.get((row.who, row.what), name) for row, name in zip(rows, names, strict=True)]
     references = ("whole cycle", "lease, complete")
-    gray = [row.what in references or (by_who and not row.who.startswith("leasehold")) for row in rows]
+    gray = [row.what in references or (by_who and not row.who.startswith("leasequeue")) for row in rows]
     colours = ["tab:gray" if one else "tab:blue" for one in gray]
     its = plot.barh([name.removeprefix("server: ") for name in names], values, color=colours)
     plot.bar_label(its, fmt="{:,.3g}" if max(values) < 100 else "{:,.0f}", fontsize=7, padding=2)
@@ -205,7 +205,7 @@ def over_time(plot: Any, rows: Rows) -> None:
 
 
 SPARK_LABELS = {
-    ("leasehold", "add"): 'format("leasehold")',
+    ("leasequeue", "add"): 'format("leasequeue")',
     ("ceiling", "add"): "a plain process,\n1,000 a call",
     ("ceiling", "add (add_items)"): "the same,\nadd_items",
     ("bare", "add"): "foreachPartition,\na redis-py pipeline",
@@ -242,14 +242,14 @@ def _target(row: Row) -> str:
 
 
 def _idle(row: Row) -> str:
-    return f"{row.who}, {row.setting['queues']} queues" if row.who == "leasehold" else "bare path"
+    return f"{row.who}, {row.setting['queues']} queues" if row.who == "leasequeue" else "bare path"
 
 
 _cpu = lines(
     "queues", _what, "client_cpu_us_per_item", "server_cpu_us_per_item", ylabel="µs per job", yscale="log"
 )
 _durable = grouped_bars(
-    lambda row: row.what if row.who == "leasehold" else f"{row.what}, {row.who}",
+    lambda row: row.what if row.who == "leasequeue" else f"{row.what}, {row.who}",
     lambda row: f"appendfsync {row.setting['appendfsync']}",
     lambda row: row.value,
     yscale="log",
@@ -279,7 +279,7 @@ _kept = dots("", 99, xlabel="% of the items", xlim=(0, 102))
 _spent = dots(
     "x_fewest", 1.2, xlabel="worker-seconds, as a multiple of the fewest", xscale="log", xlim=(0.6, 15)
 )
-_flight = {"what": "complete", "who": "leasehold"}
+_flight = {"what": "complete", "who": "leasequeue"}
 PANELS = {
     "queue": [
         *(Panel("throughput", what, _speeds, "throughput", what=what, payload=100) for what in PHASES),
@@ -352,7 +352,7 @@ PANELS = {
             "As the table grows",
             lines("rows", _what, "us_per_item", "script_us_per_item", ylabel="µs per row", yscale="log"),
             "growth",
-            who="leasehold",
+            who="leasequeue",
         ),
         Panel(
             "spark",

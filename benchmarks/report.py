@@ -142,7 +142,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 def _ratio(rows: Sequence[Row], row: Row, who: str) -> float | None:
     """Divide a row's value by that of a reference at the same setting; None if there is none."""
-    if row.who != "leasehold":
+    if row.who != "leasequeue":
         return None
     setting: dict[str, Any] = {**row.setting}
     for name in ("coroutines", "samples"):

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarks.measure import Row, Sample, Setting, metered, speed_row, take_turns
-from leasehold import AsyncWorkQueue, Item, Lease
-from leasehold.keys import QueueKeys
-from leasehold.scripting.runner import BoundScript, CommonArguments
+from leasequeue import AsyncWorkQueue, Item, Lease
+from leasequeue.keys import QueueKeys
+from leasequeue.scripting.runner import BoundScript, CommonArguments
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -35,7 +35,7 @@ Call = tuple[bytes, int, tuple[bytes, ...]]
 class Ours:
     """The queue as users call it, by some coroutines at once; one coroutine is a plain loop."""
 
-    who = "leasehold"
+    who = "leasequeue"
 
     def __init__(self, queue: AsyncWorkQueue, coroutines: int) -> None:
         self._queue = queue

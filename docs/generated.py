@@ -6,7 +6,7 @@ others; `<!-- fields -->`, `<!-- events -->` and `<!-- others -->` for the table
 of the events of items, and of the others; `<!-- problems -->` for the table of what a check can find;
 `<!-- loads held_out -->` for the table of a set of loads on which the autoscaler is simulated, whose plot is
 put beside.
-In a row of a table that begins with a key (`P:queue`) or a constant (`leasehold.queue.cleaning.STEP`), the
+In a row of a table that begins with a key (`P:queue`) or a constant (`leasequeue.queue.cleaning.STEP`), the
 empty cells after it are filled in.
 """
 
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from mkdocs.structure.files import File
 
-from leasehold.keys import KEYS, MADE_KEYS
-from leasehold.queue.findings import Problem
-from leasehold.scripting import catalogue, linker
-from leasehold.scripting.access import CONNECTIONS, Role
-from leasehold.states import DETAILS, FIELDS, ITEM_EVENTS, EventKind
+from leasequeue.keys import KEYS, MADE_KEYS
+from leasequeue.queue.findings import Problem
+from leasequeue.scripting import catalogue, linker
+from leasequeue.scripting.access import CONNECTIONS, Role
+from leasequeue.states import DETAILS, FIELDS, ITEM_EVENTS, EventKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -134,10 +134,10 @@ def loads(which: str) -> str:
     lines = []
     for load in dict.fromkeys(what for what, _ in found):
         cells = [load]
-        for who in ("leasehold", "redis-work-queue", "KEDA, by length"):
+        for who in ("leasequeue", "redis-work-queue", "KEDA, by length"):
             row = found[load, who]
             cells += [f"{row['value']:.1f} %", f"{row['more']['x_fewest']:.2f}"]
-            if who == "leasehold":
+            if who == "leasequeue":
                 cells += [f"{row['more']['requests_per_hour']:.0f}", f"{row['more']['longest_s']:,.0f} s"]
         lines.append(cells)
     titles = ["load", "kept", "x fewest", "requests/h", "longest wait"]

@@ -16,10 +16,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from xdist.scheduler import LoadScopeScheduling
 
-from leasehold.embedded import EmbeddedServer
-from leasehold.embedded import server as embedded_server
-from leasehold.scripting import settings as connection_settings
-from leasehold.testing import Proxy
+from leasequeue.embedded import EmbeddedServer
+from leasequeue.embedded import server as embedded_server
+from leasequeue.scripting import settings as connection_settings
+from leasequeue.testing import Proxy
 from tests import servers
 from tests.eventually import LIMIT_SECONDS
 
@@ -90,7 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.server)
         if "spark" in fixtures or item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.spark)
-        if "bench" in fixtures:  # it starts `leasehold worker` as a process
+        if "bench" in fixtures:  # it starts `leasequeue worker` as a process
             item.add_marker(pytest.mark.slow)
     if row := config.getoption("--seed"):
         others = [item for item in items if row not in rows_of(item)]

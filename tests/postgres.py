@@ -34,7 +34,7 @@ def postgres() -> Iterator[str]:
     if initdb is None or pg_ctl is None:
         raise FileNotFoundError("PostgreSQL is missing: tests/setup-machine.sh postgres")
     # Not in pytest's folder, which only its owner can enter; and short, as the name of a socket must be.
-    with tempfile.TemporaryDirectory(prefix="leasehold-postgres-") as folder:
+    with tempfile.TemporaryDirectory(prefix="leasequeue-postgres-") as folder:
         if USER is not None:
             os.chown(folder, pwd.getpwnam(USER).pw_uid, -1)
         data = f"{folder}/data"

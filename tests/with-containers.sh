@@ -5,12 +5,12 @@
 #
 # If docker answers, it is used. Otherwise podman serves on a private socket while the command runs, with its images
 # in a private folder; the image is made of this machine's redis-server, so that no registry is needed. The name of
-# the image is in LEASEHOLD_TEST_IMAGE.
+# the image is in LEASEQUEUE_TEST_IMAGE.
 set -euo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")
 
 if docker info >/dev/null 2>&1; then
-    LEASEHOLD_TEST_IMAGE=${LEASEHOLD_TEST_IMAGE:-redis:7} exec "$@"
+    LEASEQUEUE_TEST_IMAGE=${LEASEQUEUE_TEST_IMAGE:-redis:7} exec "$@"
 fi
 
 "$here/setup-machine.sh" containers servers
@@ -53,8 +53,8 @@ COPY rootfs/ /
 EXPOSE 6379
 ENTRYPOINT ["/usr/bin/redis-server", "--bind", "0.0.0.0", "--protected-mode", "no", "--save", ""]
 DOCKERFILE
-export LEASEHOLD_TEST_IMAGE=localhost/leasehold-redis:7
-podman build --quiet --isolation chroot --tag "$LEASEHOLD_TEST_IMAGE" "$work/image" >/dev/null
+export LEASEQUEUE_TEST_IMAGE=localhost/leasequeue-redis:7
+podman build --quiet --isolation chroot --tag "$LEASEQUEUE_TEST_IMAGE" "$work/image" >/dev/null
 
 podman --log-level error system service --time=0 "unix://$work/podman.sock" &
 service=$!

@@ -39,7 +39,7 @@ class Server(Protocol):
 
 
 class RedisServer:
-    """A server of the kind that Leasehold uses.
+    """A server of the kind that Leasequeue uses.
 
     Args:
         url: Its address.
@@ -90,7 +90,7 @@ class OtherServer:
         program = shutil.which(command[0], path=PATH)
         if program is None:
             raise FileNotFoundError(f"{command[0]} is not installed: make bench-rivals")
-        with TemporaryDirectory(prefix="leasehold-bench-") as folder:
+        with TemporaryDirectory(prefix="leasequeue-bench-") as folder:
             port = _free_port()
             words = [word.format(port=port, folder=folder) for word in command[1:]]
             with pinned(SERVER_CORE):

@@ -198,7 +198,7 @@ COSTS = ("drain_us", "worker_cpu_us", "server_cpu_us")
 #: A target that uses at least this share of its core is bound by it.
 BUSY = 0.85
 NOTE = (
-    "`make bench-rivals`; in brackets: how many times as good Leasehold is. Each goal is for Leasehold on "
+    "`make bench-rivals`; in brackets: how many times as good Leasequeue is. Each goal is for Leasequeue on "
     "uvloop, which the other libraries on asyncio use as well."
 )
 
@@ -301,11 +301,11 @@ def report(facts: dict[str, object], results: Sequence[Result]) -> Report:
     ]
     rows = [row for one in results for row in one.rows()]
     facts = facts | {one.library.label: one.library.versions() for one in results}
-    return Report("rivals", "Leasehold and others, measured", facts, rows, sections, {"targets": targets})
+    return Report("rivals", "Leasequeue and others, measured", facts, rows, sections, {"targets": targets})
 
 
 def _medians(results: Sequence[Result]) -> Table:
-    """Return the figures, each with how many times as good Leasehold is."""
+    """Return the figures, each with how many times as good Leasequeue is."""
     names = [name for name in FIGURES if any(one.figure(name) is not None for one in results)]
     ours = next((one for one in results if one.library.ours), None)
     lines = [["", *(FIGURES[name][1] for name in names)]]

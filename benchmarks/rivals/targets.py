@@ -51,8 +51,8 @@ class Library:
 
     @property
     def ours(self) -> bool:
-        """Whether it is Leasehold."""
-        return self.name == "leasehold"
+        """Whether it is Leasequeue."""
+        return self.name == "leasequeue"
 
     @property
     def on_node(self) -> bool:
@@ -94,9 +94,11 @@ class Library:
 
 _OURS = ("LLEN jobs:queue", "ZCARD jobs:deadlines")
 LIBRARIES = (
-    Library("leasehold", _OURS, results=True),
-    Library("leasehold", _OURS, results=True, plain=True),
-    Library("leasehold", _OURS, results=True, title="leasehold, plain items", program_name="leasehold-items"),
+    Library("leasequeue", _OURS, results=True),
+    Library("leasequeue", _OURS, results=True, plain=True),
+    Library(
+        "leasequeue", _OURS, results=True, title="leasequeue, plain items", program_name="leasequeue-items"
+    ),
     Library("bullmq", ("LLEN bull:jobs:wait", "LLEN bull:jobs:active"), results=True),
     Library("taskiq-redis", ("XINFO GROUPS jobs",), results=True),
     Library("saq", ("ZCARD saq:jobs:incomplete",)),
@@ -111,7 +113,7 @@ LIBRARIES = (
 )
 #: Those with chains and joins, which `make bench` measures beside ours if they are installed.
 FLOWS = (
-    Library("leasehold", _OURS, program_name="leasehold_flows"),
+    Library("leasequeue", _OURS, program_name="leasequeue_flows"),
     Library("celery", ("LLEN jobs", "HLEN unacked"), program_name="celery_flows", share=0.2),
     Library("bullmq", ("LLEN bull:jobs:wait", "LLEN bull:jobs:active"), program_name="bullmq_flows"),
 )

@@ -26,8 +26,8 @@ from benchmarks.measure import (
 )
 from benchmarks.scenarios.many import Drained, open_queues, produce, running
 from benchmarks.targets import Ours, Trial
-from leasehold import AsyncWorkQueue, Item, Worker, call_sync
-from leasehold.scripting.catalogue import load
+from leasequeue import AsyncWorkQueue, Item, Worker, call_sync
+from leasequeue.scripting.catalogue import load
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -39,7 +39,7 @@ COROUTINES = 1_000
 #: Items per call of `add_items`.
 CHUNK = 1_000
 #: Marks the end of the commands that MONITOR reports.
-END = "leasehold benchmark end"
+END = "leasequeue benchmark end"
 
 
 async def single(bench: Bench) -> list[Row]:
@@ -137,7 +137,7 @@ async def durable(bench: Bench) -> list[Row]:
         speed_row(
             what.removesuffix(", bare"),
             its,
-            who="bare" if what.endswith(", bare") else "leasehold",
+            who="bare" if what.endswith(", bare") else "leasequeue",
             setting={"appendfsync": mode},
         )
         for (what, mode), its in samples.items()

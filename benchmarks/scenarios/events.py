@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from benchmarks.bench import STEP_TIMEOUT, Child
 from benchmarks.measure import STEP_COSTS, Row, Sample, Setting, metered, number_row, speed_row, take_turns
 from benchmarks.targets import Ours
-from leasehold import AsyncWorkQueue, Item
+from leasequeue import AsyncWorkQueue, Item
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

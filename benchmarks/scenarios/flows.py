@@ -26,16 +26,16 @@ from benchmarks.rivals.suite import checked
 from benchmarks.rivals.targets import FLOWS, Library
 from benchmarks.scenarios.many import DRAIN_TIMEOUT, running
 from benchmarks.scenarios.tasks import KEEP_SECONDS, Tasks
-from leasehold import FanOut, TaskQueue, Worker, fan_out
-from leasehold.keys import QueueKeys
+from leasequeue import FanOut, TaskQueue, Worker, fan_out
+from leasequeue.keys import QueueKeys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.bench import Bench, Program
     from benchmarks.rivals.servers import Server
-    from leasehold.queue.queue import AsyncWorkQueue
-    from leasehold.tasks import AsyncTask
+    from leasequeue.queue.queue import AsyncWorkQueue
+    from leasequeue.tasks import AsyncTask
 
 #: The stages of a chain, and the children of a run where those of libraries are compared.
 STAGES, CHILDREN = 10, (10, 1_000)
@@ -70,7 +70,7 @@ class _Found:
 
 
 async def _beside(bench: Bench) -> list[Row]:
-    """Let Leasehold, Celery and BullMQ take turns with the same runs, each in one worker process."""
+    """Let Leasequeue, Celery and BullMQ take turns with the same runs, each in one worker process."""
     installed = [replace(one, here=one.ours and not one.installed) for one in FLOWS]
     installed = [one for one in installed if one.ours or one.installed]
     for one in FLOWS:

@@ -45,8 +45,8 @@ WHAT = "SIGKILL to running again"
 async def kills(bench: Bench) -> list[Row]:
     """Measure from SIGKILL of the worker process that runs a job until another runs the job.
 
-    Settings that decide about recovery are the defaults of each library. Leasehold is measured twice: with
-    single worker processes, where others notice the death, and with `leasehold worker --processes`, where
+    Settings that decide about recovery are the defaults of each library. Leasequeue is measured twice: with
+    single worker processes, where others notice the death, and with `leasequeue worker --processes`, where
     the supervisor does. Others are measured if `make bench-rivals` has installed them.
     """
     ours = replace(next(one for one in LIBRARIES if one.ours), here=True)
@@ -161,8 +161,8 @@ async def _registered(url: str, count: int) -> None:
 async def _supervised(library: Library, count: int, ready: float) -> list[float | None]:
     """Kill so many processes of a supervisor, one after the other, each of them while it runs a job."""
     late: list[float | None] = []
-    command = [sys.executable, "-m", "leasehold.cli", "worker"]
-    target = "benchmarks.rivals.programs.leasehold_supervised:worker"
+    command = [sys.executable, "-m", "leasequeue.cli", "worker"]
+    target = "benchmarks.rivals.programs.leasequeue_supervised:worker"
     options = ["--processes", f"{SUPERVISED}", "--grace", "0", "--log-level", "error"]
     async with library.server() as server, _following() as (stack, starts):
         producer = await stack.enter_async_context(library.program("produce", {"url": server.url}))

@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.measure import COSTS, Row, Sample, metered, speed_row, take_turns, time_row
-from leasehold import Item
+from leasequeue import Item
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 PAYLOAD = 100
 #: How many items one call adds, leases and completes.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from benchmarks import bare
 from benchmarks.bench import SERVER_CORE, STEP_TIMEOUT, Child, pin
 from benchmarks.measure import COSTS, Row, Sample, Setting, metered, speed_row, take_turns, time_row
-from leasehold import AsyncWorkQueue, Item, Worker
-from leasehold.keys import QueueKeys
+from leasequeue import AsyncWorkQueue, Item, Worker
+from leasequeue.keys import QueueKeys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -147,7 +147,7 @@ async def idle_worker(bench: Bench) -> list[Row]:
     await take_turns(bench.scaled(3, 1), [partial(_idle_bare, bench, count, found[0]), *turns])
     rows = []
     for queues, its in found.items():
-        who, setting = "leasehold" if queues else "bare", Setting(queues=queues or 1)
+        who, setting = "leasequeue" if queues else "bare", Setting(queues=queues or 1)
         rows.append(time_row("add to handler", its.seconds, who=who, setting=setting))
         rows.append(speed_row("idle job", its.samples, costs=IDLE_COSTS, who=who, setting=setting))
     return rows

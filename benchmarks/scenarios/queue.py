@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from benchmarks.measure import Row, Sample, Setting, metered, number_row, speed_row, take_turns
 from benchmarks.targets import CEILING_ITEMS, LEASE_SECONDS, Ours, Raw, Trial, measured
-from leasehold import Item
+from leasequeue import Item
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from benchmarks.bench import Bench
-    from leasehold import AsyncWorkQueue, Lease
+    from leasequeue import AsyncWorkQueue, Lease
 
 PAYLOADS = (0, 100, 10_000)
 PAYLOAD = 100
@@ -146,8 +146,8 @@ class Flight:
         self._leases: list[Lease] = []
         self._random = random.Random(size)
         self.samples: dict[tuple[str, str], list[Sample]] = {
-            ("complete", "leasehold"): [],
-            ("complete_many", "leasehold"): [],
+            ("complete", "leasequeue"): [],
+            ("complete_many", "leasequeue"): [],
             ("complete", "bare"): [],
             ("complete", "ceiling"): [],
         }
@@ -193,10 +193,10 @@ class Flight:
         return taken
 
     async def _complete(self, bench: Bench, what: str, who: str, leases: list[Lease]) -> Sample:
-        if who != "leasehold":
+        if who != "leasequeue":
             self._raw[who].prepare_leases(leases)
         async with metered(bench.redis, len(leases)) as sample:
-            if who != "leasehold":
+            if who != "leasequeue":
                 await self._raw[who].complete()
             elif what == "complete":
                 for lease in leases:
@@ -222,10 +222,10 @@ async def memory(bench: Bench) -> list[Row]:
         raw, queue = await Raw.open(bench, CEILING_ITEMS, name=name), await bench.queue(name)
         await raw.prepare(items, payload)
         await raw.add()
-        bytes_used["waiting item", "leasehold"] = await _used(bench) - empty
+        bytes_used["waiting item", "leasequeue"] = await _used(bench) - empty
         for _ in range(0, items, CEILING_ITEMS):
             await queue.lease_many(CEILING_ITEMS, LEASE_SECONDS)
-        bytes_used["leased item", "leasehold"] = await _used(bench) - empty
+        bytes_used["leased item", "leasequeue"] = await _used(bench) - empty
         await bench.reset()
         bytes_used["SET and LPUSH", "bare"] = await _plain(bench, items, payload)
         await bench.reset()

@@ -18,7 +18,7 @@ import uvicorn
 
 from benchmarks.bench import CLIENT_CORE, SERVER_CORE, STEP_TIMEOUT, Child, pin
 from benchmarks.measure import Row, Setting, number_row, percentile, take_turns
-from leasehold import Worker
+from leasequeue import Worker
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from redis import Redis
 
 from benchmarks.measure import Row, Sample, Setting, metered, number_row, speed_row, take_turns
-from leasehold.keys import QueueKeys
-from leasehold.scripting.runner import BoundScript
-from leasehold.spark import register
+from leasequeue.keys import QueueKeys
+from leasequeue.scripting.runner import BoundScript
+from leasequeue.spark import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ COSTS = ("us_per_item", "script_us_per_item")
 def open_session(folder: Path) -> Iterator[SparkSession]:
     """Run a session that writes its files into a folder."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(f"local[{CORES}]").appName("leasehold benchmarks")
+    builder = SparkSession.builder.master(f"local[{CORES}]").appName("leasequeue benchmarks")
     settings: dict[str, Any] = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -92,7 +92,7 @@ async def bulk_add(bench: Bench, spark: SparkSession) -> list[Row]:
 
     with table(spark, count) as df:
         targets: dict[tuple[str, str], Callable[[str], None]] = {
-            ("leasehold", "add"): partial(add_with_format, df, bench.server_url),
+            ("leasequeue", "add"): partial(add_with_format, df, bench.server_url),
             ("ceiling", "add"): Plain(bench.server_url, count, "add_once").add,
             ("ceiling", "add (add_items)"): Plain(bench.server_url, count, "add_items").add,
             ("bare", "add"): partial(add_with_pipeline, df, bench.server_url),
@@ -113,7 +113,7 @@ async def bulk_add(bench: Bench, spark: SparkSession) -> list[Row]:
 
 def add_with_format(df: DataFrame, url: str, name: str) -> None:
     """Add rows with the format."""
-    df.write.format("leasehold").options(url=url, queue=name).mode("append").save()
+    df.write.format("leasequeue").options(url=url, queue=name).mode("append").save()
 
 
 def add_with_pipeline(df: DataFrame, url: str, name: str) -> None:
@@ -186,7 +186,7 @@ async def snapshot(bench: Bench, spark: SparkSession) -> list[Row]:
 
 
 def _load(spark: SparkSession, url: str, name: str, schema: str = "") -> DataFrame:
-    reader = spark.read.format("leasehold").options(url=url, queue=name, partitions=CORES)
+    reader = spark.read.format("leasequeue").options(url=url, queue=name, partitions=CORES)
     return (reader.schema(schema) if schema else reader).load()
 
 
@@ -233,9 +233,9 @@ async def _micro_batches(bench: Bench, spark: SparkSession, batch: int, count: i
     """Drain so many full batches; return the ms of each one's steps."""
     name = bench.name()
     Plain(bench.server_url, batch * (count + 1), "add_items").add(name)
-    with TemporaryDirectory(prefix="leasehold-bench-") as folder:
+    with TemporaryDirectory(prefix="leasequeue-bench-") as folder:
         rows = (
-            spark.readStream.format("leasehold")
+            spark.readStream.format("leasequeue")
             .options(url=bench.server_url, queue=name, maxItemsPerTrigger=batch, partitions=CORES)
             .load()
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.footprint import footprint
 from benchmarks.measure import Row, Sample, Setting, metered, speed_row
 from benchmarks.scenarios.spark import CORES, add_with_format, add_with_pipeline, read_all, table
-from leasehold.spark import process
+from leasequeue.spark import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -41,14 +41,14 @@ async def growth(bench: Bench, spark: SparkSession) -> list[Row]:
     rows: list[Row] = []
     for count in bench.scaled((most // 100, most // 10, most), (300, 3_000)):
         found: Samples = defaultdict(list)
-        with table(spark, count, PAYLOAD) as df, TemporaryDirectory(prefix="leasehold-bench-") as folder:
+        with table(spark, count, PAYLOAD) as df, TemporaryDirectory(prefix="leasequeue-bench-") as folder:
             steps = Steps(bench, spark, df, count, Path(folder))
             for _ in range(bench.scaled(4 if count < most else 2, 1)):
                 await steps.measure(found)
         for (who, what), its in found.items():
             setting: Setting = {"rows": count, "payload": PAYLOAD}
             samples = [sample for sample, _ in its[1:] or its]  # the first round warms up
-            costs = COSTS if who == "leasehold" else COSTS[:1]
+            costs = COSTS if who == "leasequeue" else COSTS[:1]
             row = speed_row(what, samples, who=who, setting=setting, unit="rows/s", costs=costs)
             kinds = sorted({kind for _, peaks in its for kind in peaks})
             memory = {f"{kind}_mb": max(peaks.get(kind, 0.0) for _, peaks in its) for kind in kinds}
@@ -77,12 +77,12 @@ class Steps:
         await bench.reset()
         for drained in ("drain", "process"):
             name = bench.name()
-            await take("leasehold", "add", partial(add_with_format, self._df, url, name))
+            await take("leasequeue", "add", partial(add_with_format, self._df, url, name))
             await self._expect(name, self._count)
             if drained == "drain":
-                await take("leasehold", "snapshot", partial(read_all, self._spark, url, name))
+                await take("leasequeue", "snapshot", partial(read_all, self._spark, url, name))
             step = self._drain if drained == "drain" else self._process
-            await take("leasehold", drained, partial(step, name))
+            await take("leasequeue", drained, partial(step, name))
             await self._expect(name, 0)
             await bench.reset()
         await take("bare", "drain", self._drain_files)
@@ -98,7 +98,7 @@ class Steps:
         assert await self._bench.redis.zcard(f"{name}:deadlines") == 0
 
     def _drain(self, name: str) -> None:
-        reader = self._spark.readStream.format("leasehold")
+        reader = self._spark.readStream.format("leasequeue")
         options: dict[str, Any] = {"url": self._bench.server_url, "queue": name, "partitions": CORES}
         self._discard(reader.options(**options, maxItemsPerTrigger=BATCH).load())
 

@@ -20,14 +20,14 @@ from benchmarks.measure import (
     time_row,
 )
 from benchmarks.scenarios.many import PAYLOAD, Drained
-from leasehold import AsyncWorkQueue, Item, TaskQueue, Worker
+from leasequeue import AsyncWorkQueue, Item, TaskQueue, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.connection import Connection
 
     from benchmarks.bench import Bench
-    from leasehold import Lease
+    from leasequeue import Lease
 
 CONCURRENCY = 100
 LEASE_SECONDS = 3600

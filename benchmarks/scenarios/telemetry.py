@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 from benchmarks.measure import COSTS, Row, Setting, number_row, speed_row, take_turns
 from benchmarks.scenarios.tasks import CONCURRENCY, NO_OP, Tasks
-from leasehold import telemetry as switch
+from leasequeue import telemetry as switch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

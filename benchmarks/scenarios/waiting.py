@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from benchmarks.bench import STEP_TIMEOUT, Child
 from benchmarks.measure import Row, Sample, Setting, metered, number_row, time_row
 from benchmarks.targets import Raw
-from leasehold import AsyncWorkQueue, Item
-from leasehold.scripting.catalogue import load
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.scripting.catalogue import load
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -63,7 +63,7 @@ async def _work_once(queue: AsyncWorkQueue, clock: Callable[[], float]) -> tuple
 
 
 #: Marks the end of the commands that MONITOR reports.
-END = "leasehold benchmark end"
+END = "leasequeue benchmark end"
 
 
 async def idle(bench: Bench) -> list[Row]:

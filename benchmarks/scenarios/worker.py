@@ -18,7 +18,7 @@ from benchmarks.bench import STEP_TIMEOUT, Child, start_server
 from benchmarks.measure import COSTS, SCRIPT_COMMANDS, Row, Sample, Setting, number_row, time_row
 from benchmarks.scenarios.waiting import commands_per_second, idle_sample
 from benchmarks.targets import Ours, Trial, measured
-from leasehold import AsyncWorkQueue, Item, Worker
+from leasequeue import AsyncWorkQueue, Item, Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -54,9 +54,9 @@ async def worker(bench: Bench) -> list[Row]:
     ours: Setting = {"payload": PAYLOAD, "concurrency": CONCURRENCY}
     calls: Setting = {"payload": PAYLOAD, "coroutines": COROUTINES}
     trials = [
-        Trial("leasehold", ours, jobs, {NO_OP: (drained.fill, drained.run)}),
+        Trial("leasequeue", ours, jobs, {NO_OP: (drained.fill, drained.run)}),
         Trial.cycle(cycled, calls, jobs // 2, PAYLOAD, "whole cycle"),
-        Trial("leasehold", calls, jobs // 2, {"lease, complete": (add, lease_and_complete)}),
+        Trial("leasequeue", calls, jobs // 2, {"lease, complete": (add, lease_and_complete)}),
     ]
     rows = await measured(bench, trials, bench.scaled(7, 2))
     rows += _where_time_goes(trials[0].samples[NO_OP], ours)
@@ -114,7 +114,7 @@ async def _sleepers(bench: Bench) -> Row:
     jobs = bench.scaled(2_000, 2 * CONCURRENCY)
     drained = _Drained(await bench.queue(), jobs, SLEEP_SECONDS)
     setting: Setting = {"jobs": jobs, "concurrency": CONCURRENCY}
-    trial = Trial("leasehold", setting, jobs, {"sleep": (drained.fill, drained.run)})
+    trial = Trial("leasequeue", setting, jobs, {"sleep": (drained.fill, drained.run)})
     await measured(bench, [trial], bench.scaled(5, 1))
     ideal = jobs * SLEEP_SECONDS / CONCURRENCY
     ratios = [sample.seconds / ideal for sample in trial.samples["sleep"]]
@@ -203,8 +203,8 @@ async def worker_restart(bench: Bench) -> list[Row]:
     starts.
     """
     rows: list[Row] = []
-    logging.getLogger("leasehold").setLevel(logging.CRITICAL)  # the outages are intended
-    with tempfile.TemporaryDirectory(prefix="leasehold-bench-") as folder:
+    logging.getLogger("leasequeue").setLevel(logging.CRITICAL)  # the outages are intended
+    with tempfile.TemporaryDirectory(prefix="leasequeue-bench-") as folder:
         # Seconds without a server -> how often.
         for away, times in bench.scaled({0.2: 5, 3.0: 5}, {0.2: 1}).items():
             late = await _outages(Path(folder), away, times)

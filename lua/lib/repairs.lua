@@ -5,7 +5,7 @@
 
 local repairs = {}
 
--- Note a repair: its kind (see `leasehold.queue.findings`), and the id or the name that it was made for.
+-- Note a repair: its kind (see `leasequeue.queue.findings`), and the id or the name that it was made for.
 local function repaired(kind, name)
   repairs[#repairs + 1], repairs[#repairs + 2] = kind, name
 end

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale.backends import open_backend
-from leasehold.autoscale.backends.units import MARK
-from leasehold.autoscale.config import Config, DeploymentConfig, JobConfig, TierConfig
-from leasehold.autoscale.model import DeploymentPolicy, TierPolicy
-from leasehold.errors import BackendError
+from leasequeue.autoscale.backends import open_backend
+from leasequeue.autoscale.backends.units import MARK
+from leasequeue.autoscale.config import Config, DeploymentConfig, JobConfig, TierConfig
+from leasequeue.autoscale.model import DeploymentPolicy, TierPolicy
+from leasequeue.errors import BackendError
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from leasehold.autoscale.backends import Backend
+    from leasequeue.autoscale.backends import Backend
 
 PROGRAM = Path(__file__).with_name("unit_program.py")
 #: A unit that never registers.
@@ -66,13 +66,13 @@ class ProcessBench:
         self.record = folder / "record"
         # They outlive a test that is killed, but not for long.
         options = ["--log-level", "error", "--exit-on-unhealthy", "60s"]
-        self.command = ["leasehold", "worker", f"{PROGRAM}:worker", *options]
+        self.command = ["leasequeue", "worker", f"{PROGRAM}:worker", *options]
         self.opened: list[Backend] = []
 
     @property
-    def leasehold(self) -> list[str]:
+    def leasequeue(self) -> list[str]:
         """The command of a unit, for a program that starts it."""
-        return [sys.executable, "-P", "-m", "leasehold.cli", *self.command[1:]]
+        return [sys.executable, "-P", "-m", "leasequeue.cli", *self.command[1:]]
 
     @property
     def prefix(self) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from leasehold.autoscale import Config, load_config
-from leasehold.errors import InvalidConfig
+from leasequeue.autoscale import Config, load_config
+from leasequeue.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ name = "media"
 
 [deployments.resize]
 backend = "processes"
-processes = { command = ["leasehold", "worker", "app:worker"] }
+processes = { command = ["leasequeue", "worker", "app:worker"] }
 """
 
 
@@ -33,7 +33,7 @@ class Load(Protocol):
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Give a function that loads a text, without the variables that name a server."""
-    monkeypatch.delenv("LEASEHOLD_URL", raising=False)
+    monkeypatch.delenv("LEASEQUEUE_URL", raising=False)
     monkeypatch.delenv("REDIS_URL", raising=False)
 
     def load_text(text: str) -> Config:

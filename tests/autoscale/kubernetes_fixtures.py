@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale.backends.kubernetes import KubernetesBackend, Limits
+from leasequeue.autoscale.backends.kubernetes import KubernetesBackend, Limits
 from tests.autoscale.kubernetes_server import KubernetesServer, Workload
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from leasehold.autoscale import Sample, Signals, WorkerSample, measure
+from leasequeue.autoscale import Sample, Signals, WorkerSample, measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -104,7 +104,7 @@ class ApiServer:
             f"--cert-dir={self.folder / 'certificates'}",
             f"--token-auth-file={self.folder / 'tokens.csv'}",
             "--authorization-mode=RBAC",
-            "--service-account-issuer=https://leasehold.example.org",
+            "--service-account-issuer=https://leasequeue.example.org",
             f"--service-account-signing-key-file={key}",
             f"--service-account-key-file={key}",
             "--service-cluster-ip-range=10.99.0.0/24",

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue, Worker
+from leasequeue import AsyncWorkQueue, Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue, BackendError, Item
-from leasehold.autoscale import (
+from leasequeue import AsyncWorkQueue, BackendError, Item
+from leasequeue.autoscale import (
     Config,
     DeploymentConfig,
     DeploymentPolicy,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.autoscale import JobPolicy, Signals, wanted_workers
+from leasequeue.autoscale import JobPolicy, Signals, wanted_workers
 
 POLICY = JobPolicy(age_target=60)
 anything = st.one_of(st.floats(), st.just(0.0), st.floats(0, 1e6))

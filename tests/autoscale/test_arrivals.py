@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale.arrivals import Count, Counts, arrivals, follow
+from leasequeue.autoscale.arrivals import Count, Counts, arrivals, follow
 from tests.autoscale.measured_job import Job, arrived
 
 if TYPE_CHECKING:
-    from leasehold.autoscale import Signals
+    from leasequeue.autoscale import Signals
 
 
 @pytest.mark.parametrize("rate", [0.2, 2, 50, 3_000])

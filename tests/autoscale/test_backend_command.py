@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from leasehold.autoscale.backends import command, open_backend
-from leasehold.errors import BackendError
+from leasequeue.autoscale.backends import command, open_backend
+from leasequeue.errors import BackendError
 from tests.autoscale.backend_bench import config_of, refusal
 from tests.autoscale.registering import register
 from tests.eventually import eventually
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from leasehold.autoscale.backends import Backend
+    from leasequeue.autoscale.backends import Backend
 
 NOTE = ["sh", "-c", 'echo "$0 $*" >> note', "{deployment}/{tier}", "{units}"]
 

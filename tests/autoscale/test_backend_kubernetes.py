@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale import Autoscaler
-from leasehold.autoscale.backends import open_backend
-from leasehold.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
-from leasehold.autoscale.config import load_config
-from leasehold.errors import BackendError
+from leasequeue.autoscale import Autoscaler
+from leasequeue.autoscale.backends import open_backend
+from leasequeue.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
+from leasequeue.autoscale.config import load_config
+from leasequeue.errors import BackendError
 from tests.autoscale.kubernetes_fixtures import CONFIGURATION, backend, cluster, kubeconfig, media
 from tests.autoscale.kubernetes_server import Fault, KubernetesServer, Workload
 from tests.autoscale.scaling import add_items
@@ -24,7 +24,7 @@ from tests.queue.fixtures import tidy
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leasehold.autoscale.backends import Backend
+    from leasequeue.autoscale.backends import Backend
 
 __all__ = ["backend", "cluster", "kubeconfig", "media", "tidy"]
 
@@ -104,7 +104,7 @@ async def test_the_command_scales_and_logs_no_request(
     file.write_text(CONFIGURATION.format(name=name, url=redis_url, kubeconfig=kubeconfig))
     await add_items(redis_url, f"{name}-work", 20)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "leasehold.cli", "autoscale", str(file), stdout=PIPE, stderr=STDOUT
+        sys.executable, "-m", "leasequeue.cli", "autoscale", str(file), stdout=PIPE, stderr=STDOUT
     )
     try:
         await eventually("both tiers are scaled", lambda: all(one.replicas for one in cluster.workloads[1:]))
@@ -120,7 +120,7 @@ async def test_the_command_scales_and_logs_no_request(
 
 
 def test_without_a_tier_in_kubernetes_its_client_is_not_loaded() -> None:
-    code = "import sys, leasehold.autoscale.manifests, leasehold.autoscale.backends as b; b.open_backend; "
+    code = "import sys, leasequeue.autoscale.manifests, leasequeue.autoscale.backends as b; b.open_backend; "
     code += "sys.exit(bool({'lightkube', 'httpx2'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Fleet, Item, Worker
-from leasehold.autoscale.backends import open_backend, units
-from leasehold.errors import BackendError
+from leasequeue import Fleet, Item, Worker
+from leasequeue.autoscale.backends import open_backend, units
+from leasequeue.errors import BackendError
 from tests.autoscale.backend_bench import SLEEP, bench, config_of, refusal
-from tests.cli.program import leasehold
+from tests.cli.program import leasequeue
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.queue.fixtures import make_queue, queue
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
-    from leasehold.autoscale.backends import Backend
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.autoscale.backends import Backend
     from tests.autoscale.backend_bench import ProcessBench
-    from tests.cli.program import Leasehold
+    from tests.cli.program import Leasequeue
 
-__all__ = ["bench", "leasehold", "make_queue", "queue"]
+__all__ = ["bench", "leasequeue", "make_queue", "queue"]
 
 pytestmark = pytest.mark.slow
 
@@ -134,7 +134,7 @@ signal.pause()
 async def test_a_worker_whose_launcher_was_killed_is_still_a_unit(
     bench: ProcessBench, queue: AsyncWorkQueue
 ) -> None:
-    program = [sys.executable, "-P", "-m", "leasehold.cli", *bench.command[1:], "--name", "{name}"]
+    program = [sys.executable, "-P", "-m", "leasequeue.cli", *bench.command[1:], "--name", "{name}"]
     backend = bench.open(["sh", "-c", '"$@"; true', "sh", *program])
     await bench.settled(backend, 1)
     [worker] = await Fleet(queue).workers()
@@ -222,8 +222,8 @@ async def test_a_unit_that_was_killed_and_not_reaped_is_not_adopted(
 ) -> None:
     """As after the end of the autoscaler that has started it, where no process reaps orphans."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "QUEUE": queue.name,
-                   "LEASEHOLD_URL": redis_url, "RECORD": str(bench.record)}  # fmt: skip
-    command = [sys.executable, "-P", "-m", "leasehold.cli", *bench.command[1:], "--name", f"{bench.prefix}1"]
+                   "LEASEQUEUE_URL": redis_url, "RECORD": str(bench.record)}  # fmt: skip
+    command = [sys.executable, "-P", "-m", "leasequeue.cli", *bench.command[1:], "--name", f"{bench.prefix}1"]
     unit = await asyncio.to_thread(lambda: subprocess.Popen(command, env=environment, start_new_session=True))
     await until("it is registered", lambda: are_registered(queue, 1))
     unit.kill()
@@ -268,7 +268,7 @@ async def test_closing_stops_the_units_only_where_that_is_wished(
 
 
 async def test_what_a_single_pass_in_a_terminal_has_started_is_left(
-    bench: ProcessBench, queue: AsyncWorkQueue, leasehold: Leasehold, monkeypatch: pytest.MonkeyPatch
+    bench: ProcessBench, queue: AsyncWorkQueue, leasequeue: Leasequeue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "isatty", lambda _: True)
     await queue.add_item(Item(b"0"))
@@ -285,7 +285,7 @@ async def test_what_a_single_pass_in_a_terminal_has_started_is_left(
         tiers = [{{ name = "t1", min_units = 1 }}]
         """,
     )
-    outcome = await leasehold("autoscale", str(config), "--once")
+    outcome = await leasequeue("autoscale", str(config), "--once")
     assert outcome.code == 0, outcome.err
     await eventually("it is left", lambda: len(bench.pids()) == 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leasehold.autoscale import TierPolicy
+from leasequeue.autoscale import TierPolicy
 from tests.autoscale.simulation.load import Items, Load
 from tests.autoscale.simulation.loads import one_job
 from tests.autoscale.simulation.ours import Ours

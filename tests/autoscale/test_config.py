@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale import DeploymentPolicy, JobPolicy, TierPolicy, load_config
+from leasequeue.autoscale import DeploymentPolicy, JobPolicy, TierPolicy, load_config
 from tests.autoscale.config_files import SMALLEST, load, only_problem
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def test_the_smallest_file_has_the_defaults_of_the_page(load: Load, tmp_path: Pa
     )
     assert deployment.tiers["default"].backend == "processes"
     assert deployment.tiers["default"].settings == {
-        "command": ["leasehold", "worker", "app:worker"],
+        "command": ["leasequeue", "worker", "app:worker"],
         "env": {},
         "directory": None,
         "on_exit": None,
@@ -173,7 +173,7 @@ def test_servers_names_and_platforms_can_differ(load: Load) -> None:
 def test_the_environment_names_the_server(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://second")
     assert load(SMALLEST).url == "redis://second"
-    monkeypatch.setenv("LEASEHOLD_URL", "redis://first")
+    monkeypatch.setenv("LEASEQUEUE_URL", "redis://first")
     assert load(SMALLEST).jobs["resize"].url == "redis://first"
 
 

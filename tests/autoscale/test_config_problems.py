@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale import load_config
-from leasehold.autoscale.config.keys import BACKENDS, FILE_KEYS, JOB_KEYS, OTHER_NAMES, TIER_KEYS
-from leasehold.errors import InvalidConfig
+from leasequeue.autoscale import load_config
+from leasequeue.autoscale.config.keys import BACKENDS, FILE_KEYS, JOB_KEYS, OTHER_NAMES, TIER_KEYS
+from leasequeue.errors import InvalidConfig
 from tests.autoscale.config_files import SMALLEST, load, only_problem, problems
 
 if TYPE_CHECKING:
@@ -185,12 +185,12 @@ __all__ = ["load"]
             ),
         ),
         (
-            '["leasehold", "worker", "app:worker"]',
-            '"leasehold worker"',
+            '["leasequeue", "worker", "app:worker"]',
+            '"leasequeue worker"',
             (
                 "line 8, deployments.resize."
-                'processes.command: got "leasehold worker"; expected a list of words, such as '
-                '["leasehold", "worker", "app:worker"]'
+                'processes.command: got "leasequeue worker"; expected a list of words, such as '
+                '["leasequeue", "worker", "app:worker"]'
             ),
         ),
         (
@@ -208,7 +208,7 @@ def test_a_mistake_has_its_line_and_what_is_accepted(load: Load, old: str, new: 
 
 
 def test_a_required_setting_that_is_wrong_is_not_said_to_be_missing(load: Load) -> None:
-    text = SMALLEST.replace('["leasehold", "worker", "app:worker"]', '"leasehold worker"')
+    text = SMALLEST.replace('["leasequeue", "worker", "app:worker"]', '"leasequeue worker"')
     assert "missing" not in only_problem(load, text)
 
 

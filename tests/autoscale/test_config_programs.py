@@ -1,4 +1,4 @@
-"""Whether a file's programs can be started here, as `leasehold autoscale FILE --check` asks."""
+"""Whether a file's programs can be started here, as `leasequeue autoscale FILE --check` asks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale import load_config
-from leasehold.autoscale.config.keys import BACKENDS, DEPLOYMENT_KEYS, FILE_KEYS, HTTP_KEYS, JOB_KEYS
-from leasehold.errors import InvalidConfig
+from leasequeue.autoscale import load_config
+from leasequeue.autoscale.config.keys import BACKENDS, DEPLOYMENT_KEYS, FILE_KEYS, HTTP_KEYS, JOB_KEYS
+from leasequeue.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ def problem_of(folder: Path, settings: str, backend: str = "processes") -> str:
 @pytest.mark.parametrize(
     "settings",
     [
-        'command = ["leasehold", "worker", "app:worker"]',
+        'command = ["leasequeue", "worker", "app:worker"]',
         'command = ["sh", "-c", "x"]',
         'command = ["./run"]',
         'command = ["./find"]\ndirectory = "tools"',
@@ -98,7 +98,7 @@ def test_both_programs_of_a_command_are_checked(folder: Path) -> None:
     assert says.startswith("line 12, deployments.resize.command.ready: there is no file './ready'")
 
 
-@pytest.mark.parametrize("settings", ['command = "leasehold worker app:worker"', "command = 5", ""])
+@pytest.mark.parametrize("settings", ['command = "leasequeue worker app:worker"', "command = 5", ""])
 def test_a_command_that_is_no_list_has_the_same_problem_with_and_without_the_check(
     folder: Path, settings: str
 ) -> None:
@@ -131,7 +131,7 @@ def test_whatever_a_key_is_set_to_is_accepted_or_has_a_message(folder: Path, tab
         "": {"name": '"media"'},
         "[jobs.resize]": {},
         "[deployments.resize]": {"backend": '"processes"'},
-        "[deployments.resize.processes]": {"command": '["leasehold"]'},
+        "[deployments.resize.processes]": {"command": '["leasequeue"]'},
     }
     kind = table.rpartition(".")[2].rstrip("]")
     if kind in BACKENDS:

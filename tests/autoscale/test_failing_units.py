@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale.backends import elsewhere, failures, processes
+from leasequeue.autoscale.backends import elsewhere, failures, processes
 from tests.autoscale.backend_bench import SLEEP, bench, refusal
 from tests.eventually import eventually
 from tests.queue.asking import until
@@ -57,7 +57,7 @@ async def test_a_failure_at_the_start_stands_until_a_unit_is_at_work_and_is_not_
     monkeypatch.setattr(processes, "LONGEST_TRIAL", 0.0)
     ready, worker = bench.folder / "ready", bench.folder / "worker"
     script = f'until test -e {ready}; do sleep 0.02; done; test -e {worker} || exit 3; exec "$0" "$@"'
-    backend = bench.open(["sh", "-c", script, *bench.leasehold])
+    backend = bench.open(["sh", "-c", script, *bench.leasequeue])
     assert await refusal(backend, 1) == ""
     ready.touch()
     await eventually("it ends", lambda: not bench.pids())
@@ -95,7 +95,7 @@ async def test_a_unit_that_serves_none_of_the_queues_is_reported_with_those_it_s
 ) -> None:
     monkeypatch.setattr(elsewhere, "LOOK_AFTER", 0.0)
     monkeypatch.setattr(elsewhere, "LOOK_EVERY", 0.0)
-    backend = bench.open(["env", f"QUEUE=other-{name}", *bench.leasehold])
+    backend = bench.open(["env", f"QUEUE=other-{name}", *bench.leasequeue])
     expected = f"it serves other-{name}, and should serve {name}"
 
     async def is_reported() -> bool:
@@ -131,7 +131,7 @@ async def test_after_a_trial_that_works_all_units_are_started_with_the_usual_out
             sys.executable,
             "-P",
             "-m",
-            "leasehold.cli",
+            "leasequeue.cli",
             *bench.command[1:],
         ]
     )

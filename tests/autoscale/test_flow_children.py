@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import FanOut, fan_out
-from leasehold.autoscale import FlowChildren
-from leasehold.autoscale.state import State, decode_state, encode_state
-from leasehold.flow import Flow
+from leasequeue import FanOut, fan_out
+from leasequeue.autoscale import FlowChildren
+from leasequeue.autoscale.state import State, decode_state, encode_state
+from leasequeue.flow import Flow
 from tests.queue.asking import until
 from tests.worker.working import new_worker, working
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue, TaskQueue
-    from leasehold.tasks.flow_run import FlowRun
+    from leasequeue import AsyncWorkQueue, TaskQueue
+    from leasequeue.tasks.flow_run import FlowRun
 
 
 class Moved:

@@ -12,9 +12,9 @@ import pytest
 import trustme
 from lightkube import KubeConfig
 
-from leasehold.autoscale.backends import kubernetes
-from leasehold.autoscale.backends.kubernetes import KubernetesBackend
-from leasehold.errors import BackendError
+from leasequeue.autoscale.backends import kubernetes
+from leasequeue.autoscale.backends.kubernetes import KubernetesBackend
+from leasequeue.errors import BackendError
 from tests.autoscale.kubernetes_fixtures import QUICK, backend, cluster, kubeconfig
 from tests.autoscale.kubernetes_server import Fault, KubernetesServer, Workload
 from tests.queue.fixtures import tidy

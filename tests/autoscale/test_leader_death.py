@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from leasehold.autoscale import Autoscaler, leader, loop
-from leasehold.worker import peers
-from leasehold.worker.connections import OwnConnections
+from leasequeue.autoscale import Autoscaler, leader, loop
+from leasequeue.worker import peers
+from leasequeue.worker.connections import OwnConnections
 from tests.autoscale.scaling import Platform, make_config
 from tests.eventually import eventually
 from tests.queue.asking import until
@@ -22,8 +22,8 @@ from tests.queue.fixtures import tidy
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.autoscale import Config, PassReport
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.autoscale import Config, PassReport
 
 __all__ = ["tidy"]
 

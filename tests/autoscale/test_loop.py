@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale import Autoscaler, passes
-from leasehold.autoscale.config.changes import FileChanges
+from leasequeue.autoscale import Autoscaler, passes
+from leasequeue.autoscale.config.changes import FileChanges
 from tests.autoscale.scaling import Platform, add_items, make_config
 from tests.queue.fixtures import tidy
 from tests.queue.keyspace import snapshot
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold.autoscale import PassReport
+    from leasequeue.autoscale import PassReport
 
 __all__ = ["tidy"]
 

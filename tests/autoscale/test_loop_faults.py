@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, BackendError, ExtraMissing
-from leasehold.autoscale import Autoscaler, loop, passes, planning
-from leasehold.queue import cleaning
-from leasehold.worker.maintenance import Maintenance
+from leasequeue import AsyncWorkQueue, BackendError, ExtraMissing
+from leasequeue.autoscale import Autoscaler, loop, passes, planning
+from leasequeue.queue import cleaning
+from leasequeue.worker.maintenance import Maintenance
 from tests.autoscale.scaling import Platform, add_items, make_config
 from tests.eventually import eventually
 from tests.queue.fixtures import own, tidy
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import EmbeddedServer
-    from leasehold.autoscale import Config, PassReport
+    from leasequeue import EmbeddedServer
+    from leasequeue.autoscale import Config, PassReport
     from tests.conftest import MakeServer
 
 __all__ = ["own", "tidy"]
@@ -52,7 +52,7 @@ def raising(error: BaseException) -> Callable[[str], object]:
     ("error", "text"),
     [
         (BackendError("memory", "a/main", "is away"), "memory, a/main: is away"),
-        (ExtraMissing("back ends", "some"), "leasehold[some]"),
+        (ExtraMissing("back ends", "some"), "leasequeue[some]"),
         (ValueError("no number"), "ValueError: no number"),
         (ZeroDivisionError(), "ZeroDivisionError"),
         (asyncio.CancelledError(), "was cancelled"),
@@ -286,7 +286,7 @@ async def test_an_error_is_logged_once_and_its_end_too(
 ) -> None:
     platform["work", "main"].fault = raising(BackendError("memory", "work/main", "is away"))
     async with Autoscaler(make_config(name, redis_url), open_backend=platform) as autoscaler:
-        with caplog.at_level(logging.INFO, "leasehold.autoscale"):
+        with caplog.at_level(logging.INFO, "leasequeue.autoscale"):
             for _ in range(3):
                 await autoscaler.once()
             platform["work", "main"].fault = lambda _: None
@@ -300,7 +300,7 @@ async def test_an_error_is_logged_once_and_its_end_too(
 async def test_an_error_of_which_only_a_time_changes_is_logged_once(
     redis_url: str, name: str, platform: Platform, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "leasehold.autoscale")
+    caplog.set_level(logging.INFO, "leasequeue.autoscale")
     async with Autoscaler(make_config(name, redis_url), open_backend=platform) as autoscaler:
         for problem in ("told to stop 1 s ago", "told to stop 12 s ago", "exit code 1", "exit code 2"):
             platform["work", "main"].fault = raising(BackendError("memory", "work/main", problem))

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, InvalidArgument, Item
-from leasehold.autoscale import Autoscaler, PassReport
-from leasehold.autoscale import leader as leader_module
+from leasequeue import AsyncWorkQueue, InvalidArgument, Item
+from leasequeue.autoscale import Autoscaler, PassReport
+from leasequeue.autoscale import leader as leader_module
 from tests.autoscale.scaling import Platform, add_items, make_config
 from tests.eventually import eventually
 from tests.queue.fixtures import Clock, clock, tidy
@@ -26,7 +26,7 @@ from tests.queue.keyspace import audit
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from leasehold.autoscale import Config
+    from leasequeue.autoscale import Config
     from tests.conftest import MakeServer
 
 __all__ = ["clock", "tidy"]
@@ -113,7 +113,7 @@ async def test_a_copy_that_starts_beside_a_leader_says_so_once(
     monkeypatch.setattr(leader_module, "STANDBY_TURNS", 1e6)
     leader = copies().start()
     await eventually("it leads", lambda: bool(leader.reports))
-    with caplog.at_level(logging.INFO, "leasehold.autoscale"):
+    with caplog.at_level(logging.INFO, "leasequeue.autoscale"):
         copies().start()
         await eventually("the second one stands by", lambda: "this one stands by" in caplog.text)
         passes = len(leader.reports)
@@ -148,7 +148,7 @@ async def test_a_leader_that_was_stopped_between_two_passes_follows_the_new_one(
     first, second = copies(every=3600.0), copies()
     await first.autoscaler.once()
     await second.autoscaler.once()
-    with caplog.at_level(logging.INFO, "leasehold.autoscale"):
+    with caplog.at_level(logging.INFO, "leasequeue.autoscale"):
         first.start()
         await eventually("it stands by", lambda: "this one stands by" in caplog.text)
     assert first.reports == []

@@ -8,11 +8,11 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
 from lightkube.resources import apps_v1, core_v1, rbac_authorization_v1
 
-from leasehold.autoscale.config import load_config
-from leasehold.autoscale.manifests import DEFAULT_NODES, NODES, manifests, unreachable
-from leasehold.cli.app import load
-from leasehold.errors import InvalidArgument
-from leasehold.worker.signals import LAST_SECONDS
+from leasequeue.autoscale.config import load_config
+from leasequeue.autoscale.manifests import DEFAULT_NODES, NODES, manifests, unreachable
+from leasequeue.cli.app import load
+from leasequeue.errors import InvalidArgument
+from leasequeue.worker.signals import LAST_SECONDS
 from tests.docs.pages import DOCS, blocks, table
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ TYPES: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def _password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_PASSWORD", "hidden")
-    monkeypatch.delenv("LEASEHOLD_URL", raising=False)
+    monkeypatch.delenv("LEASEQUEUE_URL", raising=False)
     monkeypatch.delenv("REDIS_URL", raising=False)
 
 
@@ -146,11 +146,11 @@ def test_the_text_is_always_the_same_and_names_no_password(text: Any) -> None:
     assert made == text(TWO)
     assert "hidden" not in made
     assert "${REDIS_PASSWORD}" in made
-    literals = "--from-literal=LEASEHOLD_URL=… --from-literal=REDIS_PASSWORD=…"
+    literals = "--from-literal=LEASEQUEUE_URL=… --from-literal=REDIS_PASSWORD=…"
     assert made.splitlines()[:3] == [
-        "# Made by `leasehold autoscale manifests` for media. Before it is applied, once:",
+        "# Made by `leasequeue autoscale manifests` for media. Before it is applied, once:",
         f"#   kubectl --namespace prod create secret generic media-env {literals}",
-        "# Pre-emptible nodes need the label and taint leasehold/nodes=preemptible:NoSchedule.",
+        "# Pre-emptible nodes need the label and taint leasequeue/nodes=preemptible:NoSchedule.",
     ]
 
 
@@ -273,7 +273,7 @@ def test_two_autoscalers_read_the_file_that_is_mounted(objects: Any) -> None:
     [volume], [mount] = pod["volumes"], container["volumeMounts"]
     assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
     [file] = found["ConfigMap", volume["configMap"]["name"]]["data"]
-    assert container["command"] == ["leasehold", "autoscale", f"{mount['mountPath']}/{file}"]
+    assert container["command"] == ["leasequeue", "autoscale", f"{mount['mountPath']}/{file}"]
     assert pod_of(found["Deployment", "media"])["containers"][0]["image"] == "registry.example.org/app:1"
 
 
@@ -283,7 +283,7 @@ def test_the_workers_command_exists_and_its_pod_gives_it_time_to_stop(objects: A
     pod = pod_of(objects(TWO, workers={"mail": "mail.app:worker"})["Deployment", name])
     [container] = pod["containers"]
     program, command, target = container["command"]
-    assert (program, command) == ("leasehold", "worker")
+    assert (program, command) == ("leasequeue", "worker")
     options = load(command).make_context(command, [target, *container["args"]]).params
     assert options["target"] == ("mail.app:worker" if name == "mail" else "app:worker")
     assert options["health_port"] == container["ports"][0]["containerPort"]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leasehold import Counts, Item
-from leasehold.autoscale import Sample, Signals, WorkerSample, measure, sample_of
-from leasehold.autoscale.measuring import REMEMBERED
-from leasehold.queue.internals import registry
+from leasequeue import Counts, Item
+from leasequeue.autoscale import Sample, Signals, WorkerSample, measure, sample_of
+from leasequeue.autoscale.measuring import REMEMBERED
+from leasequeue.queue.internals import registry
 from tests.autoscale.measured_job import EVERY, NOW, Job
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
-from leasehold.autoscale import Autoscaler
-from leasehold.autoscale.backends import open_backend
-from leasehold.autoscale.config import load_config
-from leasehold.autoscale.model import TierUnits
-from leasehold.autoscale.others import changed_by_others
+from leasequeue.autoscale import Autoscaler
+from leasequeue.autoscale.backends import open_backend
+from leasequeue.autoscale.config import load_config
+from leasequeue.autoscale.model import TierUnits
+from leasequeue.autoscale.others import changed_by_others
 from tests.autoscale.backend_bench import bench, config_of, refusal
 from tests.autoscale.kubernetes_fixtures import CONFIGURATION, cluster, kubeconfig
 from tests.autoscale.kubernetes_server import KubernetesServer, Workload

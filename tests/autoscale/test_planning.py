@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.autoscale import (
+from leasequeue.autoscale import (
     DeploymentPolicy,
     JobPolicy,
     Plan,
@@ -19,7 +19,7 @@ from leasehold.autoscale import (
     TierUnits,
     plan,
 )
-from leasehold.autoscale.pooling import shares
+from leasequeue.autoscale.pooling import shares
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold.autoscale import (
+from leasequeue.autoscale import (
     DeploymentPolicy,
     JobPolicy,
     Plan,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from leasehold.autoscale import JobPolicy, Signals
-from leasehold.autoscale.pooling import Member, side_by_side
+from leasequeue.autoscale import JobPolicy, Signals
+from leasequeue.autoscale.pooling import Member, side_by_side
 
 
 def member(time: float, **seen: Any) -> Member:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Fleet, Item
-from leasehold.autoscale import Autoscaler, load_config
-from leasehold.autoscale.leader import Leadership
-from leasehold.autoscale.state import State
-from leasehold.errors import ConnectionLost, ServerBusy
+from leasequeue import AsyncWorkQueue, Fleet, Item
+from leasequeue.autoscale import Autoscaler, load_config
+from leasequeue.autoscale.leader import Leadership
+from leasequeue.autoscale.state import State
+from leasequeue.errors import ConnectionLost, ServerBusy
 from tests.autoscale.backend_bench import ProcessBench
 from tests.eventually import eventually
 from tests.faults.test_killed_server import kill, start
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from leasehold import EmbeddedServer
-    from leasehold.autoscale import PassReport
-    from leasehold.testing import Proxy
+    from leasequeue import EmbeddedServer
+    from leasequeue.autoscale import PassReport
+    from leasequeue.testing import Proxy
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
@@ -124,7 +124,7 @@ class Stage:
     async def start_loop(self) -> None:
         """Start a copy of the autoscaler."""
         self.loop = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "leasehold.cli", "autoscale", str(self.config)),
+            *(sys.executable, "-P", "-m", "leasequeue.cli", "autoscale", str(self.config)),
             env={**os.environ, "COLUMNS": "200"},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,

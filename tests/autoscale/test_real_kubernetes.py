@@ -16,12 +16,12 @@ from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Namespace, ServiceAccountToken
 from lightkube.types import PatchType
 
-from leasehold.autoscale import Autoscaler
-from leasehold.autoscale.backends import kubernetes
-from leasehold.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
-from leasehold.autoscale.config import load_config
-from leasehold.autoscale.manifests import manifests
-from leasehold.errors import BackendError
+from leasequeue.autoscale import Autoscaler
+from leasequeue.autoscale.backends import kubernetes
+from leasequeue.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
+from leasequeue.autoscale.config import load_config
+from leasequeue.autoscale.manifests import manifests
+from leasequeue.errors import BackendError
 from tests.autoscale.kubernetes_fixtures import CONFIGURATION
 from tests.autoscale.kubernetes_server import KubernetesServer, Workload
 from tests.autoscale.real_kubernetes import ADMINISTRATOR, ApiServer, api_server

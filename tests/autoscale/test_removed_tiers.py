@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from leasehold import Fleet, Item
-from leasehold.autoscale import Autoscaler, Config, DeploymentConfig, JobConfig, TierConfig
-from leasehold.autoscale.config import load_config
-from leasehold.autoscale.model import DeploymentPolicy, TierPolicy
+from leasequeue import Fleet, Item
+from leasequeue.autoscale import Autoscaler, Config, DeploymentConfig, JobConfig, TierConfig
+from leasequeue.autoscale.config import load_config
+from leasequeue.autoscale.model import DeploymentPolicy, TierPolicy
 from tests.autoscale.backend_bench import bench
 from tests.autoscale.kubernetes_fixtures import CONFIGURATION, cluster, kubeconfig
 from tests.autoscale.kubernetes_server import KubernetesServer, Workload
@@ -23,8 +23,8 @@ from tests.queue.fixtures import tidy
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.autoscale import PassReport
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.autoscale import PassReport
     from tests.autoscale.backend_bench import ProcessBench
 
 __all__ = ["bench", "cluster", "kubeconfig", "tidy"]
@@ -49,7 +49,7 @@ async def test_units_that_a_removed_tier_has_left_are_reported_in_each_pass_unti
             [(part, problem)] = problems(await autoscaler.once(dry_run=dry_run))
             assert part == "tier b/main"
             assert problem.startswith(f"it is no longer in the configuration, and {expected}")
-            assert problem.endswith("`leasehold autoscale FILE --retire b/main`")
+            assert problem.endswith("`leasequeue autoscale FILE --retire b/main`")
     assert platform["b", "main"].requests == [asked], "they may be another client's by now"
     async with Autoscaler(make_config(name, redis_url, "a"), open_backend=platform) as autoscaler:
         assert await autoscaler.retire("a/main") == ([], ()), "it is in the configuration"

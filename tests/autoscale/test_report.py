@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue
-from leasehold.autoscale import (
+from leasequeue import AsyncWorkQueue
+from leasequeue.autoscale import (
     Autoscaler,
     JobReport,
     PassError,
@@ -17,8 +17,8 @@ from leasehold.autoscale import (
     TierReport,
     metric_values,
 )
-from leasehold.autoscale.model import Answer
-from leasehold.autoscale.report import read_report
+from leasequeue.autoscale.model import Answer
+from leasequeue.autoscale.report import read_report
 from tests.autoscale.scaling import Platform, add_items, make_config
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ async def test_each_pass_is_an_event_of_the_queue(redis_url: str, name: str) -> 
 
 def test_metrics_have_what_is_known() -> None:
     values = {
-        (one.name.removeprefix("leasehold.autoscale."), *one.attributes.values()): one.value
+        (one.name.removeprefix("leasequeue.autoscale."), *one.attributes.values()): one.value
         for one in metric_values(REPORT)
     }
     assert values == {

@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from leasehold.autoscale import DeploymentPolicy, JobPolicy, Policy, TierPolicy
+from leasequeue.autoscale import DeploymentPolicy, JobPolicy, Policy, TierPolicy
 from tests.autoscale.simulation.hindsight import hindsight, taut_string
 from tests.autoscale.simulation.judge import INT32, KEDA, RULES, SEED
 from tests.autoscale.simulation.load import Items, Load
@@ -88,7 +88,7 @@ def test_the_other_rules_answer_as_they_are_described() -> None:
 def test_the_seeds_32_bits_overflow_where_ours_answers_50_000() -> None:
     load = LOADS["100,000 at once"](short=False)
     assert simulate(load, RULES[INT32](load)).ready.max() == 1
-    ours = simulate(load, RULES["leasehold"](load))
+    ours = simulate(load, RULES["leasequeue"](load))
     assert 50_000 <= ours.ready.max() <= 60_000
     assert ours.within() == 1.0
 

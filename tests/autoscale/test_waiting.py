@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.autoscale.waiting import (
+from leasequeue.autoscale.waiting import (
     EXACT_LOAD,
     Demand,
     erlang_b,

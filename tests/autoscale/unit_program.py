@@ -10,7 +10,7 @@ import os
 import time
 from pathlib import Path
 
-from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
+from leasequeue import AsyncWorkQueue, Lease, RetryPolicy, Worker
 
 RECORD = Path(os.environ["RECORD"])
 RELEASE = RECORD.with_name("release")
@@ -24,7 +24,7 @@ def write(*words: object) -> None:
         file.write((" ".join(map(str, words)) + "\n").encode())
 
 
-@worker.handler(AsyncWorkQueue.from_url(os.environ["LEASEHOLD_URL"], os.environ["QUEUE"]))
+@worker.handler(AsyncWorkQueue.from_url(os.environ["LEASEQUEUE_URL"], os.environ["QUEUE"]))
 async def do(order: str, lease: Lease) -> None:
     """Sleep for some seconds, or hold. The second word of an order is the time when it was added."""
     what, _, added = order.partition(" ")

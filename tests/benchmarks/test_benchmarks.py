@@ -78,7 +78,7 @@ def test_one_scenario_runs_and_only_its_results_are_written(tmp_path: Path) -> N
     assert {path.name for path in tmp_path.iterdir()} == {"queue.json", "queue.md", "latency.png"}
     content = written(tmp_path, "queue", "latency.png")
     assert [(row["scenario"], row["what"], row["who"]) for row in content["rows"]] == [
-        ("latency", "add to leased", "leasehold"),
+        ("latency", "add to leased", "leasequeue"),
         ("latency", "add, then lease", "bare"),
     ]
     assert content["rows"][0]["command"] == "make bench ARGS='--only latency'"
@@ -104,7 +104,7 @@ def test_one_run_of_each_job_is_accepted() -> None:
 
 def test_goals_are_ratios_to_the_best_library() -> None:
     speeds = {
-        "leasehold": 60_000.0,
+        "leasequeue": 60_000.0,
         "bullmq": 20_000.0,
         "saq": 4_000.0,
         "dramatiq": 6_000.0,
@@ -174,15 +174,15 @@ def test_the_profile_names_the_scripts_and_their_commands() -> None:
 
 @pytest.mark.long
 def test_a_quick_run_beside_other_libraries_measures_everything(tmp_path: Path) -> None:
-    """Only Leasehold runs: the other libraries are installed by `make bench-rivals`."""
+    """Only Leasequeue runs: the other libraries are installed by `make bench-rivals`."""
     output = run(
-        *("rivals", "--quick", "--rounds", "1", "--here", "--only", "leasehold", "--out", str(tmp_path))
+        *("rivals", "--quick", "--rounds", "1", "--here", "--only", "leasequeue", "--out", str(tmp_path))
     )
 
     assert {path.name for path in tmp_path.iterdir()} == {"rivals.json", "rivals.md", "rivals.png"}
     content = written(tmp_path, "rivals", "rivals.png")
     assert [one["name"] for one in content["targets"]] == [
-        *("leasehold", "leasehold, without uvloop", "leasehold, plain items")
+        *("leasequeue", "leasequeue, without uvloop", "leasequeue, plain items")
     ]
     for one in content["targets"]:
         assert one["medians"].keys() == {*FIGURES, *COSTS}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.cli.program import leasehold
+from tests.cli.program import leasequeue
 from tests.cli.worker_bench import bench
 from tests.queue.fixtures import clock, make_queue, queue
 
-__all__ = ["bench", "clock", "leasehold", "make_queue", "queue"]
+__all__ = ["bench", "clock", "leasequeue", "make_queue", "queue"]

@@ -1,4 +1,4 @@
-"""Users with the rules that `leasehold acl` prints."""
+"""Users with the rules that `leasequeue acl` prints."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from leasehold import AsyncWorkQueue
-from leasehold.queue.internals import ask_server
-from leasehold.scripting.access import ServerFacts, questions
+from leasequeue import AsyncWorkQueue
+from leasequeue.queue.internals import ask_server
+from leasequeue.scripting.access import ServerFacts, questions
 from tests.queue.asking import command
 
 if TYPE_CHECKING:
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import EmbeddedServer
-    from tests.cli.program import Leasehold
+    from leasequeue import EmbeddedServer
+    from tests.cli.program import Leasequeue
 
 #: A name with all signs that have a meaning in the patterns of rules, and with white space.
 NAME = r"{q}*?[é-\x]" + " \t\"'y"
 
 
 class Permit(Protocol):
-    """Permit a user what `leasehold acl` prints for some queues, and return the URL of this user."""
+    """Permit a user what `leasequeue acl` prints for some queues, and return the URL of this user."""
 
     async def __call__(self, *queues: str, role: str = "worker") -> str: ...
 
 
 @pytest.fixture
-def permit(leasehold: Leasehold, own: EmbeddedServer, admin: Redis) -> Permit:
+def permit(leasequeue: Leasequeue, own: EmbeddedServer, admin: Redis) -> Permit:
     """Give a function that permits the user bob what the command prints."""
 
     async def permit(*queues: str, role: str = "worker") -> str:
-        printed = await leasehold(
-            "acl", *queues, "--user", "bob", "--role", role, "--json", LEASEHOLD_URL=own.url
+        printed = await leasequeue(
+            "acl", *queues, "--user", "bob", "--role", role, "--json", LEASEQUEUE_URL=own.url
         )
         assert printed.code == 0
         await command(admin, "ACL", "SETUSER", "bob", ">pw")

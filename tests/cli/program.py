@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import pytest
 from typer.testing import CliRunner
 
-from leasehold.cli.app import app
+from leasequeue.cli.app import app
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -49,18 +49,18 @@ class Outcome(NamedTuple):
     def error(self) -> str:
         """The single line on standard error, which is no traceback."""
         [line] = self.err.splitlines()
-        assert line.startswith("leasehold: ")
-        return line.removeprefix("leasehold: ")
+        assert line.startswith("leasequeue: ")
+        return line.removeprefix("leasequeue: ")
 
 
-class Leasehold(Protocol):
-    """Run `leasehold` to its end, on the server that the tests share."""
+class Leasequeue(Protocol):
+    """Run `leasequeue` to its end, on the server that the tests share."""
 
     async def __call__(self, *arguments: str | bytes, stdin: bytes = b"", **environment: str) -> Outcome: ...
 
 
 @pytest.fixture
-def leasehold(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Leasehold:
+def leasequeue(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Leasequeue:
     """Give a function that runs a command in this process, in a thread with its own event loop.
 
     What depends on a process is tested with `run_process` or `started`.
@@ -73,9 +73,9 @@ def leasehold(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Leasehold:
             CliRunner().invoke,
             app,
             [os.fsdecode(argument) for argument in arguments],
-            prog_name="leasehold",
+            prog_name="leasequeue",
             input=stdin,
-            env={**unset, "COLUMNS": "200", "LEASEHOLD_URL": redis_url, **environment},
+            env={**unset, "COLUMNS": "200", "LEASEQUEUE_URL": redis_url, **environment},
         )
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -102,11 +102,11 @@ async def started(
     cwd: Path | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[Process]:
-    """Start `leasehold`; kill it at the end of the block if it still runs."""
+    """Start `leasequeue`; kill it at the end of the block if it still runs."""
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "leasehold.cli"),
+        *("-m", "leasequeue.cli"),
         *arguments,
         cwd=cwd,
         env=inherited | {"COLUMNS": "200"} | dict(environment),

@@ -1,4 +1,4 @@
-"""`leasehold acl`: a user with the rules that it prints can do all that its role is for, no more."""
+"""`leasequeue acl`: a user with the rules that it prints can do all that its role is for, no more."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AccessDenied, AsyncWorkQueue, Item
-from leasehold.queue.internals import expect_rights
-from leasehold.scripting.access import Role, commands_of
-from leasehold.scripting.catalogue import load
+from leasequeue import AccessDenied, AsyncWorkQueue, Item
+from leasequeue.queue.internals import expect_rights
+from leasequeue.scripting.access import Role, commands_of
+from leasequeue.scripting.catalogue import load
 from tests.cli.permits import NAME, Permit, facts, opened, permit, refused
 from tests.cli.program import usage_error
 from tests.cli.whole_life import the_whole_life
@@ -28,8 +28,8 @@ from tests.worker.working import new_worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold import EmbeddedServer
-    from tests.cli.program import Leasehold
+    from leasequeue import EmbeddedServer
+    from tests.cli.program import Leasequeue
 
 __all__ = ["admin", "opened", "own", "permit", "tidy"]
 
@@ -85,7 +85,7 @@ async def test_each_command_is_needed(
             assert not told
         else:
             assert f"+{name}" in told[0]
-            assert "`leasehold acl q --user bob --role " in told[0]
+            assert "`leasequeue acl q --user bob --role " in told[0]
         await command(admin, "ACL", "SETUSER", "bob", f"+{name}")
 
 
@@ -119,7 +119,7 @@ async def test_a_worker_that_could_not_work_does_not_start(admin: Redis, permit:
     worker = new_worker()
     for name in ("other", "q"):
         worker.handler(AsyncWorkQueue(name, client))(handle)
-    with pytest.raises(AccessDenied, match="leasehold acl"):
+    with pytest.raises(AccessDenied, match="leasequeue acl"):
         await worker.run()
     await client.aclose()
 
@@ -152,7 +152,7 @@ async def test_a_right_that_is_added_later_is_noticed(
         with pytest.raises(AccessDenied):
             await queue.lease(30, block=False)
     await command(admin, "ACL", "SETUSER", "bob", "+incrby")
-    monkeypatch.setattr("leasehold.scripting.rights.RECHECK_SECONDS", 0)
+    monkeypatch.setattr("leasequeue.scripting.rights.RECHECK_SECONDS", 0)
     _, added = await asyncio.gather(queue.lease(30, block=False), queue.add_item(Item(b"x")))
     assert added
     assert (await queue.counts()).total == 1
@@ -194,7 +194,7 @@ async def test_a_user_cannot_use_another_queue(
     permit: Permit, opened: Callable[[str, str], AsyncWorkQueue]
 ) -> None:
     other = opened(await permit("q?"), "qx")
-    with pytest.raises(AccessDenied, match="leasehold acl"):
+    with pytest.raises(AccessDenied, match="leasequeue acl"):
         await other.add_item(Item(b"x"))
 
 
@@ -208,13 +208,13 @@ async def test_the_keys_of_shared_limits_are_permitted(
     assert await refused(admin) == set()
 
 
-async def test_the_line_is_what_a_client_program_reads(leasehold: Leasehold, own: EmbeddedServer) -> None:
-    printed = await leasehold("acl", NAME, "--user", "bob", LEASEHOLD_URL=own.url)
+async def test_the_line_is_what_a_client_program_reads(leasequeue: Leasequeue, own: EmbeddedServer) -> None:
+    printed = await leasequeue("acl", NAME, "--user", "bob", LEASEQUEUE_URL=own.url)
     assert printed.error == (
         "the server has no user 'bob' yet: this line creates it, without a password. "
         "Set one with ACL SETUSER bob >PASSWORD"
     )
-    as_json = await leasehold("acl", NAME, "--user", "bob", "--json", LEASEHOLD_URL=own.url)
+    as_json = await leasequeue("acl", NAME, "--user", "bob", "--json", LEASEQUEUE_URL=own.url)
     line = printed.out.splitlines()
     assert [printed.out.removesuffix("\n")] == line
     # In quotes, redis-cli reads as Python does.
@@ -224,15 +224,15 @@ async def test_the_line_is_what_a_client_program_reads(leasehold: Leasehold, own
 
 
 async def test_a_user_that_may_not_ask_is_told(
-    leasehold: Leasehold, admin: Redis, own: EmbeddedServer
+    leasequeue: Leasequeue, admin: Redis, own: EmbeddedServer
 ) -> None:
     await command(admin, "ACL", "SETUSER", "ann", "on", ">pw", "~*", "&*", "+@all", "-command")
     url = own.url.replace("redis://", "redis://ann:pw@")
-    printed = await leasehold("acl", "q", LEASEHOLD_URL=url)
+    printed = await leasequeue("acl", "q", LEASEQUEUE_URL=url)
     assert (printed.code, printed.out) == (5, "")
     assert "command" in printed.error
 
 
 @pytest.mark.parametrize("user", ["", "a b"])
-async def test_a_name_that_no_user_can_have_is_refused(leasehold: Leasehold, user: str) -> None:
-    assert "--user" in usage_error(await leasehold("acl", "q", "--user", user))
+async def test_a_name_that_no_user_can_have_is_refused(leasequeue: Leasequeue, user: str) -> None:
+    assert "--user" in usage_error(await leasequeue("acl", "q", "--user", user))

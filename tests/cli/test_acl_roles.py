@@ -1,4 +1,4 @@
-"""The roles of `leasehold acl`: what a producer and a watcher can do, and what an error advises them."""
+"""The roles of `leasequeue acl`: what a producer and a watcher can do, and what an error advises them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from leasehold import AccessDenied, AsyncWorkQueue, Fleet, Item, TaskQueue
-from leasehold.queue.plan import Plan, StagePlan
-from leasehold.scripting.access import READING, Role, least_role
-from leasehold.scripting.catalogue import load
-from leasehold.scripting.discovery import find_queues
+from leasequeue import AccessDenied, AsyncWorkQueue, Fleet, Item, TaskQueue
+from leasequeue.queue.plan import Plan, StagePlan
+from leasequeue.scripting.access import READING, Role, least_role
+from leasequeue.scripting.catalogue import load
+from leasequeue.scripting.discovery import find_queues
 from tests.cli.permits import NAME, Permit, facts, opened, permit
 from tests.queue.asking import command, take
 from tests.queue.fixtures import admin, own, tidy
@@ -24,8 +24,8 @@ from tests.worker.working import new_worker
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasehold import EmbeddedServer
-    from tests.cli.program import Leasehold
+    from leasequeue import EmbeddedServer
+    from tests.cli.program import Leasequeue
 
 __all__ = ["admin", "opened", "own", "permit", "tidy"]
 
@@ -43,7 +43,7 @@ async def test_a_producer_can_add_wait_and_cancel_but_not_lease(
     await owner.complete(await take(owner), result=b"done", keep_result=60)
     assert await queue.results.wait("a", timeout=120) == b"done"
     assert await queue.counts() == (0, 0, 0, 0)
-    with pytest.raises(AccessDenied, match="leasehold acl q --user bob --role worker"):
+    with pytest.raises(AccessDenied, match="leasequeue acl q --user bob --role worker"):
         await queue.lease(30, block=False)
 
 
@@ -74,7 +74,7 @@ def test_who_samples_a_queue_depends_on_the_server(role: Role, *, has_selectors:
 @pytest.mark.parametrize("hint", HINTS, ids=lambda hint: "-".join((hint[0], hint[1], hint[3])))
 async def test_the_error_names_the_role_that_fits_the_call(
     admin: Redis,
-    leasehold: Leasehold,
+    leasequeue: Leasequeue,
     own: EmbeddedServer,
     permit: Permit,
     opened: Callable[[str, str], AsyncWorkQueue],
@@ -86,10 +86,10 @@ async def test_the_error_names_the_role_that_fits_the_call(
     await command(admin, "ACL", "SETUSER", "bob", f"-{taken}")
     with pytest.raises(AccessDenied) as raised:
         await call(opened(url, "q"))
-    [said] = re.findall(r"`leasehold (acl [^`]*)`", str(raised.value))
+    [said] = re.findall(r"`leasequeue (acl [^`]*)`", str(raised.value))
     words = shlex.split(said)
     assert words[-2:] == ["--role", least]
-    printed = await leasehold(*words, "--json", LEASEHOLD_URL=own.url)
+    printed = await leasequeue(*words, "--json", LEASEQUEUE_URL=own.url)
     await command(admin, *printed.document["command"])
     await call(opened(url, "q"))
     if least != "worker":

@@ -1,4 +1,4 @@
-"""`leasehold add`."""
+"""`leasequeue add`."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
+from leasequeue import Item
 from tests.cli.program import usage_error
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
+    from leasequeue import AsyncWorkQueue
+    from tests.cli.program import Leasequeue
 
 
 async def data_in(queue: AsyncWorkQueue) -> list[bytes | None]:
     return [view.data for view in await queue.inspect()]
 
 
-async def test_adds_an_item_and_prints_its_id(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    outcome = await leasehold("add", queue.name, "hello")
+async def test_adds_an_item_and_prints_its_id(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    outcome = await leasequeue("add", queue.name, "hello")
     assert (outcome.code, outcome.err) == (0, "")
     [view] = await queue.inspect()
     assert (view.data, f"{view.id}\n") == (b"hello", outcome.out)
     assert re.fullmatch(r"[0-9a-f]{32}", view.id)
-    outcome = await leasehold("add", queue.name, "hello", "--id", "gruß", "--json")
+    outcome = await leasequeue("add", queue.name, "hello", "--id", "gruß", "--json")
     assert (outcome.code, outcome.document) == (0, {"queue": queue.name, "id": "gruß", "added": True})
 
 
-async def test_an_id_that_is_in_the_queue_is_refused(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_an_id_that_is_in_the_queue_is_refused(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"first", id="x"))
-    outcome = await leasehold("add", queue.name, "second", "--id", "x")
+    outcome = await leasequeue("add", queue.name, "second", "--id", "x")
     assert (outcome.code, outcome.out) == (1, "")
     assert "has an unfinished item with the id 'x'" in outcome.error
-    outcome = await leasehold("add", queue.name, "second", "--id", "x", "--json")
+    outcome = await leasequeue("add", queue.name, "second", "--id", "x", "--json")
     assert (outcome.code, outcome.err) == (1, "")
     assert outcome.document["added"] is False
     assert await data_in(queue) == [b"first"]
@@ -50,17 +50,17 @@ async def test_an_id_that_is_in_the_queue_is_refused(leasehold: Leasehold, queue
     + [(data, b"") for data in (b"", b"\xff\xfe", "gruß".encode())],
 )
 async def test_data_from_standard_input_or_the_command_line_is_not_changed(
-    leasehold: Leasehold, queue: AsyncWorkQueue, argument: bytes, stdin: bytes
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, argument: bytes, stdin: bytes
 ) -> None:
-    assert (await leasehold("add", queue.name, argument, stdin=stdin)).code == 0
+    assert (await leasequeue("add", queue.name, argument, stdin=stdin)).code == 0
     assert await data_in(queue) == [stdin if argument == b"-" else argument]
 
 
-async def test_an_item_can_be_delayed(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_an_item_can_be_delayed(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     now = datetime.now(UTC)
     tomorrow = (now + timedelta(days=1)).replace(microsecond=0)
-    assert (await leasehold("add", queue.name, "x", "--id", "later", "--delay", "1h30m")).code == 0
-    assert (await leasehold("add", queue.name, "x", "--id", "at", "--at", tomorrow.isoformat())).code == 0
+    assert (await leasequeue("add", queue.name, "x", "--id", "later", "--delay", "1h30m")).code == 0
+    assert (await leasequeue("add", queue.name, "x", "--id", "at", "--at", tomorrow.isoformat())).code == 0
     later, at = await queue.inspect("scheduled")
     assert (later.id, at.id) == ("later", "at")
     assert later.due == pytest.approx(now.timestamp() + 5_400, abs=50)
@@ -68,30 +68,30 @@ async def test_an_item_can_be_delayed(leasehold: Leasehold, queue: AsyncWorkQueu
 
 
 async def test_each_line_of_a_file_is_an_item(
-    leasehold: Leasehold, queue: AsyncWorkQueue, tmp_path: Path
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"one\n\ntwo\r\n\xff three")
-    outcome = await leasehold("add", queue.name, "--file", str(file))
+    outcome = await leasequeue("add", queue.name, "--file", str(file))
     assert outcome == (0, "3 added\n", "")
-    outcome = await leasehold("add", queue.name, "--file", "-", "--json", stdin=b"four\n")
+    outcome = await leasequeue("add", queue.name, "--file", "-", "--json", stdin=b"four\n")
     assert (outcome.code, outcome.document) == (0, {"queue": queue.name, "added": 1, "already_there": 0})
     assert await data_in(queue) == [b"one", b"two", b"\xff three", b"four"]
 
 
-async def test_a_large_file_is_added_in_several_calls(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_a_large_file_is_added_in_several_calls(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     lines = b"".join(b"%d\n" % n for n in range(5_000))
-    assert (await leasehold("add", queue.name, "--file", "-", stdin=lines)).out == "5,000 added\n"
+    assert (await leasequeue("add", queue.name, "--file", "-", stdin=lines)).out == "5,000 added\n"
     assert await queue.queue_len() == 5_000
     assert [view.data for view in await queue.inspect(start=-1)] == [b"4999"]
 
 
 @pytest.mark.seed("RWQ-O7")
-async def test_equal_content_is_added_once(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_equal_content_is_added_once(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     lines = b"one\ntwo\none\n"
-    outcome = await leasehold("add", queue.name, "--file", "-", "--content-id", stdin=lines)
+    outcome = await leasequeue("add", queue.name, "--file", "-", "--content-id", stdin=lines)
     assert outcome == (0, "2 added, 1 already there\n", "")
-    outcome = await leasehold("add", queue.name, "one", "--content-id")
+    outcome = await leasequeue("add", queue.name, "one", "--content-id")
     assert outcome.code == 1
     assert hashlib.sha256(b"one").hexdigest() in outcome.error
 
@@ -113,22 +113,22 @@ async def test_equal_content_is_added_once(leasehold: Leasehold, queue: AsyncWor
     ],
 )
 async def test_wrong_usage_adds_no_item(
-    leasehold: Leasehold, queue: AsyncWorkQueue, arguments: tuple[str, ...], message: str
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert message in usage_error(await leasehold("add", queue.name, *arguments, stdin=b"x\n"))
+    assert message in usage_error(await leasequeue("add", queue.name, *arguments, stdin=b"x\n"))
     assert (await queue.counts()).total == 0
 
 
-async def test_an_item_can_have_options(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_an_item_can_have_options(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     options = ("--priority", "-3", "--group", "tenant-7", "--expires-in", "2h", "--dedupe-for", "1d")
-    assert (await leasehold("add", queue.name, "first", "--id", "x", *options)).code == 0
-    assert (await leasehold("add", queue.name, "second", "--id", "x", "--priority", "2")).code == 1
+    assert (await leasequeue("add", queue.name, "first", "--id", "x", *options)).code == 0
+    assert (await leasequeue("add", queue.name, "second", "--id", "x", "--priority", "2")).code == 1
     [view] = await queue.inspect()
     assert (view.data, view.priority, view.group) == (b"first", -3, "tenant-7")
-    shown = await leasehold("show", queue.name, "x")
+    shown = await leasequeue("show", queue.name, "x")
     assert re.search(r"^priority +-3 *\ngroup +tenant-7 *\nexpires +20", shown.out, re.MULTILINE)
-    assert (await leasehold("add", queue.name, "second", "--id", "x", "--replace")).code == 0
+    assert (await leasequeue("add", queue.name, "second", "--id", "x", "--replace")).code == 0
     [view] = await queue.inspect()
     assert (view.data, view.priority, view.expires) == (b"second", 0, None)
-    assert "from -9 to 9" in usage_error(await leasehold("add", queue.name, "x", "--priority", "10"))
-    assert "group" in usage_error(await leasehold("add", queue.name, "x", "--group", ""))
+    assert "from -9 to 9" in usage_error(await leasequeue("add", queue.name, "x", "--priority", "10"))
+    assert "group" in usage_error(await leasequeue("add", queue.name, "x", "--group", ""))

@@ -13,10 +13,10 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import CollectorRegistry
 
-from leasehold import AsyncWorkQueue, Item, LeaseholdError, TaskQueue, Worker, telemetry
-from leasehold.cli.exporter import Exporter
-from leasehold.cli.worker.health import report_health
-from leasehold.queue.internals import registry
+from leasequeue import AsyncWorkQueue, Item, LeasequeueError, TaskQueue, Worker, telemetry
+from leasequeue.cli.exporter import Exporter
+from leasequeue.cli.worker.health import report_health
+from leasequeue.queue.internals import registry
 from tests.docs.pages import DOCS, REFERENCE
 
 if TYPE_CHECKING:
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-ALERTS = DOCS / "files" / "leasehold-alerts.yml"
-DASHBOARD = DOCS / "files" / "leasehold-grafana.json"
+ALERTS = DOCS / "files" / "leasequeue-alerts.yml"
+DASHBOARD = DOCS / "files" / "leasequeue-grafana.json"
 #: What Prometheus adds.
 ADDED = {"instance", "job", "le"}
 
 #: The rows of the reference about the metrics of queues and workers.
 _ROWS = re.compile(
-    r"^\| `(leasehold\.(?:queue|worker)\.[\w.]+)` \| (gauge|counter)((?:, s)?) \|", re.MULTILINE
+    r"^\| `(leasequeue\.(?:queue|worker)\.[\w.]+)` \| (gauge|counter)((?:, s)?) \|", re.MULTILINE
 )
-_NAME = re.compile(r"\b(?:leasehold|messaging)_[a-z_]+")
+_NAME = re.compile(r"\b(?:leasequeue|messaging)_[a-z_]+")
 _WORDS = re.compile(r"\b(?:by|on) \(([a-z_, ]*)\)")
 _MATCHERS = re.compile(r"\{([^{}]*)\}")
 
@@ -73,7 +73,7 @@ def exported() -> Iterator[CollectorRegistry]:
         shutdown_on_exit=False,
     )
     telemetry.instrument(meter_provider=provider, traces=False)
-    report_health(provider.get_meter("leasehold"), Worker())
+    report_health(provider.get_meter("leasequeue"), Worker())
     yield found
     telemetry.uninstrument()
     provider.shutdown()
@@ -93,7 +93,7 @@ async def work(redis_url: str, name: str, exported: CollectorRegistry) -> list[M
         await tasks.add_many([send.call(number) for number in range(2)])
         await Worker(tasks, clean_every=None).drain()
     async with AsyncWorkQueue.from_url("redis://127.0.0.1:1", "nowhere") as lost:
-        with pytest.raises(LeaseholdError):
+        with pytest.raises(LeasequeueError):
             await lost.add_item(Item(b"x"))
     return seen
 
@@ -123,60 +123,60 @@ async def test_what_the_dashboard_and_the_alerts_name_is_exported(
         for name, kind, unit in _ROWS.findall((REFERENCE / "metrics.md").read_text())
     }
     assert documented == {
-        name for name in labels if name.startswith(("leasehold_queue_", "leasehold_worker_"))
+        name for name in labels if name.startswith(("leasequeue_queue_", "leasequeue_worker_"))
     }
 
 
 #: What has been completed of a task.
-COMPLETED = 'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="completed"}'
+COMPLETED = 'leasequeue_processed_items_total{leasequeue_task="send",leasequeue_outcome="completed"}'
 #: What makes each alert fire, as series of Prometheus, and for which labels; a sample each minute.
 FIRING: dict[str, tuple[dict[str, str], dict[str, str]]] = {
-    "LeaseholdQueueNotSampled": ({"leasehold_queue_up": "0+0x70"}, {}),
-    "LeaseholdExporterAbsent": ({}, {}),
-    "LeaseholdBacklogOld": ({"leasehold_queue_oldest_age_seconds": "400+60x70"}, {}),
-    "LeaseholdNoWorker": (
+    "LeasequeueQueueNotSampled": ({"leasequeue_queue_up": "0+0x70"}, {}),
+    "LeasequeueExporterAbsent": ({}, {}),
+    "LeasequeueBacklogOld": ({"leasequeue_queue_oldest_age_seconds": "400+60x70"}, {}),
+    "LeasequeueNoWorker": (
         {
-            'leasehold_queue_items{state="waiting"}': "5+0x70",
-            'leasehold_queue_workers{state="alive"}': "0+0x70",
+            'leasequeue_queue_items{state="waiting"}': "5+0x70",
+            'leasequeue_queue_workers{state="alive"}': "0+0x70",
         },
         {},
     ),
-    "LeaseholdWorkerDead": ({'leasehold_queue_workers{state="dead"}': "1+0x70"}, {}),
-    "LeaseholdWorkerUnhealthy": ({"leasehold_worker_healthy": "0+0x70"}, {}),
-    "LeaseholdRunsStuck": (
+    "LeasequeueWorkerDead": ({'leasequeue_queue_workers{state="dead"}': "1+0x70"}, {}),
+    "LeasequeueWorkerUnhealthy": ({"leasequeue_worker_healthy": "0+0x70"}, {}),
+    "LeasequeueRunsStuck": (
         {
-            'leasehold_runs_active{leasehold_task="send"}': "2+0x70",
+            'leasequeue_runs_active{leasequeue_task="send"}': "2+0x70",
             COMPLETED: "7+0x70",
         },
-        {"leasehold_task": "send"},
+        {"leasequeue_task": "send"},
     ),
-    "LeaseholdRunsFail": (
+    "LeasequeueRunsFail": (
         {
             COMPLETED: "0+8x70",
-            'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="failed"}': "0+2x70",
+            'leasequeue_processed_items_total{leasequeue_task="send",leasequeue_outcome="failed"}': "0+2x70",
         },
-        {"leasehold_task": "send"},
+        {"leasequeue_task": "send"},
     ),
-    "LeaseholdDeadLetters": ({'leasehold_queue_items{state="dead"}': "0+1x70"}, {}),
-    "LeaseholdCallsFail": (
+    "LeasequeueDeadLetters": ({'leasequeue_queue_items{state="dead"}': "0+1x70"}, {}),
+    "LeasequeueCallsFail": (
         {'messaging_client_operation_duration_seconds_count{error_type="ServerOutOfMemory"}': "0+3x70"},
         {"error_type": "ServerOutOfMemory"},
     ),
-    "LeaseholdPaused": ({"leasehold_queue_paused": "1+0x1500"}, {}),
+    "LeasequeuePaused": ({"leasequeue_queue_paused": "1+0x1500"}, {}),
 }
 #: A queue as it should be: none of the alerts fires.
 QUIET = {
-    "leasehold_queue_up": "1+0x1500",
-    "leasehold_queue_oldest_age_seconds": "2+0x1500",
-    'leasehold_queue_items{state="waiting"}': "3+0x1500",
-    'leasehold_queue_items{state="dead"}': "3+0x1500",
-    'leasehold_queue_workers{state="alive"}': "2+0x1500",
-    'leasehold_queue_workers{state="dead"}': "0+0x1500",
-    "leasehold_queue_paused": "0+0x1500",
-    "leasehold_worker_healthy": "1+0x1500",
-    'leasehold_runs_active{leasehold_task="send"}': "2+0x1500",
-    'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="completed"}': "0+99x1500",
-    'leasehold_processed_items_total{leasehold_task="send",leasehold_outcome="failed"}': "0+1x1500",
+    "leasequeue_queue_up": "1+0x1500",
+    "leasequeue_queue_oldest_age_seconds": "2+0x1500",
+    'leasequeue_queue_items{state="waiting"}': "3+0x1500",
+    'leasequeue_queue_items{state="dead"}': "3+0x1500",
+    'leasequeue_queue_workers{state="alive"}': "2+0x1500",
+    'leasequeue_queue_workers{state="dead"}': "0+0x1500",
+    "leasequeue_queue_paused": "0+0x1500",
+    "leasequeue_worker_healthy": "1+0x1500",
+    'leasequeue_runs_active{leasequeue_task="send"}': "2+0x1500",
+    'leasequeue_processed_items_total{leasequeue_task="send",leasequeue_outcome="completed"}': "0+99x1500",
+    'leasequeue_processed_items_total{leasequeue_task="send",leasequeue_outcome="failed"}': "0+1x1500",
     'messaging_client_operation_duration_seconds_count{error_type=""}': "0+99x1500",
 }
 
@@ -209,8 +209,8 @@ def test_promtool_accepts_the_rules_and_each_fires_when_it_should(tmp_path: Path
         }
     ]
     for name, (series, labels) in FIRING.items():
-        of_queue = {} if name == "LeaseholdExporterAbsent" else {"messaging_destination_name": "emails"}
-        time = "25h" if name == "LeaseholdPaused" else "1h"
+        of_queue = {} if name == "LeasequeueExporterAbsent" else {"messaging_destination_name": "emails"}
+        time = "25h" if name == "LeasequeuePaused" else "1h"
         alert = {"exp_labels": {**labels_of[name], **of_queue, **labels}}
         # Prometheus looks back for 5 minutes: the values go on until then.
         tests.append(
@@ -243,19 +243,19 @@ def dead_letters_of_a_new_queue() -> dict[str, Any]:
     """Return a test: the first sample of a queue has dead letters; the alert fires for 15 minutes."""
     return {
         "interval": "1m",
-        "input_series": series_of({'leasehold_queue_items{state="dead"}': "_x60 50+0x70"}.items()),
-        "promql_expr_test": [fires("LeaseholdDeadLetters", at, yes=yes) for at, yes in NEW_QUEUE],
+        "input_series": series_of({'leasequeue_queue_items{state="dead"}': "_x60 50+0x70"}.items()),
+        "promql_expr_test": [fires("LeasequeueDeadLetters", at, yes=yes) for at, yes in NEW_QUEUE],
     }
 
 
 def dead_letters_after_the_exporter_was_away() -> dict[str, Any]:
     """Return a test: samples are missing for half an hour; what was there before is not new."""
-    values = {'leasehold_queue_items{state="dead"}': "50+0x60 _x30 50+0x70"}
+    values = {'leasequeue_queue_items{state="dead"}': "50+0x60 _x30 50+0x70"}
     return {
         "interval": "1m",
         "input_series": series_of(values.items()),
         "promql_expr_test": [
-            fires("LeaseholdDeadLetters", f"{at}m", yes=False) for at in (30, 61, 91, 95, 105, 120)
+            fires("LeasequeueDeadLetters", f"{at}m", yes=False) for at in (30, 61, 91, 95, 105, 120)
         ],
     }
 

@@ -1,4 +1,4 @@
-"""`leasehold autoscale`: what it prints and refuses, and how it ends."""
+"""`leasequeue autoscale`: what it prints and refuses, and how it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
 
-from leasehold import Item
+from leasequeue import Item
 from tests.cli.program import started, usage_error
 from tests.cli.test_command_line import complete
 from tests.eventually import eventually
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
+    from leasequeue import AsyncWorkQueue
+    from tests.cli.program import Leasequeue
 
 FILE = """
 name = "{name}-scaler"
@@ -72,9 +72,9 @@ def change(file: Path, old: str, new: str) -> None:
 
 @pytest.mark.parametrize("command", [("autoscale",), ("autoscale", "run"), ("autoscale", "--json")])
 async def test_a_file_is_checked_with_or_without_the_name_of_the_command(
-    leasehold: Leasehold, file: Path, command: tuple[str, ...], name: str
+    leasequeue: Leasequeue, file: Path, command: tuple[str, ...], name: str
 ) -> None:
-    outcome = await leasehold(*command, str(file), "--check")
+    outcome = await leasequeue(*command, str(file), "--check")
     assert (outcome.code, outcome.err) == (0, "")
     if "--json" in command:
         assert outcome.document == {
@@ -89,35 +89,35 @@ async def test_a_file_is_checked_with_or_without_the_name_of_the_command(
         assert outcome.table[1] == ["media", "default", "command", "0", "to", "10", "1", name]
 
 
-async def test_each_mistake_in_a_file_is_a_line(leasehold: Leasehold, tmp_path: Path) -> None:
+async def test_each_mistake_in_a_file_is_a_line(leasequeue: Leasequeue, tmp_path: Path) -> None:
     path = tmp_path / "autoscale.toml"
     path.write_text("name = 'x'\nevry = 3\n[jobs.a]\nage_target = 0\n[deployments.a]\nbackend = 'http'\n")
     for command in (("run",), ("manifests",), ()):
-        outcome = await leasehold("autoscale", *command, str(path))
+        outcome = await leasequeue("autoscale", *command, str(path))
         assert (outcome.code, outcome.out) == (2, "")
         lines = outcome.err.splitlines()
         assert len(lines) == 3
-        assert lines[0] == f"leasehold: {path}, line 2, evry: unknown key; expected every"
-        assert all(line.startswith("leasehold: ") for line in lines)
+        assert lines[0] == f"leasequeue: {path}, line 2, evry: unknown key; expected every"
+        assert all(line.startswith("leasequeue: ") for line in lines)
 
 
-async def test_a_check_looks_for_the_programs(leasehold: Leasehold, file: Path) -> None:
+async def test_a_check_looks_for_the_programs(leasequeue: Leasequeue, file: Path) -> None:
     change(file, 'ready = ["echo"', 'ready = ["no-such-program"')
-    outcome = await leasehold("autoscale", str(file), "--check")
+    outcome = await leasequeue("autoscale", str(file), "--check")
     assert (outcome.code, outcome.out) == (2, "")
     assert "deployments.media.command.ready: there is no program 'no-such-program' in PATH" in outcome.error
 
 
-async def test_a_file_that_is_not_there_is_one_line(leasehold: Leasehold, tmp_path: Path) -> None:
-    outcome = await leasehold("autoscale", str(tmp_path / "nothing.toml"))
+async def test_a_file_that_is_not_there_is_one_line(leasequeue: Leasequeue, tmp_path: Path) -> None:
+    outcome = await leasequeue("autoscale", str(tmp_path / "nothing.toml"))
     assert (outcome.code, outcome.out) == (2, "")
     assert "nothing.toml: No such file or directory" in outcome.error
 
 
-async def test_without_a_file_there_is_help(leasehold: Leasehold) -> None:
-    outcome = await leasehold("autoscale")
+async def test_without_a_file_there_is_help(leasequeue: Leasequeue) -> None:
+    outcome = await leasequeue("autoscale")
     assert "estimate" in outcome.out + outcome.err
-    assert "Missing argument 'FILE'" in usage_error(await leasehold("autoscale", "--once"))
+    assert "Missing argument 'FILE'" in usage_error(await leasequeue("autoscale", "--once"))
 
 
 def test_commands_and_options_are_completed() -> None:
@@ -129,10 +129,10 @@ def test_commands_and_options_are_completed() -> None:
 
 
 async def test_one_pass_asks_for_units_and_says_why(
-    leasehold: Leasehold, file: Path, queue: AsyncWorkQueue
+    leasequeue: Leasequeue, file: Path, queue: AsyncWorkQueue
 ) -> None:
     await queue.add_items([Item(b"") for _ in range(30)])
-    outcome = await leasehold("autoscale", str(file), "--once", "--json")
+    outcome = await leasequeue("autoscale", str(file), "--once", "--json")
     assert (outcome.code, outcome.err) == (0, "")
     report = outcome.document
     [job], [tier] = report["jobs"], report["tiers"]
@@ -140,17 +140,17 @@ async def test_one_pass_asks_for_units_and_says_why(
     assert tier["wanted"] >= 3
     assert (tier["asked"], tier["deployment"], tier["tier"]) == (True, "media", "default")
     assert asked(file) == [tier["wanted"]]
-    table = (await leasehold("autoscale", str(file), "--once")).out
+    table = (await leasequeue("autoscale", str(file), "--once")).out
     assert job["answer"]["why"] in table or tier["why"] in table
     assert "media/default" in table
 
 
 async def test_a_dry_run_asks_for_nothing_and_changes_no_key(
-    leasehold: Leasehold, file: Path, queue: AsyncWorkQueue, redis: Redis
+    leasequeue: Leasequeue, file: Path, queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     await queue.add_items([Item(b"") for _ in range(30)])
     before = {key: await redis.dump(key) async for key in redis.scan_iter(f"{queue.name}*")}
-    outcome = await leasehold("autoscale", str(file), "--dry-run", "--json")
+    outcome = await leasequeue("autoscale", str(file), "--dry-run", "--json")
     assert (outcome.code, outcome.err) == (0, "")
     [tier] = outcome.document["tiers"]
     assert tier["wanted"] >= 3
@@ -161,47 +161,47 @@ async def test_a_dry_run_asks_for_nothing_and_changes_no_key(
 
 
 async def test_a_part_that_fails_is_exit_code_1_and_the_server_5(
-    leasehold: Leasehold, file: Path, redis_url: str
+    leasequeue: Leasequeue, file: Path, redis_url: str
 ) -> None:
     change(file, '["echo", "0"]', '["sh", "-c", "echo no >&2; exit 3"]')
-    outcome = await leasehold("autoscale", str(file), "--once", "--json")
+    outcome = await leasequeue("autoscale", str(file), "--once", "--json")
     assert outcome.code == 1
     assert outcome.document["errors"][0]["part"] == "tier media/default"
     assert "no" in outcome.error
     change(file, f'url = "{redis_url}"', "")
-    outcome = await leasehold("autoscale", str(file), "--once", LEASEHOLD_URL="redis://127.0.0.1:1")
+    outcome = await leasequeue("autoscale", str(file), "--once", LEASEQUEUE_URL="redis://127.0.0.1:1")
     assert outcome.code == 5
     assert "127.0.0.1:1" in outcome.error
 
 
 async def test_a_tier_that_was_removed_is_named_by_a_check_until_it_is_retired(
-    leasehold: Leasehold, file: Path, queue: AsyncWorkQueue
+    leasequeue: Leasequeue, file: Path, queue: AsyncWorkQueue
 ) -> None:
     await queue.add_items([Item(b"") for _ in range(30)])
-    assert (await leasehold("autoscale", str(file), "--once")).code == 0
+    assert (await leasequeue("autoscale", str(file), "--once")).code == 0
     [units] = asked(file)
     change(file, "deployments.media", "deployments.pictures")
     for _ in range(2):
-        outcome = await leasehold("autoscale", str(file), "--check")
+        outcome = await leasequeue("autoscale", str(file), "--check")
         assert outcome.code == 0
         assert "warning: tier media/default: it is no longer in the configuration, and its" in outcome.error
         assert f"was asked for {units} units last" in outcome.error
-    outcome = await leasehold("autoscale", str(file), "--retire", "media/default")
+    outcome = await leasequeue("autoscale", str(file), "--retire", "media/default")
     assert (outcome.code, outcome.error) == (
         0,
         f"forgot tier media/default (command), which was asked for {units} units last",
     )
-    assert (await leasehold("autoscale", str(file), "--check")).err == ""
-    outcome = await leasehold("autoscale", str(file), "--retire", "media/default")
+    assert (await leasequeue("autoscale", str(file), "--check")).err == ""
+    outcome = await leasequeue("autoscale", str(file), "--retire", "media/default")
     assert (outcome.code, outcome.error) == (
         1,
         "there is no tier 'media/default' that was removed from the file",
     )
 
 
-async def test_a_check_without_a_server_says_so(leasehold: Leasehold, file: Path, redis_url: str) -> None:
+async def test_a_check_without_a_server_says_so(leasequeue: Leasequeue, file: Path, redis_url: str) -> None:
     change(file, f'url = "{redis_url}"', "")
-    outcome = await leasehold("autoscale", str(file), "--check", LEASEHOLD_URL="redis://127.0.0.1:1")
+    outcome = await leasequeue("autoscale", str(file), "--check", LEASEQUEUE_URL="redis://127.0.0.1:1")
     assert outcome.code == 0
     assert outcome.error.startswith(
         "the file was not compared with the tiers that have units: ConnectionLost"
@@ -273,8 +273,8 @@ async def test_a_second_signal_ends_it_in_the_middle_of_a_pass(
 # ------------------------------------------------------------------------------------------------- estimate
 
 
-async def test_a_plan_is_a_table_with_the_fewest_workers(leasehold: Leasehold) -> None:
-    outcome = await leasehold(*ESTIMATE, "--age-target", "10s", "--workers", "100", "--workers", "101")
+async def test_a_plan_is_a_table_with_the_fewest_workers(leasequeue: Leasequeue) -> None:
+    outcome = await leasequeue(*ESTIMATE, "--age-target", "10s", "--workers", "100", "--workers", "101")
     titles, first, second = outcome.out.splitlines()
     assert titles.split() == ["workers", "busy", "mean", "wait", "p99", "wait", "in", "time"]
     assert first.split() == ["100", "too", "few", "without", "end", "without", "end", "0.0%"]
@@ -282,18 +282,18 @@ async def test_a_plan_is_a_table_with_the_fewest_workers(leasehold: Leasehold) -
     assert "← the fewest" in second
 
 
-async def test_a_plan_as_json_has_null_for_what_has_no_end(leasehold: Leasehold) -> None:
-    outcome = await leasehold(*ESTIMATE, "--workers", "90", "--backlog", "10", "--json")
+async def test_a_plan_as_json_has_null_for_what_has_no_end(leasequeue: Leasequeue) -> None:
+    outcome = await leasequeue(*ESTIMATE, "--workers", "90", "--backlog", "10", "--json")
     document = outcome.document
     assert (document["workers"], document["mean_wait"], document["clear_in"]) == (90, None, None)
     assert (document["within"], document["fewest"]) == (0.0, False)
 
 
 async def test_a_hundred_thousand_items_of_half_a_minute_need_fifty_thousand_workers(
-    leasehold: Leasehold,
+    leasequeue: Leasequeue,
 ) -> None:
     plan = ("--rate", "0/s", "--service-time", "30s", "--age-target", "1m", "--backlog", "100000")
-    outcome = await leasehold("autoscale", "estimate", *plan, "--json")
+    outcome = await leasequeue("autoscale", "estimate", *plan, "--json")
     assert [row["workers"] for row in outcome.documents if row["fewest"]] == [50_000]
 
 
@@ -310,23 +310,23 @@ async def test_a_hundred_thousand_items_of_half_a_minute_need_fifty_thousand_wor
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 async def test_a_plan_says_what_it_accepts(
-    leasehold: Leasehold, arguments: tuple[str, ...], says: str
+    leasequeue: Leasequeue, arguments: tuple[str, ...], says: str
 ) -> None:
-    assert says in usage_error(await leasehold("autoscale", "estimate", *arguments))
+    assert says in usage_error(await leasequeue("autoscale", "estimate", *arguments))
 
 
 @pytest.mark.parametrize(
     ("rate", "per_second"), [("50", 50), ("50/s", 50), ("90/m", 1.5), ("1800/h", 0.5), ("43200/d", 0.5)]
 )
-async def test_a_rate_has_a_unit(leasehold: Leasehold, rate: str, per_second: float) -> None:
+async def test_a_rate_has_a_unit(leasequeue: Leasequeue, rate: str, per_second: float) -> None:
     plan = ("--rate", rate, "--service-time", "1s", "--workers", "100", "--json")
-    outcome = await leasehold("autoscale", "estimate", *plan)
+    outcome = await leasequeue("autoscale", "estimate", *plan)
     assert outcome.document["utilisation"] == pytest.approx(per_second / 100)
 
 
-async def test_huge_and_tiny_figures_are_answered_at_once(leasehold: Leasehold) -> None:
+async def test_huge_and_tiny_figures_are_answered_at_once(leasequeue: Leasequeue) -> None:
     for rate, service in (("999999999999/s", "30d"), ("0/s", "0s"), ("0.000000001/d", "1ms")):
-        outcome = await leasehold("autoscale", "estimate", "--rate", rate, "--service-time", service)
+        outcome = await leasequeue("autoscale", "estimate", "--rate", rate, "--service-time", service)
         assert outcome.code == 0, outcome.err
 
 
@@ -345,20 +345,20 @@ def cluster_file(tmp_path: Path) -> Path:
     return path
 
 
-async def test_manifests_without_a_tier_for_a_cluster_say_so(leasehold: Leasehold, file: Path) -> None:
-    outcome = await leasehold("autoscale", "manifests", str(file))
+async def test_manifests_without_a_tier_for_a_cluster_say_so(leasequeue: Leasequeue, file: Path) -> None:
+    outcome = await leasequeue("autoscale", "manifests", str(file))
     assert outcome.code == 0
     *warnings, last = outcome.err.splitlines()
     assert 'no tier has the back end "kubernetes" or "http": these are the autoscaler alone' in last
     [warning] = warnings
-    assert warning.startswith("leasehold: warning: url: ")
+    assert warning.startswith("leasequeue: warning: url: ")
     assert "this machine; in a cluster, pods cannot reach it" in warning
     assert "kind: Deployment" in outcome.out
     assert "warning" not in outcome.out
 
 
-async def test_manifests_are_printed_for_a_cluster(leasehold: Leasehold, cluster_file: Path) -> None:
-    outcome = await leasehold(
+async def test_manifests_are_printed_for_a_cluster(leasequeue: Leasequeue, cluster_file: Path) -> None:
+    outcome = await leasequeue(
         *("autoscale", "manifests", str(cluster_file), "--image", "registry.example.org/media:7"),
         *("--worker", "media:worker", "--worker", "upload=media:uploader", "--grace", "1m"),
         *("--namespace", "prod"),
@@ -380,6 +380,6 @@ async def test_manifests_are_printed_for_a_cluster(leasehold: Leasehold, cluster
     ],
 )
 async def test_manifests_say_what_they_accept(
-    leasehold: Leasehold, cluster_file: Path, arguments: tuple[str, ...], says: str
+    leasequeue: Leasequeue, cluster_file: Path, arguments: tuple[str, ...], says: str
 ) -> None:
-    assert says in usage_error(await leasehold("autoscale", "manifests", str(cluster_file), *arguments))
+    assert says in usage_error(await leasequeue("autoscale", "manifests", str(cluster_file), *arguments))

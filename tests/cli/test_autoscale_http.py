@@ -1,4 +1,4 @@
-"""What `leasehold autoscale` answers over HTTP."""
+"""What `leasequeue autoscale` answers over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold.autoscale import (
+from leasequeue.autoscale import (
     Answer,
     Config,
     DeploymentConfig,
@@ -23,10 +23,10 @@ from leasehold.autoscale import (
     TierConfig,
     TierPolicy,
 )
-from leasehold.autoscale.report import PassError, PassReport, TierReport
-from leasehold.cli.autoscale import http
-from leasehold.cli.autoscale.http import ReportServer
-from leasehold.errors import ConnectionLost
+from leasequeue.autoscale.report import PassError, PassReport, TierReport
+from leasequeue.cli.autoscale import http
+from leasequeue.cli.autoscale.http import ReportServer
+from leasequeue.errors import ConnectionLost
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -185,23 +185,23 @@ async def test_prometheus_reads_the_metrics_and_that_there_are_none() -> None:
         status, text = get(server, "/metrics")
         assert status == 200
         values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-        tier = '{leasehold_deployment="media",leasehold_tier="steady"}'
+        tier = '{leasequeue_deployment="media",leasequeue_tier="steady"}'
         assert values == {
-            f"leasehold_autoscale_wanted{tier}": "3.0",
-            f"leasehold_autoscale_requested{tier}": "2.0",
-            f"leasehold_autoscale_ready{tier}": "1.0",
-            f"leasehold_autoscale_wanted{tier}".replace("steady", "spot"): "0.0",
-            'leasehold_autoscale_workers{leasehold_job="resize"}': "2.0",
-            'leasehold_autoscale_waiting{leasehold_job="resize"}': "3.0",
-            'leasehold_autoscale_oldest_age_seconds{leasehold_job="resize"}': "4.5",
-            "leasehold_autoscale_pass_duration_seconds": "0.25",
-            "leasehold_autoscale_errors": "1.0",
-            "leasehold_autoscale_up": "1.0",
+            f"leasequeue_autoscale_wanted{tier}": "3.0",
+            f"leasequeue_autoscale_requested{tier}": "2.0",
+            f"leasequeue_autoscale_ready{tier}": "1.0",
+            f"leasequeue_autoscale_wanted{tier}".replace("steady", "spot"): "0.0",
+            'leasequeue_autoscale_workers{leasequeue_job="resize"}': "2.0",
+            'leasequeue_autoscale_waiting{leasequeue_job="resize"}': "3.0",
+            'leasequeue_autoscale_oldest_age_seconds{leasequeue_job="resize"}': "4.5",
+            "leasequeue_autoscale_pass_duration_seconds": "0.25",
+            "leasequeue_autoscale_errors": "1.0",
+            "leasequeue_autoscale_up": "1.0",
         }
         server.show(replace(REPORT, age=51.0))
         status, text = get(server, "/metrics")
         assert [line for line in text.splitlines() if not line.startswith("#")] == [
-            "leasehold_autoscale_up 0.0"
+            "leasequeue_autoscale_up 0.0"
         ]
 
 
@@ -209,7 +209,7 @@ async def test_without_the_extra_metrics_say_what_to_install(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     async with serving(Kept()) as server:
         status, text = get(server, "/metrics")
-        assert (status, "leasehold[prometheus]" in text) == (404, True)
+        assert (status, "leasequeue[prometheus]" in text) == (404, True)
         assert get(server, "/report")[0] == 200
 
 

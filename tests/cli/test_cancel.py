@@ -1,4 +1,4 @@
-"""`leasehold cancel`."""
+"""`leasequeue cancel`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item, ItemCancelled, ItemUnknown
+from leasequeue import Item, ItemCancelled, ItemUnknown
 from tests.cli.program import usage_error
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
+    from leasequeue import AsyncWorkQueue
+    from tests.cli.program import Leasequeue
 
 
-async def test_items_are_cancelled_by_their_ids(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_items_are_cancelled_by_their_ids(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b"), Item(b"x", id="c")])
     lease = await take(queue)
-    outcome = await leasehold("cancel", queue.name, "a", "b", "--keep", "0s")
+    outcome = await leasequeue("cancel", queue.name, "a", "b", "--keep", "0s")
     assert (outcome.code, outcome.out, outcome.err) == (0, "2 cancelled\n", "")
     assert not await queue.complete(lease)
     with pytest.raises(ItemUnknown):
         await queue.results.wait("a")
-    outcome = await leasehold("cancel", queue.name, "c", "none", "--json")
+    outcome = await leasequeue("cancel", queue.name, "c", "none", "--json")
     assert outcome.code == 1
     assert outcome.documents == [{"queue": queue.name, "cancelled": 1, "missed": ["none"]}]
     assert "has no unfinished item with the id 'none'" in outcome.err
@@ -31,12 +31,12 @@ async def test_items_are_cancelled_by_their_ids(leasehold: Leasehold, queue: Asy
         await queue.results.wait("c")
 
 
-async def test_items_are_cancelled_by_their_data(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_items_are_cancelled_by_their_data(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.add_items(Item(b"same", id=f"{n}") for n in range(5))
     await queue.add_item(Item(b"other"))
-    outcome = await leasehold("cancel", queue.name, "--data", "same", "--limit", "2")
+    outcome = await leasequeue("cancel", queue.name, "--data", "same", "--limit", "2")
     assert (outcome.code, outcome.out) == (0, "2 cancelled\n")
-    outcome = await leasehold("cancel", queue.name, "--data", "-", stdin=b"same")
+    outcome = await leasequeue("cancel", queue.name, "--data", "-", stdin=b"same")
     assert (outcome.code, outcome.out) == (0, "3 cancelled\n")
     assert await queue.queue_len() == 1
 
@@ -50,7 +50,7 @@ async def test_items_are_cancelled_by_their_data(leasehold: Leasehold, queue: As
     ],
 )
 async def test_what_does_not_fit_together_is_refused(
-    leasehold: Leasehold, arguments: list[str], expected: str
+    leasequeue: Leasequeue, arguments: list[str], expected: str
 ) -> None:
-    outcome = await leasehold("cancel", "q", *arguments)
+    outcome = await leasequeue("cancel", "q", *arguments)
     assert expected in usage_error(outcome)

@@ -1,4 +1,4 @@
-"""`leasehold clean`, once and with `--watch`."""
+"""`leasequeue clean`, once and with `--watch`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
+from leasequeue import Item
 from tests.cli.program import started, usage_error
 from tests.queue.asking import take, until
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
+    from leasequeue import AsyncWorkQueue
+    from tests.cli.program import Leasequeue
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
@@ -46,7 +46,7 @@ async def is_waiting(queue: AsyncWorkQueue, item_id: str) -> None:
 
 @asynccontextmanager
 async def watching(url: str, *arguments: str) -> AsyncIterator[tuple[Process, asyncio.StreamReader]]:
-    """Run `leasehold clean --watch`, and wait for its first log line."""
+    """Run `leasequeue clean --watch`, and wait for its first log line."""
     async with started("clean", "--watch", "--every", "200ms", "--url", url, *arguments) as process:
         assert process.stderr
         assert b"watching" in await process.stderr.readline()
@@ -54,9 +54,9 @@ async def watching(url: str, *arguments: str) -> AsyncIterator[tuple[Process, as
 
 
 @pytest.mark.seed("RWQ-O13")
-async def test_expired_leases_are_reclaimed(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_expired_leases_are_reclaimed(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await leave_an_expired_lease(queue, "x")
-    outcome = await leasehold("clean", queue.name)
+    outcome = await leasequeue("clean", queue.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, row = outcome.table
     assert titles == ["queue", "examined", "reclaimed", "dropped", "adopted", "restored", "repaired"]
@@ -67,13 +67,13 @@ async def test_expired_leases_are_reclaimed(leasehold: Leasehold, queue: AsyncWo
 
 @pytest.mark.seed("RWQ-O14")
 async def test_a_deep_clean_restores_items_that_are_in_no_list(
-    leasehold: Leasehold, make_queue: MakeQueue, redis: Redis, name: str
+    leasequeue: Leasequeue, make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
     first, second = make_queue(name=f"{name}-1"), make_queue(name=f"{name}-2")
     await leave_an_orphan(redis, first, "x")
-    outcome = await leasehold("clean", first.name, second.name, "--json")
+    outcome = await leasequeue("clean", first.name, second.name, "--json")
     assert [line["restored"] for line in outcome.documents] == [0, 0]
-    outcome = await leasehold("clean", first.name, second.name, "--json", "--deep")
+    outcome = await leasequeue("clean", first.name, second.name, "--json", "--deep")
     assert outcome.code == 0
     nothing = dict.fromkeys(["examined", "reclaimed", "dropped", "adopted", "restored", "repaired"], 0)
     assert outcome.documents == [
@@ -143,8 +143,8 @@ async def test_a_watch_continues_when_the_server_was_away(
         assert await process.wait() == 0
 
 
-async def test_wrong_usage_is_refused(leasehold: Leasehold) -> None:
-    assert "Missing argument 'QUEUE'" in usage_error(await leasehold("clean"))
-    assert "must be at least 0.1 s" in usage_error(await leasehold("clean", "q", "--watch", "--every", "0s"))
+async def test_wrong_usage_is_refused(leasequeue: Leasequeue) -> None:
+    assert "Missing argument 'QUEUE'" in usage_error(await leasequeue("clean"))
+    assert "must be at least 0.1 s" in usage_error(await leasequeue("clean", "q", "--watch", "--every", "0s"))
     for option in ("--every", "--keep-dead"):
-        assert "needs --watch" in usage_error(await leasehold("clean", "q", option, "1s"))
+        assert "needs --watch" in usage_error(await leasequeue("clean", "q", option, "1s"))

@@ -15,18 +15,18 @@ import typer
 from redis.asyncio import Redis
 from typer.testing import CliRunner
 
-from leasehold import Item
-from leasehold.cli.app import COMMANDS, app, load
-from leasehold.cli.times import format_time, parse_duration
-from leasehold.queue.internals import registry
-from leasehold.queue.plan import Plan, StagePlan
+from leasequeue import Item
+from leasequeue.cli.app import COMMANDS, app, load
+from leasequeue.cli.times import format_time, parse_duration
+from leasequeue.queue.internals import registry
+from leasequeue.queue.plan import Plan, StagePlan
 from tests.cli.program import run_process, started, usage_error
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
-    from leasehold.testing import Proxy
-    from tests.cli.program import Leasehold
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.testing import Proxy
+    from tests.cli.program import Leasequeue
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
@@ -76,11 +76,11 @@ NO_SERVER = "redis://127.0.0.1:1"
 
 def complete(*words: str, url: str = NO_SERVER) -> list[str]:
     """Return what bash gets when tab is pressed after these words; other shells differ in Typer only."""
-    environment = {"COMP_WORDS": " ".join(["leasehold", *words]), "COMP_CWORD": str(len(words))}
+    environment = {"COMP_WORDS": " ".join(["leasequeue", *words]), "COMP_CWORD": str(len(words))}
     result = CliRunner().invoke(
         app,
-        prog_name="leasehold",
-        env={"_LEASEHOLD_COMPLETE": "complete_bash", "LEASEHOLD_URL": url, **environment},
+        prog_name="leasequeue",
+        env={"_LEASEQUEUE_COMPLETE": "complete_bash", "LEASEQUEUE_URL": url, **environment},
     )
     assert result.stderr == ""
     return result.stdout.splitlines()
@@ -90,11 +90,11 @@ def complete(*words: str, url: str = NO_SERVER) -> list[str]:
 
 
 def test_help_lists_every_command_and_imports_none() -> None:
-    program = "import sys; sys.argv = ['leasehold', '--help']; from leasehold.cli import main\ntry: main()\n"
-    program += "finally: print(*sorted(name for name in sys.modules if name.startswith('leasehold.cli.')))"
+    program = "import sys; from leasequeue.cli import main; sys.argv = ['leasequeue', '--help']\ntry: main()"
+    program += "\nfinally: print(*sorted(name for name in sys.modules if name.startswith('leasequeue.cli.')))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     *shown, imported = result.stdout.splitlines()
-    assert imported == "leasehold.cli.app leasehold.cli.values"
+    assert imported == "leasequeue.cli.app leasequeue.cli.values"
     listed = [line.split()[1] for line in shown if line.startswith("│ ") and line[2] not in " -"]
     assert listed == [*COMMANDS]
 
@@ -115,30 +115,30 @@ def test_a_command_and_the_overview_have_the_same_text(name: str) -> None:
         (("add", "q", "x", "--expires-in", "31d"), "'31d' is longer than 30d, the longest that is accepted"),
         (
             ("show", "q", "--state", "dead"),
-            "'dead' is not one of waiting, leased, scheduled; `leasehold dead ls QUEUE` lists dead letters",
+            "'dead' is not one of waiting, leased, scheduled; `leasequeue dead ls QUEUE` lists dead letters",
         ),
         (
             ("worker", "app:tasks", "--url", "redis://localhost"),
-            'the program names the server: `TaskQueue.from_url(os.environ["LEASEHOLD_URL"], "emails")`',
+            'the program names the server: `TaskQueue.from_url(os.environ["LEASEQUEUE_URL"], "emails")`',
         ),
     ],
     ids=lambda value: value[-1] if isinstance(value, tuple) else "",
 )
 async def test_a_value_that_belongs_elsewhere_is_refused_with_the_place(
-    leasehold: Leasehold, arguments: tuple[str, ...], says: str
+    leasequeue: Leasequeue, arguments: tuple[str, ...], says: str
 ) -> None:
-    assert says in usage_error(await leasehold(*arguments))
+    assert says in usage_error(await leasequeue(*arguments))
 
 
 async def test_old_dead_letters_are_dropped_by_an_age_above_that_of_a_delay(
-    leasehold: Leasehold, queue: AsyncWorkQueue
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
 ) -> None:
-    outcome = await leasehold("dead", "drop", queue.name, "--older-than", "60d", "--yes")
+    outcome = await leasequeue("dead", "drop", queue.name, "--older-than", "60d", "--yes")
     assert (outcome.code, outcome.out) == (0, "0 dropped\n")
 
 
-async def test_an_unknown_command_is_refused_with_the_most_similar_one(leasehold: Leasehold) -> None:
-    assert "No such command 'shov'. Did you mean 'show'?" in usage_error(await leasehold("shov"))
+async def test_an_unknown_command_is_refused_with_the_most_similar_one(leasequeue: Leasequeue) -> None:
+    assert "No such command 'shov'. Did you mean 'show'?" in usage_error(await leasequeue("shov"))
 
 
 # ------------------------------------------------------------------------------------------------- completion
@@ -147,14 +147,14 @@ async def test_an_unknown_command_is_refused_with_the_most_similar_one(leasehold
 #: Lets a test name the shell; otherwise it is the one that started the tests.
 NAMED_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
 
-#: Presses tab after `leasehold dead drop --o`.
+#: Presses tab after `leasequeue dead drop --o`.
 PRESS_TAB = """
 source "$1"
-COMP_WORDS=(leasehold dead drop --o)
+COMP_WORDS=(leasequeue dead drop --o)
 COMP_CWORD=3
-_leasehold_completion leasehold
+_leasequeue_completion leasequeue
 echo "${COMPREPLY[@]}"
-complete -p leasehold
+complete -p leasequeue
 """
 
 
@@ -162,7 +162,7 @@ async def test_the_completion_script_of_a_shell_is_printed() -> None:
     async def script_of(shell: str) -> None:
         outcome = await run_process("--show-completion", shell, stdin=b"", cwd=None, **NAMED_SHELL)
         assert (outcome.code, outcome.err) == (0, "")
-        assert f"_LEASEHOLD_COMPLETE=complete_{shell}" in outcome.out
+        assert f"_LEASEQUEUE_COMPLETE=complete_{shell}" in outcome.out
 
     await asyncio.gather(*map(script_of, ("bash", "zsh", "fish")))
 
@@ -173,7 +173,7 @@ async def test_completion_can_be_installed(tmp_path: Path) -> None:
         out, err = await process.communicate()
     assert (process.returncode, err) == (0, b"")
     assert b"completion installed" in out
-    script = tmp_path / ".bash_completions" / "leasehold.sh"
+    script = tmp_path / ".bash_completions" / "leasequeue.sh"
     assert str(script) in (tmp_path / ".bashrc").read_text()
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     tab = await asyncio.create_subprocess_exec(
@@ -182,7 +182,7 @@ async def test_completion_can_be_installed(tmp_path: Path) -> None:
     out, _ = await tab.communicate()
     assert out.decode().splitlines() == [
         "--older-than",
-        "complete -o default -F _leasehold_completion leasehold",
+        "complete -o default -F _leasequeue_completion leasequeue",
     ]
 
 
@@ -247,12 +247,12 @@ async def test_bash_which_breaks_words_at_colons_gets_what_follows_the_last_one(
     queue = make_queue()
     await make_queue(name=f"{queue.name}:now:slow").add_item(Item(b"x"))
     for typed in (["s"], []):
-        words = ["leasehold", "ls", queue.name, ":", "now", ":", *typed]
+        words = ["leasequeue", "ls", queue.name, ":", "now", ":", *typed]
         outcome = await run_process(
             COMP_WORDS="\n".join(words),
             COMP_CWORD=str(len(words) - 1),
-            LEASEHOLD_URL=redis_url,
-            _LEASEHOLD_COMPLETE="complete_bash",
+            LEASEQUEUE_URL=redis_url,
+            _LEASEQUEUE_COMPLETE="complete_bash",
         )
         assert (outcome.out, outcome.err) == ("slow\n", "")
 
@@ -268,39 +268,39 @@ def test_every_command_that_uses_a_server_has_a_call() -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_server_that_cannot_be_reached_is_exit_code_5_and_one_line(
-    leasehold: Leasehold, call: str
+    leasequeue: Leasequeue, call: str
 ) -> None:
-    outcome = await leasehold(*CALLS[call], "--url", NO_SERVER, stdin=b"x\n")
+    outcome = await leasequeue(*CALLS[call], "--url", NO_SERVER, stdin=b"x\n")
     assert (outcome.code, outcome.out) == (5, "")
     assert outcome.error.startswith("the server cannot be reached: ")
     assert "127.0.0.1:1" in outcome.error
     assert "nothing was applied" in outcome.error
-    assert "start a server with `leasehold serve --port 6379`" in outcome.error
+    assert "start a server with `leasequeue serve --port 6379`" in outcome.error
 
 
-async def test_a_lost_connection_is_exit_code_5(leasehold: Leasehold, name: str, proxy: Proxy) -> None:
+async def test_a_lost_connection_is_exit_code_5(leasequeue: Leasequeue, name: str, proxy: Proxy) -> None:
     proxy.cut_after_bytes(0)
-    outcome = await leasehold("add", name, "x", "--url", proxy.url)
+    outcome = await leasequeue("add", name, "x", "--url", proxy.url)
     assert (outcome.code, outcome.out) == (5, "")
     assert outcome.error
 
 
-async def test_a_wrong_password_is_exit_code_5(leasehold: Leasehold, make_server: MakeServer) -> None:
+async def test_a_wrong_password_is_exit_code_5(leasequeue: Leasequeue, make_server: MakeServer) -> None:
     server = await make_server()
     url = f"redis://127.0.0.1:{server.port}"
     async with Redis.from_url(url) as client:
         await client.config_set("requirepass", "secret")
     for given in (url, url.replace("//", "//:wrong@")):
         for arguments in (("ls",), ("ls", "emails")):
-            outcome = await leasehold(*arguments, "--url", given)
+            outcome = await leasequeue(*arguments, "--url", given)
             assert (outcome.code, outcome.out) == (5, "")
             assert "check the user and the password" in outcome.error
-    assert (await leasehold("ls", "--url", url.replace("//", "//:secret@"))).code == 0
+    assert (await leasequeue("ls", "--url", url.replace("//", "//:secret@"))).code == 0
 
 
-async def test_a_key_of_another_type_is_exit_code_5(leasehold: Leasehold, redis: Redis, name: str) -> None:
+async def test_a_key_of_another_type_is_exit_code_5(leasequeue: Leasequeue, redis: Redis, name: str) -> None:
     await redis.set(f"{name}:queue", "a string")
-    outcome = await leasehold("add", name, "x")
+    outcome = await leasequeue("add", name, "x")
     assert outcome.code == 5
     assert "choose another name" in outcome.error
 
@@ -348,22 +348,22 @@ THEIRS = "keys that begin with 'a:item:' belong to the queue 'a'"
     ],
 )
 async def test_an_invalid_name_or_url_is_reported_without_the_password(
-    leasehold: Leasehold, arguments: tuple[str, ...], error: str
+    leasequeue: Leasequeue, arguments: tuple[str, ...], error: str
 ) -> None:
-    outcome = await leasehold("ls", *arguments)
+    outcome = await leasequeue("ls", *arguments)
     assert (outcome.code, outcome.out, outcome.error) == (2, "", error)
 
 
-async def test_the_url_is_the_option_or_leasehold_url_or_redis_url(
-    leasehold: Leasehold, queue: AsyncWorkQueue, redis_url: str
+async def test_the_url_is_the_option_or_leasequeue_url_or_redis_url(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, redis_url: str
 ) -> None:
-    """The option comes first, then LEASEHOLD_URL, then REDIS_URL."""
+    """The option comes first, then LEASEQUEUE_URL, then REDIS_URL."""
     await queue.add_item(Item(b"x"))
     ask = ("ls", queue.name, "--json")
     for outcome in (
-        await leasehold(*ask, "--url", redis_url, LEASEHOLD_URL=NO_SERVER, REDIS_URL=NO_SERVER),
-        await leasehold(*ask, LEASEHOLD_URL=redis_url, REDIS_URL=NO_SERVER),
-        await leasehold(*ask, LEASEHOLD_URL="", REDIS_URL=redis_url),
+        await leasequeue(*ask, "--url", redis_url, LEASEQUEUE_URL=NO_SERVER, REDIS_URL=NO_SERVER),
+        await leasequeue(*ask, LEASEQUEUE_URL=redis_url, REDIS_URL=NO_SERVER),
+        await leasequeue(*ask, LEASEQUEUE_URL="", REDIS_URL=redis_url),
     ):
         assert outcome.document["waiting"] == 1
 

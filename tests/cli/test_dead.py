@@ -1,4 +1,4 @@
-"""`leasehold dead`."""
+"""`leasequeue dead`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
+from leasequeue import Item
 from tests.cli.program import started, usage_error
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
+    from leasequeue import AsyncWorkQueue
+    from tests.cli.program import Leasequeue
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "work.py", line 1, in work\n'
 
@@ -34,9 +34,9 @@ async def left(queue: AsyncWorkQueue) -> list[str]:
 
 
 async def test_ls_lists_the_newest_first_with_the_last_line_of_the_error(
-    leasehold: Leasehold, queue: AsyncWorkQueue
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
 ) -> None:
-    outcome = await leasehold("dead", "ls", queue.name)
+    outcome = await leasequeue("dead", "ls", queue.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, *rows = outcome.table
     assert titles == ["id", "died", "attempt", "bytes", "error"]
@@ -45,29 +45,29 @@ async def test_ls_lists_the_newest_first_with_the_last_line_of_the_error(
     ]
 
 
-async def test_ls_shows_whole_errors_on_a_pipe(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_ls_shows_whole_errors_on_a_pipe(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"x", "long"))
     await queue.fail(await take(queue), f"Traceback\n  a line\nValueError: {'long ' * 100}end")
-    outcome = await leasehold("dead", "ls", queue.name, "--count", "1")
+    outcome = await leasequeue("dead", "ls", queue.name, "--count", "1")
     assert outcome.out.splitlines()[1].endswith(f"ValueError: {'long ' * 100}end")
 
 
-async def test_ls_has_a_limit_and_a_start(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    outcome = await leasehold("dead", "ls", queue.name, "--count", "2", "--start", "1", "--json")
+async def test_ls_has_a_limit_and_a_start(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    outcome = await leasequeue("dead", "ls", queue.name, "--count", "2", "--start", "1", "--json")
     assert [line["id"] for line in outcome.documents] == ["d3", "d2"]
-    outcome = await leasehold("dead", "ls", queue.name, "--count", "2")
+    outcome = await leasequeue("dead", "ls", queue.name, "--count", "2")
     assert outcome.error == "3 more: see --count and --start"
     await queue.dead_letters.drop_all()
-    outcome = await leasehold("dead", "ls", queue.name)
+    outcome = await leasequeue("dead", "ls", queue.name)
     assert (outcome.code, outcome.error) == (0, f"{queue.name} has no dead letters")
 
 
-async def test_show_prints_one_in_full(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    outcome = await leasehold("dead", "show", queue.name, "d1")
+async def test_show_prints_one_in_full(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    outcome = await leasequeue("dead", "show", queue.name, "d1")
     assert (outcome.code, outcome.err) == (0, "")
     assert "Traceback (most recent call last):\n" in outcome.out
     assert outcome.out.endswith("\nValueError: 1\n\ndata\ndata\n")
-    document = (await leasehold("dead", "show", queue.name, "d1", "--json")).document
+    document = (await leasequeue("dead", "show", queue.name, "d1", "--json")).document
     assert document["error"].endswith("\nValueError: 1\n")
     assert {key: document[key] for key in ("queue", "id", "data", "attempt", "token")} == {
         "queue": queue.name,
@@ -76,57 +76,59 @@ async def test_show_prints_one_in_full(leasehold: Leasehold, queue: AsyncWorkQue
         "attempt": 1,
         "token": 2,
     }
-    outcome = await leasehold("dead", "show", queue.name, "d9")
+    outcome = await leasequeue("dead", "show", queue.name, "d9")
     assert (outcome.code, outcome.error) == (1, f"{queue.name!r} has no dead letter with the id 'd9'")
 
 
-async def test_requeue_moves_the_given_ones(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    assert await leasehold("dead", "requeue", queue.name, "d3", "d1") == (0, "2 requeued\n", "")
+async def test_requeue_moves_the_given_ones(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    assert await leasequeue("dead", "requeue", queue.name, "d3", "d1") == (0, "2 requeued\n", "")
     assert [view.id for view in await queue.inspect()] == ["d3", "d1"]
     assert await left(queue) == ["d0", "d2", "d4"]
 
 
 async def test_requeue_reports_which_were_not_moved_and_why(
-    leasehold: Leasehold, queue: AsyncWorkQueue
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
 ) -> None:
     await queue.add_item(Item(b"new", id="d0"))
-    outcome = await leasehold("dead", "requeue", queue.name, "d0", "d1", "d9")
+    outcome = await leasequeue("dead", "requeue", queue.name, "d0", "d1", "d9")
     assert (outcome.code, outcome.out) == (1, "1 requeued\n")
     assert outcome.err.splitlines() == [
-        "leasehold: 'd0' was not moved: its id is in the queue again",
-        "leasehold: 'd9' is not a dead letter",
+        "leasequeue: 'd0' was not moved: its id is in the queue again",
+        "leasequeue: 'd9' is not a dead letter",
     ]
-    outcome = await leasehold("dead", "requeue", queue.name, "d0", "d9", "--json")
+    outcome = await leasequeue("dead", "requeue", queue.name, "d0", "d9", "--json")
     assert outcome.code == 1
     assert outcome.document == {"queue": queue.name, "requeued": 0, "missed": ["d0", "d9"]}
 
 
-async def test_requeue_moves_all_the_oldest_first(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    outcome = await leasehold("dead", "requeue", queue.name, "--all", "--json")
+async def test_requeue_moves_all_the_oldest_first(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    outcome = await leasequeue("dead", "requeue", queue.name, "--all", "--json")
     assert (outcome.code, outcome.document["requeued"]) == (0, 5)
     assert [view.id for view in await queue.inspect()] == ["d0", "d1", "d2", "d3", "d4"]
 
 
-async def test_drop_deletes_the_given_ones(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    outcome = await leasehold("dead", "drop", queue.name, "d3", "d9")
+async def test_drop_deletes_the_given_ones(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    outcome = await leasequeue("dead", "drop", queue.name, "d3", "d9")
     assert (outcome.code, outcome.out, outcome.error) == (1, "1 dropped\n", "'d9' is not a dead letter")
     assert await left(queue) == ["d0", "d1", "d2", "d4"]
 
 
-async def test_drop_deletes_those_older_than_a_duration(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    assert await leasehold("dead", "drop", queue.name, "--older-than", "1d") == (0, "0 dropped\n", "")
-    outcome = await leasehold("dead", "drop", queue.name, "--older-than", "0s", "--json")
+async def test_drop_deletes_those_older_than_a_duration(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
+) -> None:
+    assert await leasequeue("dead", "drop", queue.name, "--older-than", "1d") == (0, "0 dropped\n", "")
+    outcome = await leasequeue("dead", "drop", queue.name, "--older-than", "0s", "--json")
     assert (outcome.code, outcome.document["dropped"]) == (0, 5)
 
 
 async def test_drop_deletes_all_only_after_a_confirmation(
-    leasehold: Leasehold, queue: AsyncWorkQueue
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
 ) -> None:
-    outcome = await leasehold("dead", "drop", queue.name, "--all")
+    outcome = await leasequeue("dead", "drop", queue.name, "--all")
     assert (outcome.code, outcome.out) == (2, "")
     assert "Nothing was done: without a terminal, confirm with --yes" in outcome.error
     assert len(await left(queue)) == 5
-    assert await leasehold("dead", "drop", queue.name, "--all", "--yes") == (0, "5 dropped\n", "")
+    assert await leasequeue("dead", "drop", queue.name, "--all", "--yes") == (0, "5 dropped\n", "")
 
 
 @pytest.mark.parametrize(("answer", "code", "stay"), [(b"y\n", 0, 0), (b"\n", 1, 5)])
@@ -160,7 +162,7 @@ async def test_drop_asks_for_a_confirmation_on_a_terminal(
     ],
 )
 async def test_wrong_usage_changes_nothing(
-    leasehold: Leasehold, queue: AsyncWorkQueue, command: str, arguments: tuple[str, ...], message: str
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, command: str, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert message in usage_error(await leasehold("dead", command, queue.name, *arguments))
+    assert message in usage_error(await leasequeue("dead", command, queue.name, *arguments))
     assert len(await left(queue)) == 5

@@ -1,4 +1,4 @@
-"""`leasehold demo` as a process, and its parts."""
+"""`leasequeue demo` as a process, and its parts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from redis import Redis
 from typer.testing import CliRunner
 
-from leasehold.cli.app import app
-from leasehold.cli.demo import check, files, run
+from leasequeue.cli.app import app
+from leasequeue.cli.demo import check, files, run
 from tests.cli.program import run_process, started
 from tests.cli.worker_bench import gone
 
@@ -72,7 +72,7 @@ async def test_each_file_is_in_the_output_once_although_one_worker_is_killed_and
     assert report["late_lines"] >= 1
     assert 0 <= report["recovery_seconds"] < 10
 
-    lines = lines_of(tmp_path / "leasehold-demo.jsonl")
+    lines = lines_of(tmp_path / "leasequeue-demo.jsonl")
     content = (folder / "2" / "5.txt").read_bytes()
     assert lines["2/5.txt"] == {
         "id": "2/5.txt",
@@ -85,7 +85,7 @@ async def test_each_file_is_in_the_output_once_although_one_worker_is_killed_and
     assert hashes == {hashlib.sha256(b"text of " + os.fsencode(name)).hexdigest() for name in odd}
     assert lines["ünï 🐟"]["path"] == "ünï 🐟"
     assert max(len(item_id.encode()) for item_id in lines) <= 512
-    assert names_in(tmp_path) == ["files", "leasehold-demo.jsonl"]
+    assert names_in(tmp_path) == ["files", "leasequeue-demo.jsonl"]
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ async def test_a_single_file_on_the_server_that_redis_url_names_is_enough(
 def keys_left(redis_url: str) -> list[bytes]:
     """Return the keys that hold items or events of demos on a server."""
     with Redis.from_url(redis_url) as client:
-        keys = [*client.scan_iter(match="leasehold-demo-*")]
+        keys = [*client.scan_iter(match="leasequeue-demo-*")]
     # The counter of tokens stays, and so does, until another worker comes, what a killed one has registered.
     stays = (b":fence", b":sessions", b":idle", b":workers", b":heartbeats")
     return [key for key in keys if not key.endswith(stays)]

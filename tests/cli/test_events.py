@@ -1,4 +1,4 @@
-"""`leasehold events`."""
+"""`leasequeue events`."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
+from leasequeue import AsyncWorkQueue, Item
 from tests.cli.program import started, usage_error
 from tests.queue.asking import take, until
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from tests.cli.program import Leasehold
+    from tests.cli.program import Leasequeue
 
 
 async def test_kept_events_are_switched_on_printed_and_switched_off(
-    leasehold: Leasehold, queue: AsyncWorkQueue
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
 ) -> None:
-    missing = await leasehold("events", queue.name)
+    missing = await leasequeue("events", queue.name)
     assert (missing.code, missing.out) == (2, "")
-    assert "keeps no events: `leasehold events" in missing.error
-    assert (await leasehold("events", queue.name, "--keep", "100")).error == (
+    assert "keeps no events: `leasequeue events" in missing.error
+    assert (await leasequeue("events", queue.name, "--keep", "100")).error == (
         f"{queue.name} keeps about 100 events from now on"
     )
     await queue.add_item(Item(b"12", id="a"))
     await queue.complete(await take(queue))
-    lines = (await leasehold("events", queue.name)).table
+    lines = (await leasequeue("events", queue.name)).table
     assert [(line[1], line[2]) for line in lines] == [("added", "a"), ("leased", "a"), ("completed", "a")]
     assert lines[0][0].endswith("Z")
     assert lines[0][3:] == ["size=2"]
-    chosen = await leasehold("events", queue.name, "--json", "--kind", "leased", "--id", "a")
+    chosen = await leasequeue("events", queue.name, "--json", "--kind", "leased", "--id", "a")
     assert chosen.document["holder"] == queue.session
     assert chosen.document["due"] > chosen.document["at"]
-    rest = await leasehold("events", queue.name, "--json", "--since", str(chosen.document["number"]))
+    rest = await leasequeue("events", queue.name, "--json", "--since", str(chosen.document["number"]))
     assert rest.document["what"] == "completed"
-    assert (await leasehold("events", queue.name, "--stop")).code == 0
-    assert (await leasehold("events", queue.name)).code == 2
+    assert (await leasequeue("events", queue.name, "--stop")).code == 0
+    assert (await leasequeue("events", queue.name)).code == 2
 
 
 @pytest.mark.slow
 async def test_published_events_are_printed_until_it_is_stopped(
-    leasehold: Leasehold, queue: AsyncWorkQueue, redis: Redis, redis_url: str
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, redis: Redis, redis_url: str
 ) -> None:
-    assert (await leasehold("events", queue.name, "--publish")).code == 0
+    assert (await leasequeue("events", queue.name, "--publish")).code == 0
     command = ("events", queue.name, "--live", "--json", "--url", redis_url)
     async with started(*command) as process:
         assert process.stdout
@@ -65,6 +65,6 @@ async def test_published_events_are_printed_until_it_is_stopped(
         assert await process.wait() == 0
 
 
-async def test_switches_are_used_alone(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    outcome = await leasehold("events", queue.name, "--publish", "--live")
+async def test_switches_are_used_alone(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    outcome = await leasequeue("events", queue.name, "--publish", "--live")
     assert "--stop, and alone" in usage_error(outcome)

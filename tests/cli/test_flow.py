@@ -1,4 +1,4 @@
-"""`leasehold flow`."""
+"""`leasequeue flow`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import FanOut, Flow, RetryPolicy, TaskQueue, fan_out
+from leasequeue import FanOut, Flow, RetryPolicy, TaskQueue, fan_out
 from tests.cli.program import usage_error
 from tests.worker.working import new_worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.cli.program import Leasehold
+    from tests.cli.program import Leasequeue
 
 
 class Program:
@@ -77,13 +77,13 @@ async def program(redis_url: str, name: str) -> AsyncIterator[Program]:
         yield Program(tasks)
 
 
-async def test_ls_lists_the_newest_first(leasehold: Leasehold, program: Program) -> None:
-    outcome = await leasehold("flow", "ls", program.name)
+async def test_ls_lists_the_newest_first(leasequeue: Leasequeue, program: Program) -> None:
+    outcome = await leasequeue("flow", "ls", program.name)
     assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{program.name} has no runs")
     await program.start("good")
     await program.start("bad", broken=True)
     await program.start("new", drain=False)
-    outcome = await leasehold("flow", "ls", program.name)
+    outcome = await leasequeue("flow", "ls", program.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, *rows = outcome.table
     assert titles == ["id", "flow", "state", "created", "ended", "progress", "error"]
@@ -94,12 +94,12 @@ async def test_ls_lists_the_newest_first(leasehold: Leasehold, program: Program)
     ]
 
 
-async def test_ls_chooses_by_state_flow_and_count(leasehold: Leasehold, program: Program) -> None:
+async def test_ls_chooses_by_state_flow_and_count(leasequeue: Leasequeue, program: Program) -> None:
     await program.start("good")
     await program.start("bad", broken=True)
 
     async def ids(*options: str) -> list[str]:
-        outcome = await leasehold("flow", "ls", program.name, *options, "--json")
+        outcome = await leasequeue("flow", "ls", program.name, *options, "--json")
         assert outcome.code == 0
         return [document["id"] for document in outcome.documents]
 
@@ -107,16 +107,16 @@ async def test_ls_chooses_by_state_flow_and_count(leasehold: Leasehold, program:
     assert await ids("--state", "active") == []
     assert await ids("--flow", "access", "--count", "1") == ["bad"]
     assert await ids("--flow", "other") == []
-    outcome = await leasehold("flow", "ls", program.name, "--state", "active", "--flow", "access")
+    outcome = await leasequeue("flow", "ls", program.name, "--state", "active", "--flow", "access")
     assert outcome.error == f"{program.name} has no active runs of 'access'"
     assert "is not one of active, completed" in usage_error(
-        await leasehold("flow", "ls", program.name, "--state", "done")
+        await leasequeue("flow", "ls", program.name, "--state", "done")
     )
 
 
-async def test_show_prints_a_run_with_its_stages(leasehold: Leasehold, program: Program) -> None:
+async def test_show_prints_a_run_with_its_stages(leasequeue: Leasequeue, program: Program) -> None:
     await program.start("good")
-    outcome = await leasehold("flow", "show", program.name, "good")
+    outcome = await leasequeue("flow", "show", program.name, "good")
     assert (outcome.code, outcome.err) == (0, "")
     facts, _, stages = outcome.out.partition("\n\n")
     shown = dict(line.strip().split(maxsplit=1) for line in facts.splitlines())
@@ -124,15 +124,15 @@ async def test_show_prints_a_run_with_its_stages(leasehold: Leasehold, program: 
     assert (shown["@user_id"], shown["@guilds"]) == ("62", "[1985,7]")
     _, *rows = [line.split() for line in stages.splitlines()]
     assert [row[:2] for row in rows] == [["check", "done"], ["rewards", "done"], ["finish", "done"]]
-    outcome = await leasehold("flow", "show", program.name, "good", "--children")
+    outcome = await leasequeue("flow", "show", program.name, "good", "--children")
     assert [row[0] for row in outcome.table if row].count("rewards/0") == 1
-    outcome = await leasehold("flow", "show", program.name, "z")
+    outcome = await leasequeue("flow", "show", program.name, "z")
     assert (outcome.code, outcome.error) == (1, f"{program.name!r} has no run 'z'")
 
 
-async def test_show_prints_json_and_a_diagram(leasehold: Leasehold, program: Program) -> None:
+async def test_show_prints_json_and_a_diagram(leasequeue: Leasequeue, program: Program) -> None:
     await program.start("bad", broken=True)
-    document = (await leasehold("flow", "show", program.name, "bad", "--json")).document
+    document = (await leasequeue("flow", "show", program.name, "bad", "--json")).document
     stage = {"ended": None, "result": None, "error": None, "children": None}
     times = {"created": document["created"], "ended": document["ended"]}
     ended, error = document["stages"]["check"]["ended"], document["stages"]["check"]["error"]
@@ -154,76 +154,76 @@ async def test_show_prints_json_and_a_diagram(leasehold: Leasehold, program: Pro
             "finish": {**stage, "state": "not entered"},
         },
     }
-    outcome = await leasehold("flow", "show", program.name, "bad", "--mermaid")
+    outcome = await leasequeue("flow", "show", program.name, "bad", "--mermaid")
     assert (outcome.code, outcome.out.splitlines()[0]) == (0, "flowchart LR")
-    both = await leasehold("flow", "show", program.name, "bad", "--mermaid", "--json")
+    both = await leasequeue("flow", "show", program.name, "bad", "--mermaid", "--json")
     assert "cannot be combined with --json" in usage_error(both)
 
 
-async def test_find_finds_by_all_of_the_attributes(leasehold: Leasehold, program: Program) -> None:
+async def test_find_finds_by_all_of_the_attributes(leasequeue: Leasequeue, program: Program) -> None:
     await program.start("a", user_id=62)
     await program.start("b", user_id=63)
 
     async def ids(*attributes: str) -> list[str]:
-        outcome = await leasehold("flow", "find", program.name, "access", *attributes, "--json")
+        outcome = await leasequeue("flow", "find", program.name, "access", *attributes, "--json")
         return [document["id"] for document in outcome.documents]
 
     assert await ids("user_id=62") == ["a"]
     assert await ids("guilds=1985") == ["b", "a"]
     assert await ids("guilds=7", "user_id=63") == ["b"]
-    outcome = await leasehold("flow", "find", program.name, "access", "user_id=9", "guilds=7")
+    outcome = await leasequeue("flow", "find", program.name, "access", "user_id=9", "guilds=7")
     assert outcome.code == 1
     assert outcome.error == f"{program.name!r} has no run of 'access' with user_id=9 guilds=7"
     for wrong in ("user_id", "=62"):
-        refused = await leasehold("flow", "find", program.name, "access", wrong)
+        refused = await leasequeue("flow", "find", program.name, "access", wrong)
         assert f"{wrong!r} is not a name and a value, such as user_id=62" in usage_error(refused)
 
 
-async def test_cancel_ends_runs(leasehold: Leasehold, program: Program) -> None:
+async def test_cancel_ends_runs(leasequeue: Leasequeue, program: Program) -> None:
     for run_id in ("a", "b"):
         await program.start(run_id, drain=False)
-    assert await leasehold("flow", "cancel", program.name, "a", "b") == (0, "2 cancelled\n", "")
-    outcome = await leasehold("flow", "cancel", program.name, "a", "z")
+    assert await leasequeue("flow", "cancel", program.name, "a", "b") == (0, "2 cancelled\n", "")
+    outcome = await leasequeue("flow", "cancel", program.name, "a", "z")
     assert (outcome.code, outcome.out) == (1, "0 cancelled\n")
     assert outcome.err.splitlines() == [
-        "leasehold: run 'a' has ended already",
-        f"leasehold: {program.name!r} has no run 'z'",
+        "leasequeue: run 'a' has ended already",
+        f"leasequeue: {program.name!r} has no run 'z'",
     ]
     await program.drain()
     assert (await program.tasks.queue.counts()).total == 0
     assert (await program.flow.runs.get("a")).state == "cancelled"
 
 
-async def test_retry_goes_on_from_the_stage_that_failed(leasehold: Leasehold, program: Program) -> None:
+async def test_retry_goes_on_from_the_stage_that_failed(leasequeue: Leasequeue, program: Program) -> None:
     await program.start("bad", broken=True)
     program.broken = False
-    assert await leasehold("flow", "retry", program.name, "bad") == (0, "1 retried\n", "")
+    assert await leasequeue("flow", "retry", program.name, "bad") == (0, "1 retried\n", "")
     await program.drain()
     assert (await program.flow.runs.get("bad")).state == "completed"
-    outcome = await leasehold("flow", "retry", program.name, "bad", "--json")
+    outcome = await leasequeue("flow", "retry", program.name, "bad", "--json")
     assert (outcome.code, outcome.error) == (1, "run 'bad' has not failed")
     assert outcome.document == {"queue": program.name, "retried": 0, "missed": ["bad"]}
 
 
-async def test_replay_starts_a_run_anew(leasehold: Leasehold, program: Program) -> None:
+async def test_replay_starts_a_run_anew(leasequeue: Leasequeue, program: Program) -> None:
     await program.start("old")
-    assert await leasehold("flow", "replay", program.name, "old", "--id", "again") == (0, "again\n", "")
-    outcome = await leasehold("flow", "replay", program.name, "old", "--json")
+    assert await leasequeue("flow", "replay", program.name, "old", "--id", "again") == (0, "again\n", "")
+    outcome = await leasequeue("flow", "replay", program.name, "old", "--json")
     assert (outcome.code, outcome.document["queue"]) == (0, program.name)
     await program.drain()
     for run_id in ("again", outcome.document["id"]):
         assert (await program.flow.runs.get(run_id)).results["finish"] == "62: role in 1985, role in 7"
-    outcome = await leasehold("flow", "replay", program.name, "z")
+    outcome = await leasequeue("flow", "replay", program.name, "z")
     assert (outcome.code, outcome.error) == (1, f"{program.name!r} has no run 'z'")
 
 
-async def test_delete_leaves_nothing_of_finished_runs(leasehold: Leasehold, program: Program) -> None:
+async def test_delete_leaves_nothing_of_finished_runs(leasequeue: Leasequeue, program: Program) -> None:
     await program.start("good")
     await program.start("bad", broken=True)
     await program.start("new", drain=False)
-    outcome = await leasehold("flow", "delete", program.name, "good", "bad", "new")
+    outcome = await leasequeue("flow", "delete", program.name, "good", "bad", "new")
     assert (outcome.code, outcome.out, outcome.error) == (1, "2 deleted\n", "run 'new' is unfinished")
-    outcome = await leasehold("flow", "delete", program.name, "good", "--json")
+    outcome = await leasequeue("flow", "delete", program.name, "good", "--json")
     assert (outcome.code, outcome.error) == (1, f"{program.name!r} has no run 'good'")
     assert outcome.document == {"queue": program.name, "deleted": 0, "missed": ["good"]}
     assert [view.id for view in await program.flow.runs.list() if view] == ["new"]
@@ -231,16 +231,16 @@ async def test_delete_leaves_nothing_of_finished_runs(leasehold: Leasehold, prog
 
 
 async def test_check_finds_and_repairs_what_cannot_go_on(
-    leasehold: Leasehold, program: Program, redis: Any
+    leasequeue: Leasequeue, program: Program, redis: Any
 ) -> None:
-    assert await leasehold("flow", "check", program.name) == (0, "", "")
+    assert await leasequeue("flow", "check", program.name) == (0, "", "")
     await program.start("lost", drain=False)
     await redis.delete(f"{program.name}:item:lost/check", f"{program.name}:queue")
-    outcome = await leasehold("flow", "check", program.name, "--dry-run", "--json")
+    outcome = await leasequeue("flow", "check", program.name, "--dry-run", "--json")
     assert (outcome.code, outcome.document["repaired"]) == (3, False)
-    outcome = await leasehold("flow", "check", program.name)
+    outcome = await leasequeue("flow", "check", program.name)
     assert outcome.code == 1
     assert "lost/check" in outcome.out
-    assert await leasehold("flow", "check", program.name) == (0, "", "")
-    outcome = await leasehold("flow", "ls", program.name, "--state", "failed")
+    assert await leasequeue("flow", "check", program.name) == (0, "", "")
+    outcome = await leasequeue("flow", "ls", program.name, "--state", "failed")
     assert "check: lost: its item has vanished" in outcome.out

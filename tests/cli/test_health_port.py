@@ -1,4 +1,4 @@
-"""`leasehold worker --health-port`: what answers while a worker starts, works, is blocked, and stops."""
+"""`leasequeue worker --health-port`: what answers while a worker starts, works, is blocked, and stops."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from leasehold import Item
+from leasequeue import Item
 from tests.cli.test_worker_processes import children
 from tests.cli.worker_bench import TIMEOUT, Bench, gone
 from tests.ports import free_port
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 pytestmark = [pytest.mark.slow]
 
@@ -51,7 +51,7 @@ async def test_a_worker_is_ready_while_it_works(bench: Bench, queue: AsyncWorkQu
         await worker.logged(r"INFO .* <run of do on 'quick'> returned after \d+\.\d{3} s")
         status, metrics = await get(port, "/metrics")
         assert status == 200
-        assert "\nleasehold_worker_healthy 1.0\n" in metrics
+        assert "\nleasequeue_worker_healthy 1.0\n" in metrics
         assert "\nprocess_cpu_seconds_total " in metrics
         await bench.began(2)
         worker.signal()
@@ -82,7 +82,7 @@ async def test_a_blocked_event_loop_is_told_by_the_port_itself(bench: Bench, que
         )
         await worker.logged(r'  File ".*worker_program\.py", line \d+, in ')
         assert (await get(port, "/live"))[0] == 200
-        assert "\nleasehold_worker_healthy 0.0\n" in (await get(port, "/metrics"))[1]
+        assert "\nleasequeue_worker_healthy 0.0\n" in (await get(port, "/metrics"))[1]
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""`leasehold ls`, and the search for the queues of a server."""
+"""`leasequeue ls`, and the search for the queues of a server."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.scripting import discovery
-from leasehold.scripting.discovery import find_queues
+from leasequeue import Item
+from leasequeue.scripting import discovery
+from leasequeue.scripting.discovery import find_queues
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
+    from leasequeue import AsyncWorkQueue
+    from tests.cli.program import Leasequeue
     from tests.queue.fixtures import MakeQueue
 
 TITLES = ["queue", "waiting", "leased", "scheduled", "dead"]
@@ -29,22 +29,22 @@ async def fill(queue: AsyncWorkQueue) -> None:
     await queue.fail(leases[0], "given up")
 
 
-async def test_the_named_queues_are_counted(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_the_named_queues_are_counted(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await fill(queue)
-    outcome = await leasehold("ls", queue.name, "unused")
+    outcome = await leasequeue("ls", queue.name, "unused")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.table == [TITLES, [queue.name, "4", "3", "2", "1"], ["unused", "0", "0", "0", "0"]]
 
 
 @pytest.mark.seed("RWQ-O23", "WRQ-O17")
 async def test_without_names_the_queues_of_the_server_are_counted(
-    leasehold: Leasehold, make_queue: MakeQueue
+    leasequeue: Leasequeue, make_queue: MakeQueue
 ) -> None:
     busy, done = make_queue(name="a b:ü"), make_queue(name="{done}")
     await fill(busy)
     await done.add_item(Item(b"x"))
     await done.complete(await take(done))
-    outcome = await leasehold("ls", "--json")
+    outcome = await leasequeue("ls", "--json")
     assert (outcome.code, outcome.err) == (0, "")
     assert [line for line in outcome.documents if line["queue"] in (busy.name, done.name)] == [
         {"queue": "a b:ü", "waiting": 4, "leased": 3, "scheduled": 2, "dead": 1},
@@ -88,11 +88,11 @@ async def test_a_search_stops_at_its_limits(
 
 
 async def test_the_other_queues_are_counted_if_one_cannot_be(
-    leasehold: Leasehold, queue: AsyncWorkQueue, redis: Redis
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     await queue.add_item(Item(b"x"))
     await redis.set("spoiled:dead", "a string")
-    outcome = await leasehold("ls", "spoiled", queue.name)
+    outcome = await leasequeue("ls", "spoiled", queue.name)
     assert outcome.code == 0
     assert outcome.error.startswith("spoiled: ")
     assert outcome.table == [TITLES, [queue.name, "1", "0", "0", "0"]]

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item
 
 #: How many workers start, and how many of them at once; of the others, a few.
 STARTS, AT_ONCE, FEW = 200, 50, 5
 PROGRAM = """\
 import os
-from leasehold import AsyncWorkQueue, Worker
+from leasequeue import AsyncWorkQueue, Worker
 
 worker = Worker()
 
@@ -40,7 +40,7 @@ async def start(url: str, name: str, folder: Path) -> str:
     async with AsyncWorkQueue.from_url(url, name, reply_timeout=300) as queue:
         await queue.add_item(Item(b"done", id="a"))
         process = await asyncio.create_subprocess_exec(
-            *(Path(sys.executable).with_name("leasehold"), "worker", "program:worker"),
+            *(Path(sys.executable).with_name("leasequeue"), "worker", "program:worker"),
             cwd=folder,
             env={"URL": url, "QUEUE": name, "PATH": "/usr/bin:/bin"},
             stdin=asyncio.subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The report of `leasehold pipeline`. Its commands are tested in tests/spark."""
+"""The report of `leasequeue pipeline`. Its commands are tested in tests/spark."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import subprocess
 import sys
 from typing import get_args
 
-from leasehold.cli.pipeline import FORMATS, URL_VARIABLES, facts
-from leasehold.cli.server import DEFAULT_URL
-from leasehold.spark import options
-from leasehold.spark.jobs.load import Format
+from leasequeue.cli.pipeline import FORMATS, URL_VARIABLES, facts
+from leasequeue.cli.server import DEFAULT_URL
+from leasequeue.spark import options
+from leasequeue.spark.jobs.load import Format
 
 
 def test_a_total_and_a_state_with_the_same_name_are_both_printed() -> None:
@@ -36,7 +36,7 @@ def test_a_total_and_a_state_with_the_same_name_are_both_printed() -> None:
 WITHOUT_SPARK = """
 import sys
 sys.modules["pyspark"] = None
-from leasehold.cli import main
+from leasequeue.cli import main
 sys.argv[1:] = {arguments}
 main()
 """
@@ -52,13 +52,13 @@ def test_the_help_of_a_job_needs_no_spark() -> None:
     for arguments in (["pipeline", "--help"], ["pipeline", "load", "--help"]):
         done = without_spark(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
-        assert "Usage: leasehold pipeline" in done.stdout
+        assert "Usage: leasequeue pipeline" in done.stdout
 
 
 def test_a_job_without_spark_names_the_extra() -> None:
     done = without_spark("pipeline", "redrive", "emails")
     assert (done.returncode, done.stdout) == (2, "")
-    assert 'pip install "leasehold[spark]"' in done.stderr
+    assert 'pip install "leasequeue[spark]"' in done.stderr
 
 
 def test_the_options_of_a_job_are_those_of_spark() -> None:

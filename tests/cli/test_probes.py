@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from leasehold.cli import probes
-from leasehold.cli.probes import AddressUnusable, ProbeServer, note, one_at_a_time, probe
-from leasehold.cli.worker.health import HealthPort
-from leasehold.worker import Worker, health
+from leasequeue.cli import probes
+from leasequeue.cli.probes import AddressUnusable, ProbeServer, note, one_at_a_time, probe
+from leasequeue.cli.worker.health import HealthPort
+from leasequeue.worker import Worker, health
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.worker.working import Gate, new_worker, working
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
@@ -209,7 +209,7 @@ def test_without_the_extra_metrics_say_what_to_install(monkeypatch: pytest.Monke
         assert httpx.get(f"{port.url}/live").text == "ok\n"
         port.serve(Worker())
         answer = httpx.get(f"{port.url}/metrics")
-        assert (answer.status_code, "leasehold[prometheus]" in answer.text) == (404, True)
+        assert (answer.status_code, "leasequeue[prometheus]" in answer.text) == (404, True)
         assert httpx.get(f"{port.url}/ready").text == "the worker is not running\n"
         assert httpx.get(f"{port.url}/live").text == "ok\n"
 

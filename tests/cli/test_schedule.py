@@ -1,4 +1,4 @@
-"""`leasehold schedule`."""
+"""`leasequeue schedule`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import TaskQueue
+from leasequeue import TaskQueue
 from tests.cli.program import usage_error
 from tests.worker.working import new_worker
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
+    from leasequeue import AsyncWorkQueue
+    from tests.cli.program import Leasequeue
 
 START = datetime(2030, 1, 31, 9, tzinfo=UTC)
 
 
-async def test_ls_lists_the_next_due_first(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    outcome = await leasehold("schedule", "ls", queue.name)
+async def test_ls_lists_the_next_due_first(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    outcome = await leasequeue("schedule", "ls", queue.name)
     assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{queue.name} has no schedules")
     await queue.schedules.every(3_600, "slow", b"12", start=START)
     await queue.schedules.every(0.5, "fast", catch_up="skip")
     await queue.schedules.cron("0 3 * * *", "nightly", tz="Europe/Berlin")
-    outcome = await leasehold("schedule", "ls", queue.name)
+    outcome = await leasequeue("schedule", "ls", queue.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, *rows = outcome.out.splitlines()
     assert titles.split() == ["name", "when", "next", "due", "catch", "up", "bytes", "data"]
@@ -35,9 +35,9 @@ async def test_ls_lists_the_next_due_first(leasehold: Leasehold, queue: AsyncWor
     assert "every 3,600 s from 2030-01-31T09:00:00.000Z" in rows[2]
 
 
-async def test_ls_prints_json(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_ls_prints_json(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.schedules.every(3_600, "slow", b"\xff", start=START)
-    outcome = await leasehold("schedule", "ls", queue.name, "--json")
+    outcome = await leasequeue("schedule", "ls", queue.name, "--json")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.document == {
         "queue": queue.name,
@@ -55,28 +55,28 @@ async def test_ls_prints_json(leasehold: Leasehold, queue: AsyncWorkQueue) -> No
     }
 
 
-async def test_rm_removes_the_given_ones(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_rm_removes_the_given_ones(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     for name in ("a", "b", "c", "d"):
         await queue.schedules.every(3_600, name)
-    assert await leasehold("schedule", "rm", queue.name, "a", "c") == (0, "2 removed\n", "")
-    outcome = await leasehold("schedule", "rm", queue.name, "b", "z")
+    assert await leasequeue("schedule", "rm", queue.name, "a", "c") == (0, "2 removed\n", "")
+    outcome = await leasequeue("schedule", "rm", queue.name, "b", "z")
     assert (outcome.code, outcome.out) == (1, "1 removed\n")
     assert outcome.error == f"{queue.name!r} has no schedule 'z'"
-    outcome = await leasehold("schedule", "rm", queue.name, "z", "--json")
+    outcome = await leasequeue("schedule", "rm", queue.name, "z", "--json")
     assert (outcome.code, outcome.document) == (1, {"queue": queue.name, "removed": 0, "missed": ["z"]})
     assert [view.name for view in await queue.schedules.list()] == ["d"]
-    assert "Missing argument 'NAME'" in usage_error(await leasehold("schedule", "rm", queue.name))
+    assert "Missing argument 'NAME'" in usage_error(await leasequeue("schedule", "rm", queue.name))
 
 
-async def test_add_stores_a_schedule_for_an_item(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_add_stores_a_schedule_for_an_item(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     add = ("schedule", "add", queue.name, "poll")
     every = (*add, "feed", "--every", "5m", "--start", "2030-01-31T09:00Z", "--catch-up", "all")
-    assert await leasehold(*every) == (0, "scheduled\n", "")
-    assert await leasehold(*every) == (0, "unchanged\n", "")
+    assert await leasequeue(*every) == (0, "scheduled\n", "")
+    assert await leasequeue(*every) == (0, "unchanged\n", "")
     [view] = await queue.schedules.list()
     assert (view.name, view.interval, view.start, view.catch_up) == ("poll", 300, START, "all")
     assert view.data == b"feed"
-    outcome = await leasehold(*add, "--cron", "0 3 * * *", "--tz", "Europe/Berlin", "--json")
+    outcome = await leasequeue(*add, "--cron", "0 3 * * *", "--tz", "Europe/Berlin", "--json")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.document == {"queue": queue.name, "name": "poll", "changed": True}
     [view] = await queue.schedules.list()
@@ -84,11 +84,11 @@ async def test_add_stores_a_schedule_for_an_item(leasehold: Leasehold, queue: As
     assert view.data == b""
 
 
-async def test_run_adds_the_item_of_a_schedule_now(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_run_adds_the_item_of_a_schedule_now(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.schedules.every(3_600, "poll", b"feed", start=START)
-    first = await leasehold("schedule", "run", queue.name, "poll")
+    first = await leasequeue("schedule", "run", queue.name, "poll")
     assert (first.code, first.err) == (0, "")
-    second = await leasehold("schedule", "run", queue.name, "poll", "--json")
+    second = await leasequeue("schedule", "run", queue.name, "poll", "--json")
     assert second.code == 0
     assert second.document == {"queue": queue.name, "id": second.document["id"], "added": True}
     leases = await queue.lease_many(9, 30, block=False)
@@ -96,12 +96,12 @@ async def test_run_adds_the_item_of_a_schedule_now(leasehold: Leasehold, queue: 
     assert all(lease.id.startswith("poll@20") and lease.data == b"feed" for lease in leases)
     [view] = await queue.schedules.list()
     assert view.next_due == START
-    outcome = await leasehold("schedule", "run", queue.name, "z")
+    outcome = await leasequeue("schedule", "run", queue.name, "z")
     assert (outcome.code, outcome.error) == (1, f"{queue.name!r} has no schedule 'z'")
 
 
 async def test_a_task_is_scheduled_and_run_from_the_command_line(
-    leasehold: Leasehold, redis_url: str, name: str
+    leasequeue: Leasequeue, redis_url: str, name: str
 ) -> None:
     async with TaskQueue.from_url(redis_url, name) as tasks:
 
@@ -110,9 +110,9 @@ async def test_a_task_is_scheduled_and_run_from_the_command_line(
             return f"{greeting}, {name}!"
 
         given = ("--task", "greet", "--args", '{"name": "Zoë"}')
-        outcome = await leasehold("schedule", "add", name, "hourly", "--every", "1h", *given)
+        outcome = await leasequeue("schedule", "add", name, "hourly", "--every", "1h", *given)
         assert outcome == (0, "scheduled\n", "")
-        outcome = await leasehold("schedule", "run", name, "hourly")
+        outcome = await leasequeue("schedule", "run", name, "hourly")
         await new_worker(tasks).drain()
         assert await greet.job(outcome.out.strip()).result(timeout=120) == "Hello, Zoë!"
 
@@ -131,10 +131,10 @@ async def test_a_task_is_scheduled_and_run_from_the_command_line(
     ],
 )
 async def test_options_that_do_not_go_together_are_refused(
-    leasehold: Leasehold, queue: AsyncWorkQueue, options: tuple[str, ...], error: str
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, options: tuple[str, ...], error: str
 ) -> None:
-    assert error in usage_error(await leasehold("schedule", "add", queue.name, "poll", *options))
-    outcome = await leasehold("schedule", "add", queue.name, "poll", "--cron", "0 3 * *")
+    assert error in usage_error(await leasequeue("schedule", "add", queue.name, "poll", *options))
+    outcome = await leasequeue("schedule", "add", queue.name, "poll", "--cron", "0 3 * *")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.error.startswith("expression: got '0 3 * *', expected a cron expression")
     assert await queue.schedules.list() == []

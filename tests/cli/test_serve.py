@@ -1,4 +1,4 @@
-"""`leasehold serve` in a separate process, ended by a signal."""
+"""`leasequeue serve` in a separate process, ended by a signal."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 WITHOUT_TYPER = """
 import sys
 sys.modules["typer"] = None
-from leasehold.cli import main
+from leasequeue.cli import main
 main()
 """
 
 
 @asynccontextmanager
 async def serving(*arguments: str) -> AsyncIterator[tuple[Process, str, str]]:
-    """Run `leasehold serve`; give the process, the URL and the output."""
+    """Run `leasequeue serve`; give the process, the URL and the output."""
     async with started("serve", *arguments) as process:
         assert process.stdout
         words = (await process.stdout.readuntil(b"to stop.")).decode()
@@ -47,7 +47,7 @@ async def test_the_server_runs_until_ctrl_c() -> None:
     async with serving() as (process, url, words), Redis.from_url(url) as client:
         assert await client.ping()
         assert f'AsyncWorkQueue.from_url("{url}"' in words
-        assert f"\n  export LEASEHOLD_URL={url}\n" in words
+        assert f"\n  export LEASEQUEUE_URL={url}\n" in words
         process.send_signal(signal.SIGINT)
         _, err = await process.communicate()
         assert (process.returncode, err) == (0, b"")
@@ -86,11 +86,11 @@ async def test_the_reason_why_a_server_does_not_start_is_reported(make_server: M
 async def test_the_version_is_printed() -> None:
     code, out, _ = await run_process("--version")
     assert code == 0
-    assert re.fullmatch(r"leasehold \S+\n", out)
+    assert re.fullmatch(r"leasequeue \S+\n", out)
 
 
 def test_without_the_extra_the_error_names_it() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_TYPER], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    assert 'pip install "leasehold[cli]"' in done.stderr
+    assert 'pip install "leasequeue[cli]"' in done.stderr

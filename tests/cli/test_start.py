@@ -8,31 +8,31 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from leasehold import Item
+from leasequeue import Item
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 #: Runs a command, and prints which modules it has imported and which scripts it has composed.
 PROGRAM = """
 import gc, json, sys
-from leasehold.cli import main
+from leasequeue.cli import main
 try:
     main()
 finally:
-    catalogue = sys.modules.get("leasehold.scripting.catalogue")
+    catalogue = sys.modules.get("leasequeue.scripting.catalogue")
     composed = catalogue.find_script.cache_info().currsize if catalogue else 0
     print(json.dumps([gc.isenabled(), composed, *sys.modules]), file=sys.stderr)
 """
 #: What takes long to import, and has no part in the command.
-NEEDLESS = {"anyio", "pydantic", "leasehold.fleet", "leasehold.tasks.queue", "leasehold.worker"}
+NEEDLESS = {"anyio", "pydantic", "leasequeue.fleet", "leasequeue.tasks.queue", "leasequeue.worker"}
 
 
 async def run(redis_url: str, *arguments: str) -> tuple[int, set[str]]:
     """Run a command; return how many scripts it has composed, and what it has imported."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PROGRAM, *arguments),
-        env={**os.environ, "LEASEHOLD_URL": redis_url},
+        env={**os.environ, "LEASEQUEUE_URL": redis_url},
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -50,8 +50,8 @@ async def test_the_version_is_printed_without_the_redis_client_and_without_rich(
     _, err = await process.communicate()
     _, _, *imported = json.loads(err)
     assert not {"asyncio", "msgspec", "pydantic", "redis", "rich.console"} & {*imported}
-    ours = {name for name in imported if name.startswith("leasehold.")}
-    assert ours == {"leasehold.cli", "leasehold.cli.app", "leasehold.cli.values", "leasehold.lazy"}
+    ours = {name for name in imported if name.startswith("leasequeue.")}
+    assert ours == {"leasequeue.cli", "leasequeue.cli.app", "leasequeue.cli.values", "leasequeue.lazy"}
 
 
 async def test_a_table_is_printed_without_workers_and_tasks(queue: AsyncWorkQueue, redis_url: str) -> None:

@@ -1,4 +1,4 @@
-"""`leasehold stats`: as a table, as JSON, and as metrics."""
+"""`leasequeue stats`: as a table, as JSON, and as metrics."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from wsgiref.util import setup_testing_defaults
 import httpx
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.cli import exporter as exporter_module
-from leasehold.cli.exporter import Exporter
-from leasehold.queue.internals import registry
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.cli import exporter as exporter_module
+from leasequeue.cli.exporter import Exporter
+from leasequeue.queue.internals import registry
 from tests.cli.program import started, usage_error
 from tests.cli.test_health_port import get
 from tests.ports import free_port
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from wsgiref.types import WSGIEnvironment
 
-    from leasehold.testing import Proxy
-    from tests.cli.program import Leasehold
+    from leasequeue.testing import Proxy
+    from tests.cli.program import Leasequeue
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
@@ -60,10 +60,10 @@ def metrics_of(exporter: Exporter) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-async def test_a_table_of_the_named_queues(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_a_table_of_the_named_queues(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await fill(queue)
     await queue.pause(reason="deploy")
-    outcome = await leasehold("stats", queue.name, "unused")
+    outcome = await leasequeue("stats", queue.name, "unused")
     assert (outcome.code, outcome.err) == (0, "")
     titles = [
         "queue",
@@ -86,10 +86,10 @@ async def test_a_table_of_the_named_queues(leasehold: Leasehold, queue: AsyncWor
     assert lines[2].split() == ["unused", "0", "0", "0", "0", "-", "-", "0", "0", "-"]
 
 
-async def test_json_has_all_that_is_known(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_json_has_all_that_is_known(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"x"))
     await queue.limits.set(rate="10/s")
-    document = (await leasehold("stats", queue.name, "--json")).document
+    document = (await leasequeue("stats", queue.name, "--json")).document
     assert (document["queue"], document["waiting"], document["leases"]) == (queue.name, 1, 0)
     assert (document["oldest_age"], document["oldest_age_error"]) == (0.0, None)
     assert document["limit"]["rate"] == "10/s"
@@ -98,23 +98,23 @@ async def test_json_has_all_that_is_known(leasehold: Leasehold, queue: AsyncWork
 
 
 async def test_without_names_the_queues_of_the_server_are_shown(
-    leasehold: Leasehold, make_server: MakeServer, make_queue: MakeQueue
+    leasequeue: Leasequeue, make_server: MakeServer, make_queue: MakeQueue
 ) -> None:
     server = await make_server()
-    nothing = await leasehold("stats", "--url", server.url)
+    nothing = await leasequeue("stats", "--url", server.url)
     assert (nothing.code, nothing.out, nothing.error) == (0, "", "found no queue on this server")
     await make_queue(url=server.url, name="emails").add_item(Item(b"x"))
-    outcome = await leasehold("stats", "--url", server.url)
+    outcome = await leasequeue("stats", "--url", server.url)
     assert outcome.table[1][:2] == ["emails", "1"]
     assert "over 0.0 s" in outcome.out
 
 
-async def test_wrong_usage_is_refused(leasehold: Leasehold, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "must be at least 0.1 s" in usage_error(await leasehold("stats", "--every", "0.01s"))
-    assert "from 1 to 65,535" in usage_error(await leasehold("stats", "--port", "70000"))
-    monkeypatch.setitem(sys.modules, "leasehold.cli.exporter", None)
-    outcome = await leasehold("stats", "--port", "9464")
-    assert (outcome.code, "leasehold[prometheus]" in outcome.error) == (2, True)
+async def test_wrong_usage_is_refused(leasequeue: Leasequeue, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "must be at least 0.1 s" in usage_error(await leasequeue("stats", "--every", "0.01s"))
+    assert "from 1 to 65,535" in usage_error(await leasequeue("stats", "--port", "70000"))
+    monkeypatch.setitem(sys.modules, "leasequeue.cli.exporter", None)
+    outcome = await leasequeue("stats", "--port", "9464")
+    assert (outcome.code, "leasequeue[prometheus]" in outcome.error) == (2, True)
 
 
 @pytest.mark.seed("GLD-O21")
@@ -130,23 +130,23 @@ async def test_each_queue_and_each_worker_has_its_metrics(
         found = metrics_of(exporter)
         label = f'messaging_destination_name="{queue.name}"'
         for state, count in (("waiting", 3), ("leased", 2), ("scheduled", 1), ("dead", 0)):
-            assert found[f'leasehold_queue_items{{{label},state="{state}"}}'] == count
-        assert found[f"leasehold_queue_up{{{label}}}"] == 1
-        assert found[f"leasehold_queue_leases_total{{{label}}}"] == 2
-        assert 0 <= found[f"leasehold_queue_oldest_age_seconds{{{label}}}"] < 20
-        assert 0 <= found[f"leasehold_queue_oldest_age_error_seconds{{{label}}}"] < 20
-        assert found[f'leasehold_queue_workers{{{label},state="alive"}}'] == 1
-        worker = 'leasehold_worker="web/1"'
-        assert found[f"leasehold_worker_runs_total{{{worker}}}"] == 30, "of both queues it is one worker"
-        assert found[f"leasehold_worker_failures_total{{{worker}}}"] == 3
-        assert found[f"leasehold_worker_run_time_seconds_total{{{worker}}}"] == 1.5
-        assert found[f"leasehold_worker_running{{{worker}}}"] == 2
+            assert found[f'leasequeue_queue_items{{{label},state="{state}"}}'] == count
+        assert found[f"leasequeue_queue_up{{{label}}}"] == 1
+        assert found[f"leasequeue_queue_leases_total{{{label}}}"] == 2
+        assert 0 <= found[f"leasequeue_queue_oldest_age_seconds{{{label}}}"] < 20
+        assert 0 <= found[f"leasequeue_queue_oldest_age_error_seconds{{{label}}}"] < 20
+        assert found[f'leasequeue_queue_workers{{{label},state="alive"}}'] == 1
+        worker = 'leasequeue_worker="web/1"'
+        assert found[f"leasequeue_worker_runs_total{{{worker}}}"] == 30, "of both queues it is one worker"
+        assert found[f"leasequeue_worker_failures_total{{{worker}}}"] == 3
+        assert found[f"leasequeue_worker_run_time_seconds_total{{{worker}}}"] == 1.5
+        assert found[f"leasequeue_worker_running{{{worker}}}"] == 2
         for one in (queue, other):
             await registry(one).leave()
         await exporter.sample_all()
         found = metrics_of(exporter)
         assert not [name for name in found if worker in name], "it is forgotten"
-        assert found[f'leasehold_queue_workers{{{label},state="alive"}}'] == 0
+        assert found[f'leasequeue_queue_workers{{{label},state="alive"}}'] == 0
 
 
 async def test_while_the_error_of_the_age_is_unknown_it_has_no_metric(
@@ -157,17 +157,17 @@ async def test_while_the_error_of_the_age_is_unknown_it_has_no_metric(
         await exporter.sample_all()
         label = f'messaging_destination_name="{queue.name}"'
         found = metrics_of(exporter)
-        assert found[f"leasehold_queue_oldest_age_seconds{{{label}}}"] == 0
-        assert f"leasehold_queue_oldest_age_error_seconds{{{label}}}" not in found
+        assert found[f"leasequeue_queue_oldest_age_seconds{{{label}}}"] == 0
+        assert f"leasequeue_queue_oldest_age_error_seconds{{{label}}}" not in found
 
 
 async def test_a_queue_that_cannot_be_sampled_has_no_metrics_but_one(
     make_server: MakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "leasehold.stats")
+    caplog.set_level("INFO", "leasequeue.stats")
     server = await make_server()
     async with exporting(f"redis://127.0.0.1:{server.port}", "emails") as exporter:
-        up = 'leasehold_queue_up{messaging_destination_name="emails"}'
+        up = 'leasequeue_queue_up{messaging_destination_name="emails"}'
         await exporter.sample_all()
         assert metrics_of(exporter)[up] == 1
         await server.stop()
@@ -231,7 +231,7 @@ async def test_all_queues_are_exported_however_many_there_are(redis_url: str, na
         await exporter.sample_all()
         found = metrics_of(exporter)
     for metric, count in (("up", 600), ("items", 2_400), ("workers", 1_200), ("leases_total", 600)):
-        assert sum(one.startswith(f"leasehold_queue_{metric}{{") for one in found) == count
+        assert sum(one.startswith(f"leasequeue_queue_{metric}{{") for one in found) == count
     assert not [one for one in found if "overflow" in one]
 
 
@@ -264,11 +264,11 @@ async def test_metrics_are_served_until_a_signal(queue: AsyncWorkQueue, redis_ur
         assert process.stderr
         assert (
             await process.stderr.readline()
-            == f"leasehold: serving http://127.0.0.1:{port}/metrics\n".encode()
+            == f"leasequeue: serving http://127.0.0.1:{port}/metrics\n".encode()
         )
 
         async def is_sampled() -> bool:
-            return "leasehold_queue_up" in (await get(port, "/metrics"))[1]
+            return "leasequeue_queue_up" in (await get(port, "/metrics"))[1]
 
         await until("it is sampled", is_sampled)
         assert await get(port, "/live") == (200, "ok\n")

@@ -1,4 +1,4 @@
-"""Tasks on the command line: `leasehold worker app:tasks`, and `leasehold show`."""
+"""Tasks on the command line: `leasequeue worker app:tasks`, and `leasequeue show`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import TaskQueue
-from leasehold.queue.lease import Failure
+from leasequeue import TaskQueue
+from leasequeue.queue.lease import Failure
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
+    from leasequeue import AsyncWorkQueue
+    from tests.cli.program import Leasequeue
     from tests.cli.worker_bench import Bench
 
 JOBS = """
 import os
-from leasehold import TaskQueue
+from leasequeue import TaskQueue
 
 tasks = TaskQueue.from_url(os.environ["REDIS_URL"], os.environ["QUEUE"], include=["mails"])
 nothing = TaskQueue.from_url(os.environ["REDIS_URL"], "nothing")
@@ -32,7 +32,7 @@ async def send(to: str) -> str:
 """
 
 
-async def test_show_names_the_task(leasehold: Leasehold, queue: AsyncWorkQueue, redis_url: str) -> None:
+async def test_show_names_the_task(leasequeue: Leasequeue, queue: AsyncWorkQueue, redis_url: str) -> None:
     async with TaskQueue.from_url(redis_url, queue.name) as tasks:
 
         @tasks.task
@@ -40,16 +40,16 @@ async def test_show_names_the_task(leasehold: Leasehold, queue: AsyncWorkQueue, 
 
         await send_mail.options(id="m1").add("ann")
         await send_mail.options(id="m2").add("bob")
-    outcome = await leasehold("show", queue.name)
+    outcome = await leasequeue("show", queue.name)
     assert [row[-2:] for row in outcome.table[1:]] == [
         ["send_mail", '{"to":"ann"}'],
         ["send_mail", '{"to":"bob"}'],
     ]
-    assert "task     send_mail" in (await leasehold("show", queue.name, "m1")).out
-    (document,) = (await leasehold("show", queue.name, "m1", "--json")).documents
+    assert "task     send_mail" in (await leasequeue("show", queue.name, "m1")).out
+    (document,) = (await leasequeue("show", queue.name, "m1", "--json")).documents
     assert document["item"]["task"] == "send_mail"
     await queue.fail_many([Failure(await take(queue), "it failed")])
-    (document,) = (await leasehold("dead", "ls", queue.name, "--json")).documents
+    (document,) = (await leasequeue("dead", "ls", queue.name, "--json")).documents
     assert (document["id"], document["task"]) == ("m1", "send_mail")
 
 

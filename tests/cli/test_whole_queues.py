@@ -1,4 +1,4 @@
-"""`leasehold peek`, `mv`, `purge`, `rm`, `recover`, `clear-leases` and `clean --lines`."""
+"""`leasequeue peek`, `mv`, `purge`, `rm`, `recover`, `clear-leases` and `clean --lines`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.queue.internals import bulk
+from leasequeue import Item
+from leasequeue.queue.internals import bulk
 from tests.cli.program import started, usage_error
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
+    from leasequeue import AsyncWorkQueue
+    from tests.cli.program import Leasequeue
     from tests.queue.fixtures import MakeQueue
 
 
@@ -26,125 +26,127 @@ async def fill(queue: AsyncWorkQueue, *ids: str) -> None:
 
 
 @pytest.mark.seed("WRQ-O18")
-async def test_peek_shows_what_is_leased_next(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    outcome = await leasehold("peek", queue.name)
+async def test_peek_shows_what_is_leased_next(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    outcome = await leasequeue("peek", queue.name)
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.error == f"{queue.name} has no waiting items"
     await fill(queue, "a", "b", "c")
     await take(queue)
-    outcome = await leasehold("peek", queue.name)
+    outcome = await leasequeue("peek", queue.name)
     assert outcome.code == 0
     assert outcome.table[1][:3] == ["b", "waiting", "6"]
-    outcome = await leasehold("peek", queue.name, "--count", "5", "--json")
+    outcome = await leasequeue("peek", queue.name, "--count", "5", "--json")
     assert [(one["queue"], one["id"], one["data"]) for one in outcome.documents] == [
         (queue.name, "b", "data b"),
         (queue.name, "c", "data c"),
     ]
 
 
-async def test_mv_moves_items(leasehold: Leasehold, queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
+async def test_mv_moves_items(leasequeue: Leasequeue, queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
     other = make_queue(name=f"{queue.name}-other")
     await fill(queue, "a", "b", "c", "d")
-    outcome = await leasehold("mv", queue.name, other.name, "--count", "1")
+    outcome = await leasequeue("mv", queue.name, other.name, "--count", "1")
     assert (outcome.code, outcome.out) == (0, "1 moved\n")
-    outcome = await leasehold("mv", queue.name, other.name, "c", "missing", "--json")
+    outcome = await leasequeue("mv", queue.name, other.name, "c", "missing", "--json")
     assert (outcome.code, outcome.document) == (1, {"queue": queue.name, "moved": 1, "missed": ["missing"]})
     assert "'missing' was not moved" in outcome.error
-    outcome = await leasehold("mv", queue.name, other.name, "--json")
+    outcome = await leasequeue("mv", queue.name, other.name, "--json")
     assert outcome.document == {"queue": queue.name, "moved": 2, "missed": []}
     assert [view.id for view in await other.inspect()] == ["a", "c", "b", "d"]
-    assert "not both" in usage_error(await leasehold("mv", queue.name, other.name, "c", "--count", "1"))
-    assert "another queue" in usage_error(await leasehold("mv", queue.name, queue.name))
+    assert "not both" in usage_error(await leasequeue("mv", queue.name, other.name, "c", "--count", "1"))
+    assert "another queue" in usage_error(await leasequeue("mv", queue.name, queue.name))
 
 
 @pytest.mark.seed("WRQ-O21")
-async def test_purge_removes_what_waits(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_purge_removes_what_waits(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await fill(queue, "dead", "leased", "a", "b")
     await queue.fail(await take(queue), "an error")
     await take(queue)
     await queue.add_item(Item(b"x"), delay=100)
-    outcome = await leasehold("purge", queue.name)
+    outcome = await leasequeue("purge", queue.name)
     assert outcome.code == 2
     assert "Nothing was done" in outcome.error
-    outcome = await leasehold("purge", queue.name, "--yes")
+    outcome = await leasequeue("purge", queue.name, "--yes")
     assert (outcome.code, outcome.out) == (0, "2 purged\n")
     assert await queue.counts() == (0, 1, 1, 1)
-    outcome = await leasehold("purge", queue.name, "--yes", "--scheduled", "--dead", "--json")
+    outcome = await leasequeue("purge", queue.name, "--yes", "--scheduled", "--dead", "--json")
     assert outcome.document == {"queue": queue.name, "purged": 2, "missed": []}
     assert await queue.counts() == (0, 1, 0, 0)
 
 
 async def test_a_deletion_that_was_interrupted_is_told_at_once(
-    leasehold: Leasehold, queue: AsyncWorkQueue
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
 ) -> None:
     await fill(queue, "a", "b")
-    outcome = await leasehold("ls", queue.name)
+    outcome = await leasequeue("ls", queue.name)
     assert (outcome.table[1], outcome.err) == ([queue.name, "2", "0", "0", "0"], "")
     await bulk(queue).run("close_queue", count=1)
-    outcome = await leasehold("ls", queue.name)
+    outcome = await leasequeue("ls", queue.name)
     assert outcome.table[1] == [queue.name, "0", "0", "0", "0"]
     assert f"{queue.name} is being deleted" in outcome.error
-    outcome = await leasehold("fsck", queue.name)
+    outcome = await leasequeue("fsck", queue.name)
     assert (outcome.code, outcome.table[1][1]) == (3, "unfinished_deletion")
-    await leasehold("rm", queue.name, "--yes")
-    assert (await leasehold("ls", queue.name)).err == ""
+    await leasequeue("rm", queue.name, "--yes")
+    assert (await leasequeue("ls", queue.name)).err == ""
 
 
 @pytest.mark.seed("WRQ-O21")
 async def test_rm_deletes_queues(
-    leasehold: Leasehold, queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
 ) -> None:
     other = make_queue(name=f"{queue.name}-other")
     await fill(queue, "a", "b")
     await fill(other, "c")
-    outcome = await leasehold("rm", queue.name, other.name)
+    outcome = await leasequeue("rm", queue.name, other.name)
     assert outcome.code == 2
     assert f"Delete {queue.name}, {other.name}" in outcome.error
     assert await queue.queue_len() == 2
-    outcome = await leasehold("rm", queue.name, other.name, "--yes", "--json")
+    outcome = await leasequeue("rm", queue.name, other.name, "--yes", "--json")
     assert outcome.code == 0
     assert outcome.documents == [
         {"queue": queue.name, "deleted": 2},
         {"queue": other.name, "deleted": 1},
     ]
     assert not await redis.keys(f"{queue.name}*")
-    assert (await leasehold("rm", queue.name, "--yes")).table == [["queue", "deleted"], [queue.name, "0"]]
+    assert (await leasequeue("rm", queue.name, "--yes")).table == [["queue", "deleted"], [queue.name, "0"]]
 
 
 @pytest.mark.seed("RRQ-O5")
-async def test_recover_returns_what_was_leased_long_ago(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_recover_returns_what_was_leased_long_ago(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
+) -> None:
     await fill(queue, "a", "b\x1b", "c")
     await queue.lease_many(2, 60)
-    outcome = await leasehold("recover", queue.name, "--elapsed", "5m")
+    outcome = await leasequeue("recover", queue.name, "--elapsed", "5m")
     assert (outcome.code, outcome.out) == (0, "")
-    outcome = await leasehold("recover", queue.name, "--elapsed", "0s", "--count", "1")
+    outcome = await leasequeue("recover", queue.name, "--elapsed", "0s", "--count", "1")
     assert (outcome.code, outcome.out) == (0, "a\n")
-    outcome = await leasehold("recover", queue.name, "--elapsed", "0s")
+    outcome = await leasequeue("recover", queue.name, "--elapsed", "0s")
     assert outcome.out == "b\\x1b\n"
     assert [view.id for view in await queue.inspect()] == ["b\x1b", "a", "c"]
     await take(queue)
-    outcome = await leasehold("recover", queue.name, "--elapsed", "0s", "--json")
+    outcome = await leasequeue("recover", queue.name, "--elapsed", "0s", "--json")
     assert outcome.document == {"queue": queue.name, "recovered": 1, "ids": ["b\x1b"]}
-    assert "--elapsed" in (await leasehold("recover", queue.name)).err
+    assert "--elapsed" in (await leasequeue("recover", queue.name)).err
 
 
 @pytest.mark.seed("RWQ-O20")
 async def test_clear_leases_ends_those_of_one_queue_or_of_all(
-    leasehold: Leasehold, queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
 ) -> None:
     other = make_queue(name=f"{queue.name}-other")
     for one in (queue, other):
         await fill(one, "a", "b")
         await one.lease_many(2, 60)
     await redis.delete(f"{other.name}:lease:a", f"{other.name}:leased_by_session:a")
-    outcome = await leasehold("clear-leases", queue.name, "--yes")
+    outcome = await leasequeue("clear-leases", queue.name, "--yes")
     assert outcome.table == [["queue", "cleared"], [queue.name, "2"]]
     assert await queue.counts() == (2, 0, 0, 0)
     assert await other.counts() == (0, 2, 0, 0)
-    outcome = await leasehold("clear-leases")
+    outcome = await leasequeue("clear-leases")
     assert outcome.code == 2
     assert "ALL queues" in outcome.error
-    outcome = await leasehold("clear-leases", "--yes", "--json")
+    outcome = await leasequeue("clear-leases", "--yes", "--json")
     rows = {row["queue"]: row["cleared"] for row in outcome.documents}
     assert (rows[queue.name], rows[other.name]) == (0, 2)
     assert await other.counts() == (2, 0, 0, 0)
@@ -178,13 +180,13 @@ async def test_clean_answers_lines(queue: AsyncWorkQueue, redis: Redis, redis_ur
 
 
 async def test_clean_answers_lines_in_json_and_takes_no_queues(
-    leasehold: Leasehold, queue: AsyncWorkQueue
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
 ) -> None:
     await fill(queue, "expired")
     await take(queue, 0.001)
-    outcome = await leasehold("clean", "--lines", "--json", stdin=f"light:{queue.name}\n".encode())
+    outcome = await leasequeue("clean", "--lines", "--json", stdin=f"light:{queue.name}\n".encode())
     assert outcome.code == 0
     [line] = [json.loads(line) for line in outcome.out.splitlines()]
     assert (line["queue"], line["cleaned"], line["reclaimed"]) == (queue.name, "light", 1)
-    assert "takes no queues" in usage_error(await leasehold("clean", queue.name, "--lines"))
-    assert "name one queue" in usage_error(await leasehold("clean"))
+    assert "takes no queues" in usage_error(await leasequeue("clean", queue.name, "--lines"))
+    assert "name one queue" in usage_error(await leasequeue("clean"))

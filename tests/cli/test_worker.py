@@ -1,4 +1,4 @@
-"""`leasehold worker` as a single process: its log, its exit codes, and how it stops."""
+"""`leasequeue worker` as a single process: its log, its exit codes, and how it stops."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.cli.worker.target import Unusable, find_worker
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.cli.worker.target import Unusable, find_worker
 from tests.cli.program import usage_error
 from tests.cli.worker_bench import LIMITS, PROGRAM, TARGET, Bench, gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cli.program import Leasehold
+    from tests.cli.program import Leasequeue
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
@@ -346,17 +346,19 @@ async def test_an_unusable_target_is_exit_code_2(bench: Bench, name: str, proble
     "options",
     [("--concurrency", "0"), ("--grace", "-1"), ("--exit-on-unhealthy", "50ms"), ("--log-level", "loud")],
 )
-async def test_options_out_of_range_are_refused(leasehold: Leasehold, options: tuple[str, str]) -> None:
-    assert options[0] in usage_error(await leasehold("worker", "nosuch:worker", *options))
+async def test_options_out_of_range_are_refused(leasequeue: Leasequeue, options: tuple[str, str]) -> None:
+    assert options[0] in usage_error(await leasequeue("worker", "nosuch:worker", *options))
 
 
 # ---------------------------------------------------------------------------------------------------- --check
 
 
 @pytest.mark.usefixtures("user_code")
-async def test_check_prints_the_handlers(leasehold: Leasehold, queue: AsyncWorkQueue, redis_url: str) -> None:
+async def test_check_prints_the_handlers(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, redis_url: str
+) -> None:
     await queue.add_item(Item(b"hold", id="x"))
-    outcome = await leasehold("worker", TARGET, "--check", REDIS_URL=redis_url)
+    outcome = await leasequeue("worker", TARGET, "--check", REDIS_URL=redis_url)
     assert (outcome.code, outcome.err) == (0, "")
     rows = outcome.table
     assert rows[0][:2] == ["queue", "handler"]
@@ -375,22 +377,22 @@ async def test_check_prints_the_handlers(leasehold: Leasehold, queue: AsyncWorkQ
     ],
 )
 async def test_check_reports_why_the_worker_cannot_run(
-    leasehold: Leasehold, redis_url: str, name: str, environment: dict[str, str], code: int, problem: str
+    leasequeue: Leasequeue, redis_url: str, name: str, environment: dict[str, str], code: int, problem: str
 ) -> None:
     target, environment = f"{PROGRAM}:{name}", {"REDIS_URL": redis_url, **environment}
-    outcome = await leasehold("worker", target, "--check", "--lifespan", stdin=b"", **environment)
+    outcome = await leasequeue("worker", target, "--check", "--lifespan", stdin=b"", **environment)
     assert (outcome.code, outcome.out) == (code, "")
     assert re.search(problem, outcome.err)
     assert re.findall(r'File "(.+?)"', outcome.err) == [str(PROGRAM)] * ("lifespan fails" in problem)
 
 
 @pytest.mark.usefixtures("user_code")
-async def test_check_runs_no_lifespan_unless_it_is_asked_to(leasehold: Leasehold, redis_url: str) -> None:
+async def test_check_runs_no_lifespan_unless_it_is_asked_to(leasequeue: Leasequeue, redis_url: str) -> None:
     environment = {"REDIS_URL": redis_url, "HANGS_AT": "nowhere"}
-    outcome = await leasehold("worker", TARGET, "--check", stdin=b"", **environment)
+    outcome = await leasequeue("worker", TARGET, "--check", stdin=b"", **environment)
     assert (outcome.code, outcome.err) == (0, "")
     assert "Its lifespan was not run" in outcome.out
     assert "no database" not in outcome.out
     assert "--lifespan" in usage_error(
-        await leasehold("worker", TARGET, "--lifespan", stdin=b"", **environment)
+        await leasequeue("worker", TARGET, "--lifespan", stdin=b"", **environment)
     )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.testing import Proxy
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.testing import Proxy
 from tests.cli.test_worker_processes import children
 from tests.cli.worker_bench import Bench
 from tests.eventually import eventually
@@ -25,7 +25,7 @@ from tests.queue.asking import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leasehold import EmbeddedServer
+    from leasequeue import EmbeddedServer
     from tests.conftest import MakeServer
 
 pytestmark = [pytest.mark.slow]

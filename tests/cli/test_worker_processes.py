@@ -1,4 +1,4 @@
-"""`leasehold worker` with several processes, with `--reload`, and in rolling restarts."""
+"""`leasequeue worker` with several processes, with `--reload`, and in rolling restarts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Fleet, Item
-from leasehold.cli.worker.supervisor import badness
+from leasequeue import Fleet, Item
+from leasequeue.cli.worker.supervisor import badness
 from tests.cli.worker_bench import LIMITS, PROGRAM, Bench, Running, gone, is_running
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 pytestmark = [pytest.mark.slow]
 
 #: The first log line of a worker process, with its process id.
-WORKING = r"(\d+) leasehold.worker: working on"
+WORKING = r"(\d+) leasequeue.worker: working on"
 
 
 async def children(running: Running, count: int) -> list[int]:

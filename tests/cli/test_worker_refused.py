@@ -1,4 +1,4 @@
-"""`leasehold worker` that cannot start: one line that says why, and an exit code."""
+"""`leasequeue worker` that cannot start: one line that says why, and an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`leasehold worker --max-runs` and `--max-memory`: a process is replaced when its runs have ended."""
+"""`leasequeue worker --max-runs` and `--max-memory`: a process is replaced when its runs have ended."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
+from leasequeue import Item
 from tests.cli.test_worker_processes import WORKING, children
 from tests.cli.worker_bench import LIMITS, Bench, gone, is_running
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 pytestmark = [pytest.mark.slow]
 

@@ -1,12 +1,12 @@
-"""What the options of `leasehold worker` change of the program's worker."""
+"""What the options of `leasequeue worker` change of the program's worker."""
 
 from __future__ import annotations
 
 import pytest
 
-from leasehold import Worker
-from leasehold.cli.worker import process
-from leasehold.cli.worker.settings import Settings
+from leasequeue import Worker
+from leasequeue.cli.worker import process
+from leasequeue.cli.worker.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,17 @@
-"""`leasehold workers`."""
+"""`leasequeue workers`."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from leasehold import Item
-from leasehold.queue.internals import registry
+from leasequeue import Item
+from leasequeue.queue.internals import registry
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
-    from tests.cli.program import Leasehold
+    from leasequeue import AsyncWorkQueue
+    from tests.cli.program import Leasequeue
 
 ABOUT = {
     "name": "mailer",
@@ -31,50 +31,50 @@ async def register(queue: AsyncWorkQueue, *, alive_ms: int = 600_000, **about: o
     return queue.session
 
 
-async def test_ls_lists_the_workers(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
-    outcome = await leasehold("workers", "ls", queue.name)
+async def test_ls_lists_the_workers(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    outcome = await leasequeue("workers", "ls", queue.name)
     assert (outcome.code, outcome.out, outcome.error) == (0, "", "no worker is registered")
     session = await register(queue)
-    outcome = await leasehold("workers", "ls", queue.name, queue.name)
+    outcome = await leasequeue("workers", "ls", queue.name, queue.name)
     assert outcome.table[0] == ["worker", "state", "queues", "running", "runs", "failures", "since"]
     assert outcome.table[1][:6] == ["mailer", "working", queue.name, "1", "1,200", "3"]
-    (document,) = (await leasehold("workers", "ls", queue.name, "--json")).documents
+    (document,) = (await leasequeue("workers", "ls", queue.name, "--json")).documents
     assert (document["name"], document["host"], document["pid"]) == ("mailer", "web-1", 7)
     assert (document["state"], document["sessions"]) == ("working", {queue.name: session})
     (run,) = document["running"]
     assert (run["id"], run["handler"]) == ("m1", "send")
 
 
-async def test_ls_says_who_is_quiet_stopping_or_dead(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_ls_says_who_is_quiet_stopping_or_dead(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await register(queue, quiet=True)
-    assert (await leasehold("workers", "ls", queue.name)).table[1][1] == "quiet"
-    assert (await leasehold("workers", "stop", queue.name, "mailer")).code == 0
-    assert (await leasehold("workers", "ls", queue.name)).table[1][1] == "stopping"
-    assert (await leasehold("workers", "ls", queue.name, "--dead")).error == "no dead worker"
+    assert (await leasequeue("workers", "ls", queue.name)).table[1][1] == "quiet"
+    assert (await leasequeue("workers", "stop", queue.name, "mailer")).code == 0
+    assert (await leasequeue("workers", "ls", queue.name)).table[1][1] == "stopping"
+    assert (await leasequeue("workers", "ls", queue.name, "--dead")).error == "no dead worker"
     await register(queue, alive_ms=-1)
-    assert (await leasehold("workers", "ls", queue.name, "--dead")).table[1][1] == "dead"
+    assert (await leasequeue("workers", "ls", queue.name, "--dead")).table[1][1] == "dead"
 
 
-async def test_fail_returns_the_items_of_a_worker(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_fail_returns_the_items_of_a_worker(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.add_items(Item(b"x", id=one) for one in "ab")
     lease = await take(queue)
     session = await register(queue)
-    outcome = await leasehold("workers", "fail", queue.name, session, "--json")
+    outcome = await leasequeue("workers", "fail", queue.name, session, "--json")
     assert json.loads(outcome.out) == {"queue": queue.name, "worker": session, "returned": 1}
     assert [view.id for view in await queue.inspect()] == ["a", "b"]
     assert not await queue.complete(lease)
-    outcome = await leasehold("workers", "fail", queue.name, "mailer")
+    outcome = await leasequeue("workers", "fail", queue.name, "mailer")
     assert outcome.code == 1
     assert outcome.error.startswith(
-        f"no worker 'mailer' is registered on {queue.name!r}: `leasehold workers ls"
+        f"no worker 'mailer' is registered on {queue.name!r}: `leasequeue workers ls"
     )
 
 
-async def test_a_worker_is_told_what_to_do(leasehold: Leasehold, queue: AsyncWorkQueue) -> None:
+async def test_a_worker_is_told_what_to_do(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await register(queue)
     for what in ("quiet", "resume"):
-        outcome = await leasehold("workers", what, queue.name, "mailer", "--json")
+        outcome = await leasequeue("workers", what, queue.name, "mailer", "--json")
         assert json.loads(outcome.out) == {"queue": queue.name, "worker": "mailer", "told": what}
         (one,) = await registry(queue).workers()
         assert one.told == what
-        assert (await leasehold("workers", what, queue.name, "another")).code == 1
+        assert (await leasequeue("workers", what, queue.name, "another")).code == 1

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
-from leasehold import Fleet, Item, TaskQueue
-from leasehold.scripting.discovery import find_queues
-from leasehold.worker import Retry, current_run
+from leasequeue import Fleet, Item, TaskQueue
+from leasequeue.scripting.discovery import find_queues
+from leasequeue.worker import Retry, current_run
 from tests.queue.asking import take, until
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 async def the_whole_life(queue: AsyncWorkQueue, other: AsyncWorkQueue, url: str) -> None:

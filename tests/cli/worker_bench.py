@@ -1,4 +1,4 @@
-"""`leasehold worker` in a separate process, for tests."""
+"""`leasequeue worker` in a separate process, for tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMITS = pytest.mark.parametrize("limits", ["short", pytest.param("real", marks=
 
 
 class Running:
-    """A process that runs `leasehold worker`, and its log."""
+    """A process that runs `leasequeue worker`, and its log."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -102,7 +102,7 @@ class Bench:
     async def worker(self, *options: str, target: str = TARGET, **environment: str) -> AsyncIterator[Running]:
         """Run a worker process; kill it at the end of the block if it still runs."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "leasehold.cli", "worker", target, *options),
+            *(sys.executable, "-P", "-m", "leasequeue.cli", "worker", target, *options),
             cwd=self.folder,
             env={**os.environ, "COLUMNS": "200", **self.environment, **environment},
             stdin=asyncio.subprocess.DEVNULL,
@@ -160,5 +160,5 @@ async def gone(*pids: int) -> None:
 
 @pytest.fixture
 def bench(tmp_path: Path, redis_url: str, name: str) -> Bench:
-    """Give a place where `leasehold worker` runs."""
+    """Give a place where `leasequeue worker` runs."""
     return Bench(tmp_path, redis_url, name)

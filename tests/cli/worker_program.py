@@ -1,4 +1,4 @@
-"""A program as users write it, for `leasehold worker`: each item says what its handler does.
+"""A program as users write it, for `leasequeue worker`: each item says what its handler does.
 
 REDIS_URL and QUEUE name the server and the queue. The start and the end of each run are written to RECORD.
 """
@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
-from leasehold.cli.worker import process
-from leasehold.worker import executor, health, peers, runtime, signals
+from leasequeue import AsyncWorkQueue, Lease, RetryPolicy, Worker
+from leasequeue.cli.worker import process
+from leasequeue.worker import executor, health, peers, runtime, signals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Counts, Item, Lease, ServerBusy
-from leasehold.worker import Worker
+from leasequeue import AsyncWorkQueue, ConnectionLost, Counts, Item, Lease, ServerBusy
+from leasequeue.worker import Worker
 from tests import servers
 from tests.eventually import eventually
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-    from leasehold.testing import Clock, Workers
+    from leasequeue.testing import Clock, Workers
 
 FOLDER = ROOT / "docs" / "examples" / "access"
 PAGE = DOCS / "how-to" / "example-access.md"
@@ -45,14 +45,14 @@ def entries(platforms: Any, start: str) -> list[str]:
 
 
 async def test_a_user_joins_although_parts_fail(
-    guild: ModuleType, platforms: Any, leasehold_worker: Workers, leasehold_clock: Clock
+    guild: ModuleType, platforms: Any, leasequeue_worker: Workers, leasequeue_clock: Clock
 ) -> None:
     platforms.outages, platforms.strangers = 2, {62}
-    worker = leasehold_worker.like(guild.worker, provide={"platforms": platforms})
+    worker = leasequeue_worker.like(guild.worker, provide={"platforms": platforms})
     run = await guild.access.start(user_id=62, roles=[1, 2, -3])
     for _ in range(3):  # Telegram answers the third attempt
         await worker.drain()
-        leasehold_clock.advance(10)
+        leasequeue_clock.advance(10)
     assert await run.status() == "active", "it waits for the badge"
     [order] = entries(platforms, "badge")
     await guild.badge_minted(*order.removeprefix("badge builder: user 62: ").split("/", 1), "builder")
@@ -73,10 +73,10 @@ async def test_a_user_joins_although_parts_fail(
 
 
 async def test_a_user_without_access_is_refused(
-    guild: ModuleType, platforms: Any, leasehold_worker: Workers
+    guild: ModuleType, platforms: Any, leasequeue_worker: Workers
 ) -> None:
     platforms.banned = {63}
-    worker = leasehold_worker.like(guild.worker, provide={"platforms": platforms})
+    worker = leasequeue_worker.like(guild.worker, provide={"platforms": platforms})
     run = await guild.access.start(user_id=63, roles=[1])
     await worker.drain()
     view = await guild.access.runs.get(run.id)
@@ -87,7 +87,7 @@ async def test_a_user_without_access_is_refused(
 
 
 async def test_each_server_is_called_10_times_in_10_s(
-    guild: ModuleType, leasehold_worker: Workers, leasehold_clock: Clock
+    guild: ModuleType, leasequeue_worker: Workers, leasequeue_clock: Clock
 ) -> None:
     class Watched(guild.Platforms):  # type: ignore[misc, name-defined]  # imported by the fixture
         """Platforms that tell when they are called."""
@@ -98,17 +98,17 @@ async def test_each_server_is_called_10_times_in_10_s(
 
         async def add_discord_role(self, server: str, user_id: int) -> None:
             await super().add_discord_role(server, user_id)
-            self.called.put_nowait(leasehold_clock())
+            self.called.put_nowait(leasequeue_clock())
 
     platforms, users = Watched(), 25
-    worker = leasehold_worker.like(guild.worker, provide={"platforms": platforms})
+    worker = leasequeue_worker.like(guild.worker, provide={"platforms": platforms})
     await guild.limit_servers()
     runs = [await guild.access.start(user_id=user_id, roles=[1]) for user_id in range(1, users + 1)]
     working = asyncio.create_task(worker.run())
     times = [await platforms.called.get()]
     for _ in range(users - 1):
         await asyncio.sleep(0)
-        leasehold_clock.advance(1)
+        leasequeue_clock.advance(1)
         times.append(await platforms.called.get())
     assert [await run.result(timeout=30) for run in runs] == [
         f"user {user_id}: 1 roles, discord, telegram" for user_id in range(1, users + 1)
@@ -138,17 +138,17 @@ async def started(*command: str, url: str) -> asyncio.subprocess.Process:
 
 @pytest.mark.slow
 async def test_the_commands_of_the_page_run(redis_url: str) -> None:
-    worker = await started("leasehold.cli", "worker", "guild.flow:worker", url=redis_url)
+    worker = await started("leasequeue.cli", "worker", "guild.flow:worker", url=redis_url)
     try:
         result, *diagram = (await ended("guild.join", "62", "1", url=redis_url)).splitlines()
         assert result == "user 62: 1 roles, discord, telegram"
         assert diagram[0].startswith("flowchart")
         found = await ended(
-            "leasehold.cli", "flow", "find", "{guild}:access", "access", "user_id=62", url=redis_url
+            "leasequeue.cli", "flow", "find", "{guild}:access", "access", "user_id=62", url=redis_url
         )
         assert "completed" in found
         active = await ended(
-            "leasehold.cli", "flow", "ls", "{guild}:access", "--state", "active", url=redis_url
+            "leasequeue.cli", "flow", "ls", "{guild}:access", "--state", "active", url=redis_url
         )
         assert "access" not in active.replace("{guild}:access", "")
         worker.send_signal(signal.SIGTERM)

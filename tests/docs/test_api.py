@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-import leasehold
-from leasehold import RetryPolicy, testing
-from leasehold.queue.dead_letters import DeadLetters
-from leasehold.queue.events import Events
-from leasehold.queue.limits import Limits
-from leasehold.queue.results import Results
-from leasehold.queue.runs.runs import Runs
-from leasehold.queue.schedules import Schedules
+import leasequeue
+from leasequeue import RetryPolicy, testing
+from leasequeue.queue.dead_letters import DeadLetters
+from leasequeue.queue.events import Events
+from leasequeue.queue.limits import Limits
+from leasequeue.queue.results import Results
+from leasequeue.queue.runs.runs import Runs
+from leasequeue.queue.schedules import Schedules
 from tests.docs.pages import REFERENCE
 
 CALLS = "\n".join((REFERENCE / name).read_text() for name in ("api.md", "worker.md", "flows.md"))
@@ -27,13 +27,13 @@ EVERYTHING = "\n".join(
     (CALLS, ERRORS, *((REFERENCE / name).read_text() for name in ("fastapi.md", "spark.md")))
 )
 #: The public modules, as api.md lists them.
-MODULES = re.findall(r"^\| `(leasehold(?:\.[\w.]+)?)` \|", CALLS, re.MULTILINE)
+MODULES = re.findall(r"^\| `(leasequeue(?:\.[\w.]+)?)` \|", CALLS, re.MULTILINE)
 CLASSES = [
     thing
-    for name in leasehold.__all__
-    if inspect.isclass(thing := getattr(leasehold, name)) and not issubclass(thing, Exception)
+    for name in leasequeue.__all__
+    if inspect.isclass(thing := getattr(leasequeue, name)) and not issubclass(thing, Exception)
 ]
-#: The classes that have a section, with their sub-resources and those of `leasehold.testing`.
+#: The classes that have a section, with their sub-resources and those of `leasequeue.testing`.
 SHOWN = [
     *CLASSES,
     *(DeadLetters, Events, Limits, Results, Runs, Schedules),
@@ -41,8 +41,8 @@ SHOWN = [
 ]
 ERROR_CLASSES = [
     thing
-    for name in leasehold.__all__
-    if inspect.isclass(thing := getattr(leasehold, name)) and issubclass(thing, Exception)
+    for name in leasequeue.__all__
+    if inspect.isclass(thing := getattr(leasequeue, name)) and issubclass(thing, Exception)
 ]
 #: Made by calling the class; the others are returned by calls.
 MADE_BY_USERS = {"AsyncWorkQueue", "Fleet", "Flow", "Item", "RetryPolicy", "TaskQueue", "Worker"}
@@ -59,13 +59,13 @@ class Unquoted(str):
 
 def test_the_reference_lists_the_public_modules() -> None:
     assert MODULES == [
-        "leasehold",
-        "leasehold.flow",
-        "leasehold.telemetry",
-        "leasehold.testing",
-        "leasehold.testing.history",
-        "leasehold.fastapi",
-        "leasehold.spark",
+        "leasequeue",
+        "leasequeue.flow",
+        "leasequeue.telemetry",
+        "leasequeue.testing",
+        "leasequeue.testing.history",
+        "leasequeue.fastapi",
+        "leasequeue.spark",
     ]
 
 
@@ -74,7 +74,7 @@ def test_every_public_name_has_its_place_in_the_reference(module: str) -> None:
     names = importlib.import_module(module).__all__
     assert names == sorted(names, key=lambda name: (not name.isupper(), name[0].islower(), name))
     assert not {name for name in names if not re.search(rf"\b{name}\b", EVERYTHING)}
-    if module == "leasehold":
+    if module == "leasequeue":
         assert not set(names) - set(re.findall(r"^##+ `?(\w+)`?$", CALLS + ERRORS, re.MULTILINE))
 
 
@@ -116,13 +116,13 @@ def members_of(owner: type) -> dict[str, Any]:
     """Return the public members of a class and of its bases, except those of other libraries and of Item."""
     found: dict[str, Any] = {}
     for origin in owner.__mro__:
-        if (origin is leasehold.Item and owner is not origin) or not origin.__module__.startswith(
-            "leasehold"
+        if (origin is leasequeue.Item and owner is not origin) or not origin.__module__.startswith(
+            "leasequeue"
         ):
             continue
         for name in (*vars(origin), *inspect.get_annotations(origin), *assigned_in(origin)):
-            inherited = owner is not leasehold.Item and hasattr(leasehold.Item, name)
-            if not (name.startswith("_") or (issubclass(owner, leasehold.Item) and inherited)):
+            inherited = owner is not leasequeue.Item and hasattr(leasequeue.Item, name)
+            if not (name.startswith("_") or (issubclass(owner, leasequeue.Item) and inherited)):
                 found.setdefault(name, getattr(owner, name, None))
     return found
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.autoscale import load_config
-from leasehold.autoscale.config import keys
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.autoscale import load_config
+from leasequeue.autoscale.config import keys
 from tests.cli.program import started
 from tests.docs.pages import DOCS, REFERENCE, blocks, name_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from leasehold.autoscale.config.keys import Key
+    from leasequeue.autoscale.config.keys import Key
     from tests.conftest import MakeServer
 
 HOW_TO = DOCS / "how-to" / "autoscale.md"
@@ -83,7 +83,7 @@ async def test_the_first_run_of_the_guide_works(make_server: MakeServer, tmp_pat
         # As in a terminal, which the autoscaler of the test has not.
         text = text.replace("processes = {", 'processes = { on_exit = "stop",')
         (tmp_path / str(name)).write_text(text)
-    environment = {"LEASEHOLD_URL": server.url}
+    environment = {"LEASEQUEUE_URL": server.url}
     async with (
         AsyncWorkQueue.from_url(server.url, "resize") as queue,
         started(

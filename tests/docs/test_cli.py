@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from leasehold.cli.app import COMMANDS, app, load
-from leasehold.cli.server import Code
+from leasequeue.cli.app import COMMANDS, app, load
+from leasequeue.cli.server import Code
 from tests.docs.pages import DOCS, REFERENCE, blocks, name_of, table
 
 if TYPE_CHECKING:
-    from leasehold.embedded import EmbeddedServer
+    from leasequeue.embedded import EmbeddedServer
     from tests.conftest import MakeServer
 
 PAGE = REFERENCE / "cli.md"
@@ -46,7 +46,7 @@ def help_of(command: str) -> str:
 
 def section_of(command: str) -> str:
     """The part of the page about a command."""
-    _, _, rest = PAGE.read_text().partition(f"\n## leasehold {command}\n")
+    _, _, rest = PAGE.read_text().partition(f"\n## leasequeue {command}\n")
     assert rest, f"the page has no heading for {command}"
     return rest.split("\n## ")[0]
 
@@ -66,7 +66,7 @@ def test_the_page_lists_the_options_that_help_lists(command: str) -> None:
 @pytest.mark.parametrize("command", every_command())
 def test_the_page_shows_the_arguments_that_help_shows(command: str) -> None:
     usage = section_of(command).strip().splitlines()[0]
-    shown = usage.removeprefix(f"`leasehold {command}").strip("` ")
+    shown = usage.removeprefix(f"`leasequeue {command}").strip("` ")
     arguments = _ARGUMENT.findall(help_of(command))
     assert re.sub(r"[\[\].]", "", shown).split() == [argument.upper() for argument in arguments]
 
@@ -78,7 +78,7 @@ def test_the_page_lists_the_options_of_all() -> None:
 
 
 def test_the_page_has_no_command_that_is_not_there() -> None:
-    headings = re.findall(r"^## leasehold (.*)$", PAGE.read_text(), re.MULTILINE)
+    headings = re.findall(r"^## leasequeue (.*)$", PAGE.read_text(), re.MULTILINE)
     assert headings == every_command_as_on_the_page()
 
 
@@ -113,7 +113,7 @@ def said_by(script: str, server: EmbeddedServer, folder: Path) -> str:
     result = subprocess.run(
         ["bash", "-c", script],
         cwd=folder,
-        env={"LEASEHOLD_URL": server.url, "PATH": path},
+        env={"LEASEQUEUE_URL": server.url, "PATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue
+from leasequeue import AsyncWorkQueue
 from tests.docs.pages import DOCS, PAGES, Block, blocks, name_of
 from tests.spark.session import spark
 

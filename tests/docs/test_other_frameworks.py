@@ -15,8 +15,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from leasehold import Worker, call_sync
-from leasehold.fastapi import lifespan
+from leasequeue import Worker, call_sync
+from leasequeue.fastapi import lifespan
 from tests.docs.pages import DOCS, blocks
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ DJANGO = {
         import django_worker
         from django.core.management import call_command
         from django.test import AsyncClient, Client
-        from leasehold import Worker, call_sync
+        from leasequeue import Worker, call_sync
 
         call_command("migrate", verbosity=0)
         added = Client().post("/mails", {"to": "ann@example.org"})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from docs import generated
-from leasehold import errors
-from leasehold.keys import KEYS as KEYS_OF_SCRIPTS
-from leasehold.keys import MADE_KEYS
-from leasehold.scripting import catalogue, server_errors
-from leasehold.states import GONE, ITEM_EVENTS, EventKind
-from leasehold.states import STATES as ALL_STATES
+from leasequeue import errors
+from leasequeue.keys import KEYS as KEYS_OF_SCRIPTS
+from leasequeue.keys import MADE_KEYS
+from leasequeue.scripting import catalogue, server_errors
+from leasequeue.states import GONE, ITEM_EVENTS, EventKind
+from leasequeue.states import STATES as ALL_STATES
 from tests.docs.pages import REFERENCE, blocks
 
 PROTOCOL = REFERENCE / "protocol.md"
@@ -54,7 +54,7 @@ def test_an_event_is_described_by_its_declaration_and_the_scripts_that_emit_it()
 def test_nothing_is_left_to_fill_in_on_the_built_pages() -> None:
     for page in (PROTOCOL, KEYS, STATES):
         text = generated.on_page_markdown(page.read_text())
-        assert re.findall(r"<!--.*|^\| `(?:P:|leasehold).* \|  ?\|.*", text, re.MULTILINE) == [], page.name
+        assert re.findall(r"<!--.*|^\| `(?:P:|leasequeue).* \|  ?\|.*", text, re.MULTILINE) == [], page.name
 
 
 def test_every_key_has_its_row_and_no_other() -> None:

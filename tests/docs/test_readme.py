@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from leasehold.cli.app import app
+from leasequeue.cli.app import app
 from tests.docs.pages import DOCS, README, ROOT, blocks
 from tests.docs.test_examples import run_block
 
@@ -94,7 +94,7 @@ class Terminals:
         """Return a line of the shell as words, with the programs of this environment."""
         program, *words = shlex.split(self._on_port(command), comments=True)
         words = [word for word in words if word != "&"]
-        return [sys.executable, *(["-m", "leasehold.cli"] if program == "leasehold" else []), *words]
+        return [sys.executable, *(["-m", "leasequeue.cli"] if program == "leasequeue" else []), *words]
 
     def stop(self) -> str:
         """Stop the last command with Ctrl-C, and return what it has printed since its first line."""
@@ -109,7 +109,7 @@ class Terminals:
 
     def _on_port(self, code: str) -> str:
         return code.replace("6379", str(self._port)).replace(
-            "leasehold add", f"leasehold add --url redis://localhost:{self._port}"
+            "leasequeue add", f"leasequeue add --url redis://localhost:{self._port}"
         )
 
 
@@ -137,7 +137,7 @@ def test_the_first_programs_of_the_readme_run(
     assert terminals.run(add) == printed.removeprefix("# ") + "\n"
     # In this process, which is faster; tests/cli runs both commands.
     assert CliRunner().invoke(app, terminals.words_of(add_mail)[3:]).exit_code == 0
-    assert work_on_mail == "leasehold worker mails:worker --processes 4"
+    assert work_on_mail == "leasequeue worker mails:worker --processes 4"
     worker_of_mails = importlib.import_module("mails").worker
     asyncio.run(worker_of_mails.drain())
     assert capsys.readouterr().out == "Welcome! to ann@example.org\n"

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from leasehold import AsyncWorkQueue, Item
+from leasequeue import AsyncWorkQueue, Item
 from tests.docs.test_examples import RECIPES, queue, run_page, runner
 from tests.postgres import postgres
 from tests.spark.session import spark

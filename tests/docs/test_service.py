@@ -18,9 +18,9 @@ from fastapi.testclient import TestClient
 from lightkube.resources import apps_v1, core_v1
 from uvicorn.main import main as uvicorn
 
-from leasehold import AsyncWorkQueue
-from leasehold.cli.app import load
-from leasehold.worker.signals import LAST_SECONDS
+from leasequeue import AsyncWorkQueue
+from leasequeue.cli.app import load
+from leasequeue.worker.signals import LAST_SECONDS
 from tests.docs.pages import DOCS, README, ROOT, blocks
 from tests.ports import free_port
 
@@ -41,7 +41,7 @@ PODS = {
     if one["kind"] == "Deployment"
 }
 PORTS = {"web": 8000, "worker": 8080, "exporter": 9464}
-PROGRAMS = {"uvicorn": ["-m", "uvicorn"], "leasehold": ["-m", "leasehold.cli"]}
+PROGRAMS = {"uvicorn": ["-m", "uvicorn"], "leasequeue": ["-m", "leasequeue.cli"]}
 ORDER = {"customer": "ann", "month": "2026-10"}
 REPORT = {"customer": "ann", "month": "2026-10", "sales": 2, "total": 30.5}
 
@@ -136,7 +136,7 @@ async def test_the_service_runs(redis_url: str) -> None:
             r'^messaging_process_duration_seconds_count\{.*"make_report".*\} 1\.0$', runs, re.MULTILINE
         )
         items = (await http.get(f"{exporter}/metrics")).text
-        assert re.search(r'^leasehold_queue_items\{.*"waiting".*\} 0\.0$', items, re.MULTILINE)
+        assert re.search(r'^leasequeue_queue_items\{.*"waiting".*\} 0\.0$', items, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_each_command_exists_and_both_manifests_have_the_same(part: str) -> None
         context = uvicorn.make_context("uvicorn", arguments)
         assert context.params["app"] == "reports.web:app"
     else:
-        assert program == "leasehold"
+        assert program == "leasequeue"
         context = load(arguments[0]).make_context(arguments[0], arguments[1:])
     ports = {name: value for name, value in context.params.items() if name in ("port", "health_port")}
     assert [*ports.values()] == [PORTS[part]]
@@ -275,7 +275,9 @@ def test_everything_refers_to_what_is_there() -> None:
     assert {address for _, addresses in targets for address in addresses} == set(PORTS.items())
     assert {*services} == {"redis", "prometheus", *PORTS}
     assert services["prometheus"]["volumes"] == [".:/etc/prometheus:ro"]
-    assert [path.name for path in (DOCS / "files").glob(SCRAPED["rule_files"][0])] == ["leasehold-alerts.yml"]
+    assert [path.name for path in (DOCS / "files").glob(SCRAPED["rule_files"][0])] == [
+        "leasequeue-alerts.yml"
+    ]
     assert all(services[part]["build"] == "." for part in PORTS)
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasehold.embedded import EmbeddedServer, open_server
-from leasehold.embedded import server as server_module
-from leasehold.errors import EmbeddedServerError
+from leasequeue.embedded import EmbeddedServer, open_server
+from leasequeue.embedded import server as server_module
+from leasequeue.errors import EmbeddedServerError
 from tests.eventually import eventually
 
 if TYPE_CHECKING:

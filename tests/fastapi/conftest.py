@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from leasehold import TaskQueue
+from leasequeue import TaskQueue
 from tests.fastapi.applications import client_of, with_router
 
 

@@ -6,8 +6,8 @@ import os
 
 from fastapi import FastAPI
 
-from leasehold import TaskQueue, Worker
-from leasehold.fastapi import lifespan, router
+from leasequeue import TaskQueue, Worker
+from leasequeue.fastapi import lifespan, router
 
 VERSION = 1
 

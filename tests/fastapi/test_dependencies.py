@@ -8,8 +8,8 @@ import pytest
 from fastapi import Depends, FastAPI, WebSocket
 from fastapi.testclient import TestClient
 
-from leasehold import AsyncWorkQueue, TaskQueue
-from leasehold.fastapi import DependencyMissing, Queue, Tasks, lifespan, queue_of, tasks_of
+from leasequeue import AsyncWorkQueue, TaskQueue
+from leasequeue.fastapi import DependencyMissing, Queue, Tasks, lifespan, queue_of, tasks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ def test_a_missing_one_is_an_error_that_says_what_to_do(tasks: TaskQueue, others
 
     only_tasks: Callable[..., object] = Tasks.__metadata__[0].dependency  # type: ignore[attr-defined] # of Annotated
     only_queue: Callable[..., object] = Queue.__metadata__[0].dependency  # type: ignore[attr-defined]
-    assert "FastAPI(lifespan=leasehold.fastapi.lifespan(tasks))" in problem(of=only_tasks)
+    assert "FastAPI(lifespan=leasequeue.fastapi.lifespan(tasks))" in problem(of=only_tasks)
     assert "with TestClient(app) as client" in problem(of=queue_of("emails"))
     assert f"Depends(tasks_of({tasks.name!r}))" in problem(tasks, others, of=only_tasks)
     assert f"Depends(queue_of({tasks.name!r}))" in problem(tasks, others, of=only_queue)

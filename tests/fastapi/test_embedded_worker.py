@@ -14,10 +14,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from leasehold import QueueClosed, TaskQueue, Worker
-from leasehold.fastapi import lifespan, router
-from leasehold.testing import Proxy
-from leasehold.worker.signals import SIGNALS
+from leasequeue import QueueClosed, TaskQueue, Worker
+from leasequeue.fastapi import lifespan, router
+from leasequeue.testing import Proxy
+from leasequeue.worker.signals import SIGNALS
 from tests.fastapi.applications import app_of, double
 from tests.queue.asking import until
 
@@ -65,7 +65,7 @@ def test_a_crash_is_logged_and_turns_the_health_red(
         assert reason == "the worker has crashed: QueueClosed, see the log"
         assert client.get("/live").status_code == 200
         assert client.get("/counts").status_code == 200
-    (line,) = [one for one in caplog.records if one.name == "leasehold.fastapi"]
+    (line,) = [one for one in caplog.records if one.name == "leasequeue.fastapi"]
     assert line.levelno == logging.CRITICAL
     assert line.exc_info
 

@@ -9,8 +9,8 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
-from leasehold import InvalidArgument, ItemUnknown, Provided, ServerRefused, TaskQueue, Worker, WorkerBusy
-from leasehold.fastapi import lifespan
+from leasequeue import InvalidArgument, ItemUnknown, Provided, ServerRefused, TaskQueue, Worker, WorkerBusy
+from leasequeue.fastapi import lifespan
 from tests.fastapi.applications import app_of, double
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def test_invalid_sources_are_refused(tasks: TaskQueue) -> None:
         lifespan(tasks.queue, worker=True)
 
 
-@pytest.mark.parametrize("yielded", [{"leasehold": 1}, [1]], ids=["its name", "no mapping"])
+@pytest.mark.parametrize("yielded", [{"leasequeue": 1}, [1]], ids=["its name", "no mapping"])
 def test_a_state_that_cannot_be_kept_is_refused(tasks: TaskQueue, yielded: Any) -> None:
     @asynccontextmanager
     async def own(_: FastAPI) -> AsyncIterator[Any]:

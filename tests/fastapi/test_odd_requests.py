@@ -9,7 +9,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Item, TaskQueue
+from leasequeue import AsyncWorkQueue, Item, TaskQueue
 from tests.fastapi.applications import PREFIX, client_of, problem, with_router
 from tests.queue.asking import until
 from tests.worker.working import new_worker

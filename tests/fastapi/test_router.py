@@ -11,8 +11,8 @@ import pytest
 from fastapi import Depends, FastAPI
 from fastapi.testclient import TestClient
 
-from leasehold import InvalidArgument, RetryPolicy, TaskQueue
-from leasehold.fastapi import lifespan, router
+from leasequeue import InvalidArgument, RetryPolicy, TaskQueue
+from leasequeue.fastapi import lifespan, router
 from tests.eventually import eventually
 from tests.fastapi.applications import PREFIX, admin, client_of, problem, with_router
 from tests.queue.asking import until

@@ -12,13 +12,13 @@ from schemathesis.config import SchemathesisConfig
 from schemathesis.engine import events, from_schema
 from schemathesis.python.asgi import shutdown_lifespans
 
-from leasehold import RetryPolicy, call_sync
-from leasehold.fastapi import lifespan, router
+from leasequeue import RetryPolicy, call_sync
+from leasequeue.fastapi import lifespan, router
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from leasehold import TaskQueue
+    from leasequeue import TaskQueue
 
 
 def guard(token: str = "") -> None:

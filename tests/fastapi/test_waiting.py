@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from leasehold import AsyncWorkQueue, TaskQueue
-from leasehold.queue.internals import running_engine
+from leasequeue import AsyncWorkQueue, TaskQueue
+from leasequeue.queue.internals import running_engine
 from tests.eventually import eventually
 from tests.fastapi.applications import PREFIX, problem, with_router
 from tests.worker.working import new_worker

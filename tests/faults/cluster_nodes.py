@@ -11,7 +11,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
-from leasehold.embedded.guardian import Guarded, private_folder
+from leasequeue.embedded.guardian import Guarded, private_folder
 from tests import servers
 from tests.queue.asking import command, until
 

@@ -7,15 +7,15 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leasehold import ConnectionLost, FanOut, ServerBusy, Worker, current_stage
-from leasehold.queue.plan import ChildPlan, Plan, StagePlan
-from leasehold.testing.history import FinalState, History, HistoryLog, check, record_calls, record_runs
+from leasequeue import ConnectionLost, FanOut, ServerBusy, Worker, current_stage
+from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.testing.history import FinalState, History, HistoryLog, check, record_calls, record_runs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 #: The children of stage `b`, and those of its first child.
 CHILDREN, GRANDCHILDREN = 3, 2

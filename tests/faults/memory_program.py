@@ -7,8 +7,8 @@ import resource
 import sys
 from pathlib import Path
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.errors import ProcessOutOfMemory
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.errors import ProcessOutOfMemory
 
 LARGE, LEFT = 60 << 20, 40 << 20
 

@@ -15,21 +15,21 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from leasehold import FanOut, TaskQueue, Worker
-from leasehold.queue.plan import Plan
-from leasehold.queue.runs import stages
-from leasehold.worker import executor
-from leasehold.worker import stages as worker_stages
+from leasequeue import FanOut, TaskQueue, Worker
+from leasequeue.queue.plan import Plan
+from leasequeue.queue.runs import stages
+from leasequeue.worker import executor
+from leasequeue.worker import stages as worker_stages
 from tests.worker.flows import call, child, stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.queue.runs.stages import StageRow
-    from leasehold.queue.slot import QueueObject
-    from leasehold.worker.run import ActiveRun
-    from leasehold.worker.stages import StageReader
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.queue.runs.stages import StageRow
+    from leasequeue.queue.slot import QueueObject
+    from leasequeue.worker.run import ActiveRun
+    from leasequeue.worker.stages import StageReader
 
 #: More than one call adds.
 CHILDREN = 300

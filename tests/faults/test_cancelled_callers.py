@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, QueueClosed
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item, Lease, QueueClosed
 from tests.eventually import eventually
 from tests.queue.asking import alone, blocked, until
 from tests.queue.keyspace import Places, audit, left_over
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold.testing import Proxy
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]

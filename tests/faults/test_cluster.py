@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.crc import key_slot
 
-from leasehold import (
+from leasequeue import (
     AsyncWorkQueue,
     InvalidArgument,
     Item,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.autoscale import Autoscaler, load_config
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.autoscale import Autoscaler, load_config
 from tests.faults.cluster_nodes import port_of
 
 if TYPE_CHECKING:

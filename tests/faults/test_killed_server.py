@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, ServerBusy
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item, Lease, ServerBusy
 from tests.eventually import eventually
 from tests.queue.asking import blocked, take
 from tests.queue.keyspace import audit, left_over
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from leasehold import EmbeddedServer
+    from leasequeue import EmbeddedServer
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 

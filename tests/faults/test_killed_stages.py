@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.queue.runs.stages import start_run
+from leasequeue.queue.runs.stages import start_run
 from tests.faults.stage_program import CHILDREN, STEPS, plan_of, worker_for
 from tests.faults.test_killed_worker import expire
 from tests.worker.flows import ended, field, states
@@ -20,7 +20,7 @@ from tests.worker.working import working
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 #: Before the run, in it, before a reply, and while it fans out; the others are for `make test-long`.
 QUICK = {"read", "handler", "before:more", "after:finish"}

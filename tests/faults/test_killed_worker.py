@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.queue.pushes import listener
+from leasequeue import Item
+from leasequeue.queue.pushes import listener
 from tests.faults.worker_program import STEPS
 from tests.queue.asking import blocked, command, keys_like, registered, take, until
 from tests.queue.keyspace import audit, left_over
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.testing import Proxy
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.testing import Proxy
 
 #: Longer than any test: leases expire when the test says so.
 LEASE_SECONDS = 3600.0

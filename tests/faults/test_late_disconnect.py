@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import ConnectionLost, Item, QueueClosed
-from leasehold.queue.pushes import listener
-from leasehold.testing import Proxy
+from leasequeue import ConnectionLost, Item, QueueClosed
+from leasequeue.queue.pushes import listener
+from leasequeue.testing import Proxy
 from tests.eventually import eventually
 from tests.queue.asking import blocked, take
 from tests.queue.keyspace import audit, left_over
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item, Lease, LeaseholdError
-from leasehold.scripting import connection
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item, Lease, LeasequeueError
+from leasequeue.scripting import connection
 from tests.eventually import eventually
 from tests.queue.asking import expect_no_reply, take, until
 from tests.queue.keyspace import audit, left_over, places
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold.testing import Proxy
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]
@@ -293,8 +293,8 @@ async def test_all_callers_of_many_trips_are_answered(
     await eventually("the first have been answered", lambda: any(task.done() for task in adding))
     await proxy.cut()
     answers = await asyncio.gather(*adding, return_exceptions=True)
-    lost = [n for n, answer in enumerate(answers) if isinstance(answer, LeaseholdError)]
-    assert [answer for answer in answers if not isinstance(answer, LeaseholdError)] == [True] * (
+    lost = [n for n, answer in enumerate(answers) if isinstance(answer, LeasequeueError)]
+    assert [answer for answer in answers if not isinstance(answer, LeasequeueError)] == [True] * (
         total - len(lost)
     )
     await asyncio.gather(*(queue.add_item(Item(b"x", id=f"{n}")) for n in lost))

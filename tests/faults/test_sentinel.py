@@ -16,9 +16,9 @@ from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
 from redis.exceptions import RedisError
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item, LeaseholdError, Worker
-from leasehold.embedded.guardian import Guarded, private_folder
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item, LeasequeueError, Worker
+from leasequeue.embedded.guardian import Guarded, private_folder
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from tests import servers
 from tests.eventually import eventually
 from tests.queue.asking import command, until
@@ -142,7 +142,7 @@ class Producer:
             while True:
                 try:
                     await self._queue.add_item(item)  # False: the interrupted call was applied
-                except LeaseholdError as error:
+                except LeasequeueError as error:
                     if not error.transient:
                         raise
                     self.repeated += 1

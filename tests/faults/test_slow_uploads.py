@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import hiredis
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item
-from leasehold.errors import ProcessOutOfMemory
-from leasehold.testing import Proxy
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item
+from leasequeue.errors import ProcessOutOfMemory
+from leasequeue.testing import Proxy
 from tests.queue.asking import take
 from tests.queue.keyspace import left_over
 
@@ -120,7 +120,7 @@ async def test_a_queue_goes_on_after_memory_was_exhausted(
         raise kind
 
     with monkeypatch.context() as patched:
-        patched.setattr("leasehold.scripting.connection.hiredis.pack_command", exhausted)
+        patched.setattr("leasequeue.scripting.connection.hiredis.pack_command", exhausted)
         for _ in range(6):
             calls: list[Any] = [
                 queue.add_item(Item(b"x", id="new")),

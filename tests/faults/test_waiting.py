@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item, QueueClosed
-from leasehold.queue import leasing
-from leasehold.queue.encoding import TRIP_ROWS
-from leasehold.queue.pushes import listener
+from leasequeue import Item, QueueClosed
+from leasequeue.queue import leasing
+from leasequeue.queue.encoding import TRIP_ROWS
+from leasequeue.queue.pushes import listener
 from tests.eventually import eventually
 from tests.queue.asking import blocked, take
 from tests.queue.keyspace import audit, calls, left_over
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue, Lease
-    from leasehold.testing import Proxy
+    from leasequeue import AsyncWorkQueue, Lease
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core

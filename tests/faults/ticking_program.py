@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from leasehold import AsyncWorkQueue
+from leasequeue import AsyncWorkQueue
 
 
 async def main(url: str, name: str) -> None:

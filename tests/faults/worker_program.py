@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from leasehold import AsyncWorkQueue
+from leasequeue import AsyncWorkQueue
 
 #: The steps, in order.
 STEPS = ("lease", "work", "complete", "end")

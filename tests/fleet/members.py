@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue, Fleet
+from leasequeue import AsyncWorkQueue, Fleet
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import WorkerView
+    from leasequeue import WorkerView
 
 
 async def the_worker(*queues: AsyncWorkQueue) -> WorkerView:

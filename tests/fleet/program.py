@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from leasehold import AsyncWorkQueue
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import Worker
+from leasequeue import AsyncWorkQueue
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.worker import Worker
 
 
 def say(*words: object) -> None:

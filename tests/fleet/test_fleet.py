@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Fleet, InvalidArgument, Item, Lease, WorkerUnknown
-from leasehold.queue.engine import Engine
-from leasehold.queue.internals import registry
+from leasequeue import AsyncWorkQueue, Fleet, InvalidArgument, Item, Lease, WorkerUnknown
+from leasequeue.queue.engine import Engine
+from leasequeue.queue.internals import registry
 from tests.queue.asking import blocked, take
 from tests.queue.keyspace import audit
 

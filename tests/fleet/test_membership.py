@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Fleet, InvalidArgument, Item, Lease
-from leasehold.queue.internals import registry
-from leasehold.queue.registry import Beat, Registry
-from leasehold.scripting.catalogue import find_script
-from leasehold.worker import RetryPolicy
+from leasequeue import AsyncWorkQueue, Fleet, InvalidArgument, Item, Lease
+from leasequeue.queue.internals import registry
+from leasequeue.queue.registry import Beat, Registry
+from leasequeue.scripting.catalogue import find_script
+from leasequeue.worker import RetryPolicy
 from tests.eventually import eventually
 from tests.fleet.members import no_keys, the_worker
 from tests.queue.asking import take, until
 from tests.worker.working import Gate, add, counted, finished, new_worker, working
 
 if TYPE_CHECKING:
-    from leasehold import WorkerView
-    from leasehold.testing import Proxy
+    from leasequeue import WorkerView
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 #: With this time until it is dead, a worker sends one heartbeat: what it is told arrives as a message.
@@ -57,7 +57,7 @@ async def test_a_worker_says_what_it_is_and_does_and_leaves_nothing_behind(
         assert one.name == f"{socket.gethostname()}/{os.getpid()}"
         assert one.queues == (queue.name, other.name)
         assert one.sessions == {queue.name: queue.session, other.name: other.session}
-        assert one.versions == {"leasehold": version("leasehold"), "python": platform.python_version()}
+        assert one.versions == {"leasequeue": version("leasequeue"), "python": platform.python_version()}
         assert (one.dead, one.quiet, one.stopping) == (False, False, False)
         assert one.alive_until is not None
         [seen] = (await queue.stats()).workers
@@ -218,7 +218,7 @@ async def test_a_worker_that_cannot_refresh_stops_its_runs_before_its_leases_exp
 async def test_a_permanent_worker_is_never_dead(
     make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.worker.membership.PERMANENT_BEAT", 0.02)
+    monkeypatch.setattr("leasequeue.worker.membership.PERMANENT_BEAT", 0.02)
     worker = new_worker(lease_time=HOUR, dead_after=None)
     gate = Gate(worker, make_queue(url=proxy.url, reply_timeout=1))
     await add(queue, b"x")
@@ -262,7 +262,7 @@ async def test_a_worker_that_could_not_reach_the_server_fails_no_other(
     make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an outage all workers seem dead: they need time to refresh."""
-    monkeypatch.setattr("leasehold.worker.membership.JITTER_SECONDS", 0.0)
+    monkeypatch.setattr("leasequeue.worker.membership.JITTER_SECONDS", 0.0)
     dead = make_queue()
     assert (await registry(dead).beat({"name": "dead"}, alive_ms=1, first=True)).accepted
     worker = new_worker(dead_after=60, clean_every=HOUR)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Fleet, Item
+from leasequeue import Fleet, Item
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.slow

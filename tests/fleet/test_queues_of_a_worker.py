@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Fleet, InvalidArgument, Item, WorkerNotRunning
+from leasequeue import AsyncWorkQueue, Fleet, InvalidArgument, Item, WorkerNotRunning
 from tests.eventually import eventually
 from tests.fleet.members import no_keys, the_worker
 from tests.queue.asking import take

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Fleet, Item
-from leasehold.queue.registry import Beat, Registry
+from leasequeue import AsyncWorkQueue, Fleet, Item
+from leasequeue.queue.registry import Beat, Registry
 from tests.eventually import eventually
 from tests.fleet.members import no_keys, the_worker
 from tests.queue.asking import kept, until
 from tests.worker.working import Gate, add, finished, new_worker, working
 
 if TYPE_CHECKING:
-    from leasehold import Worker
+    from leasequeue import Worker
 
 HOUR = 3600.0
 

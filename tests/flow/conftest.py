@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import TaskQueue
+from leasequeue import TaskQueue
 from tests.queue.fixtures import make_queue, queue, tidy
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from leasehold import RetryPolicy, TaskQueue, Worker, current_stage
-from leasehold.flow import Flow
+from leasequeue import RetryPolicy, TaskQueue, Worker, current_stage
+from leasequeue.flow import Flow
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasehold import Run
+    from leasequeue import Run
 
 #: When the worker dies: before the other run is started, after that, and after the stage is finished.
 POINTS = ("before", "between", "after")

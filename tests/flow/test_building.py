@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import RetryPolicy, TaskQueue, Worker
-from leasehold.cli.worker.target import Unusable
-from leasehold.cli.worker.target import _as_worker as as_worker
-from leasehold.errors import InvalidFlow
-from leasehold.flow import Flow
-from leasehold.queue.plan import AtLeast, Plan, StagePlan
-from leasehold.worker.returns import FanOut, Next  # noqa: TC001 - tasks read annotations
+from leasequeue import RetryPolicy, TaskQueue, Worker
+from leasequeue.cli.worker.target import Unusable
+from leasequeue.cli.worker.target import _as_worker as as_worker
+from leasequeue.errors import InvalidFlow
+from leasequeue.flow import Flow
+from leasequeue.queue.plan import AtLeast, Plan, StagePlan
+from leasequeue.worker.returns import FanOut, Next  # noqa: TC001 - tasks read annotations
 
 if TYPE_CHECKING:
-    from leasehold.flow.stage import Source
+    from leasequeue.flow.stage import Source
 
 
 @dataclass

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import FanOut, InvalidFlow, TaskQueue, fan_out
-from leasehold.flow import Flow
+from leasequeue import FanOut, InvalidFlow, TaskQueue, fan_out
+from leasequeue.flow import Flow
 from tests.faults.cluster_nodes import cluster, kind, nodes, owner
 from tests.worker.working import new_worker, working
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.flow.diagram import MAX_TEXT, Box, draw, draw_plan, text
-from leasehold.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.flow.diagram import MAX_TEXT, Box, draw, draw_plan, text
+from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
 
 #: A line of a diagram.
 LINE = re.compile(

@@ -10,12 +10,12 @@ import pytest
 from redis import Redis
 from redis_work_queue import Item, KeyPrefix, WorkQueue
 
-from leasehold import AccessDenied, TaskQueue
-from leasehold.flow import Flow
-from leasehold.queue import cleaning
-from leasehold.queue.runs.stages import settle
-from leasehold.worker import maintenance
-from leasehold.worker.maintenance import Maintenance
+from leasequeue import AccessDenied, TaskQueue
+from leasequeue.flow import Flow
+from leasequeue.queue import cleaning
+from leasequeue.queue.runs.stages import settle
+from leasequeue.worker import maintenance
+from leasequeue.worker.maintenance import Maintenance
 from tests.eventually import eventually
 from tests.interop.state import as_bytes
 from tests.worker.working import new_worker, working
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis as AsyncRedis
 
-    from leasehold import FlowRun
-    from leasehold.queue.slot import QueueObject
+    from leasequeue import FlowRun
+    from leasequeue.queue.slot import QueueObject
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.flow.graph import Node, ancestors, certain
+from leasequeue.flow.graph import Node, ancestors, certain
 
 
 def node(*after: str, chooses: bool = False, join: str = "all") -> Node:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument, InvalidFlow, TaskQueue, correlation_id
-from leasehold.flow import Flow
+from leasequeue import InvalidArgument, InvalidFlow, TaskQueue, correlation_id
+from leasequeue.flow import Flow
 from tests.flow import hand_over
 from tests.flow.hand_over import POINTS, Pair
 from tests.worker.working import new_worker, working

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import FanOut, TaskQueue, fan_out
+from leasequeue import FanOut, TaskQueue, fan_out
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     FanOut,
     HandedOver,
     TaskQueue,
     current_stage,
     fan_out,
 )
-from leasehold.flow import Flow
+from leasequeue.flow import Flow
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from leasehold import FlowFailed, Next, Reject
-from leasehold.flow import Flow
-from leasehold.flow.graph import Node, certain
+from leasequeue import FlowFailed, Next, Reject
+from leasequeue.flow import Flow
+from leasequeue.flow.graph import Node, certain
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
-    from leasehold import FlowRun, TaskQueue
-    from leasehold.queue.plan import Join
+    from leasequeue import FlowRun, TaskQueue
+    from leasequeue.queue.plan import Join
 
 FLOWS = 40
 #: How a stage ends; `not entered`: it can never begin, since one before it has failed.

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from leasehold import InvalidArgument, RetryPolicy, TaskQueue
-from leasehold.errors import InvalidFlow, InvalidTask, UnknownAttribute
-from leasehold.flow import Flow
-from leasehold.queue.plan import AtLeast
-from leasehold.worker.returns import FanOut, Next  # noqa: TC001 - tasks read annotations
+from leasequeue import InvalidArgument, RetryPolicy, TaskQueue
+from leasequeue.errors import InvalidFlow, InvalidTask, UnknownAttribute
+from leasequeue.flow import Flow
+from leasequeue.queue.plan import AtLeast
+from leasequeue.worker.returns import FanOut, Next  # noqa: TC001 - tasks read annotations
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     FanOut,
     FlowFailed,
     Next,
@@ -18,12 +18,12 @@ from leasehold import (
     current_stage,
     fan_out,
 )
-from leasehold.flow import Flow
-from leasehold.queue.runs.stages import settle
+from leasequeue.flow import Flow
+from leasequeue.queue.runs.stages import settle
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
-    from leasehold.testing import Inline
+    from leasequeue.testing import Inline
 
 
 @dataclass
@@ -282,7 +282,7 @@ async def test_a_result_that_does_not_fit_fails_the_stage(tasks: TaskQueue) -> N
                 await run.result(timeout=120)
 
 
-async def test_a_flow_runs_inline_in_tests(tasks: TaskQueue, leasehold_inline: Inline) -> None:
+async def test_a_flow_runs_inline_in_tests(tasks: TaskQueue, leasequeue_inline: Inline) -> None:
     @tasks.task
     async def check(number: int) -> Next[int]:
         return Next(number + 1, "double")
@@ -295,7 +295,7 @@ async def test_a_flow_runs_inline_in_tests(tasks: TaskQueue, leasehold_inline: I
     first = flow.stage(check)
     flow.stage(double, after=first, timeout=5)
     flow.stage(double, name="other", after=first)
-    inline = leasehold_inline(tasks)
+    inline = leasequeue_inline(tasks)
     run = await flow.start(number=3)
     assert [one.task for one in inline.runs] == ["check", "access.double"]
     assert (await flow.runs.get(run.id)).state == "completed"

@@ -10,13 +10,22 @@ from uuid import UUID
 
 import pytest
 
-from leasehold import FanOut, FlowCancelled, FlowFailed, Reject, RunGone, TaskQueue, UnknownAttribute, fan_out
-from leasehold.flow import Flow
-from leasehold.flow.diagram import draw_run
+from leasequeue import (
+    FanOut,
+    FlowCancelled,
+    FlowFailed,
+    Reject,
+    RunGone,
+    TaskQueue,
+    UnknownAttribute,
+    fan_out,
+)
+from leasequeue.flow import Flow
+from leasequeue.flow.diagram import draw_run
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
-    from leasehold.queue.runs.views import FlowRunView
+    from leasequeue.queue.runs.views import FlowRunView
 
 
 class Plan(StrEnum):

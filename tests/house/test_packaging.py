@@ -90,13 +90,15 @@ def scripts(root: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_and_every_script(root: Path, wheel_of_checkout: Path) -> None:
-    source = {path.relative_to(root / "src") for path in (root / "src" / "leasehold").rglob("*.py")}
+    source = {path.relative_to(root / "src") for path in (root / "src" / "leasequeue").rglob("*.py")}
     lua = {path.relative_to(root) for path in (root / "lua").rglob("*.lua")}
-    expected = {str(path) for path in source} | {f"leasehold/{path}" for path in lua} | {"leasehold/py.typed"}
-    held = {name for name in contents(wheel_of_checkout) if name.startswith("leasehold/")}
-    assert held - {"leasehold/lua/README.md"} == expected
-    beside = {name for name in contents(wheel_of_checkout) if not name.startswith("leasehold")}
-    assert beside == {"_leasehold_pytest.py"}
+    expected = (
+        {str(path) for path in source} | {f"leasequeue/{path}" for path in lua} | {"leasequeue/py.typed"}
+    )
+    held = {name for name in contents(wheel_of_checkout) if name.startswith("leasequeue/")}
+    assert held - {"leasequeue/lua/README.md"} == expected
+    beside = {name for name in contents(wheel_of_checkout) if not name.startswith("leasequeue")}
+    assert beside == {"_leasequeue_pytest.py"}
 
 
 @pytest.mark.slow
@@ -116,7 +118,7 @@ def test_the_wheel_installs_without_a_network_and_finds_its_scripts(
     ]
     subprocess.run([*pip, str(wheel_of_checkout)], cwd=tmp_path, check=True, capture_output=True)
     found = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "leasehold.scripting", "--dump", "composed"],
+        [sys.executable, "-W", "error", "-m", "leasequeue.scripting", "--dump", "composed"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
         capture_output=True,
@@ -139,7 +141,7 @@ def test_each_dependency_is_imported_and_each_import_is_declared(root: Path) -> 
     }
     assert names_of(project["dependencies"]) <= imported
     users = [*project["dependencies"], *(one for extra in USERS for one in extras[extra])]
-    assert imported - {"leasehold"} - names_of(users) == BROUGHT
+    assert imported - {"leasequeue"} - names_of(users) == BROUGHT
 
 
 @pytest.mark.long
@@ -149,7 +151,7 @@ def test_both_wheels_hold_the_same_files(wheel_of_checkout: Path, wheel_of_sdist
 
 @pytest.mark.long
 def test_the_installed_wheel_finds_its_scripts(installed: Environment, scripts: set[str]) -> None:
-    where = installed.run("python", "-c", "import leasehold; print(leasehold.__file__)")
+    where = installed.run("python", "-c", "import leasequeue; print(leasequeue.__file__)")
     assert where.startswith(str(installed.bin.parent))
     assert installed.scripts_found() == scripts
 
@@ -157,8 +159,8 @@ def test_the_installed_wheel_finds_its_scripts(installed: Environment, scripts: 
 @pytest.mark.long
 def test_a_packed_wheel_finds_its_scripts(installed: Environment, wheel_of_sdist: Path) -> None:
     # Spark's --py-files puts the wheel on the path of the executors.
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import leasehold; "
-    code += "from leasehold.scripting import catalogue; print(leasehold.__file__, len(catalogue.load()))"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import leasequeue; "
+    code += "from leasequeue.scripting import catalogue; print(leasequeue.__file__, len(catalogue.load()))"
     file, count = installed.run("python", "-c", code, wheel_of_sdist).split()
     assert file.startswith(str(wheel_of_sdist))
     assert int(count) > 20
@@ -170,7 +172,7 @@ def test_the_installed_wheel_runs_the_demo(installed: Environment) -> None:
     folder.mkdir()
     for name in ("one", "two", "three"):
         (folder / f"{name}.txt").write_text(f"This is {name}.\n" * 10)
-    assert installed.run("leasehold", "demo", folder)
+    assert installed.run("leasequeue", "demo", folder)
 
 
 @pytest.mark.long
@@ -180,7 +182,7 @@ def test_an_editable_install_finds_the_scripts_of_the_checkout(
     install = ["-m", "pip", "install", "--quiet", "--no-deps"]
     installed.run("python", *install, "--editable", root)
     try:
-        where = installed.run("python", "-c", "import leasehold; print(leasehold.__file__)")
+        where = installed.run("python", "-c", "import leasequeue; print(leasequeue.__file__)")
         assert where.startswith(str(root / "src"))
         assert installed.scripts_found() == scripts
     finally:

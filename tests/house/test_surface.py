@@ -1,4 +1,4 @@
-"""The public names of `leasehold` are listed, sorted and documented."""
+"""The public names of `leasequeue` are listed, sorted and documented."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import leasehold
+import leasequeue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_all_lists_the_public_names_and_each_is_what_type_checkers_import(root: Path) -> None:
-    tree = ast.parse((root / "src/leasehold/__init__.py").read_text())
+    tree = ast.parse((root / "src/leasequeue/__init__.py").read_text())
     sources = {
         alias.name: node.module
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("leasehold.")
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("leasequeue.")
         for alias in node.names
-        if node.module != "leasehold.lazy"
+        if node.module != "leasequeue.lazy"
     }
-    assert {*leasehold.__all__} == {*sources}
+    assert {*leasequeue.__all__} == {*sources}
     for name, module in sources.items():
-        assert getattr(leasehold, name) is getattr(importlib.import_module(module), name), name
+        assert getattr(leasequeue, name) is getattr(importlib.import_module(module), name), name
 
 
 def test_a_name_that_is_not_there_is_named() -> None:
-    with pytest.raises(AttributeError, match="module 'leasehold' has no attribute 'Wroker'"):
-        leasehold.Wroker  # type: ignore[attr-defined]  # noqa: B018 - that is the test
+    with pytest.raises(AttributeError, match="module 'leasequeue' has no attribute 'Wroker'"):
+        leasequeue.Wroker  # type: ignore[attr-defined]  # noqa: B018 - that is the test
     shown = subprocess.run(
-        [sys.executable, "-c", "import leasehold; leasehold.Wroker"], stderr=subprocess.PIPE, check=False
+        [sys.executable, "-c", "import leasequeue; leasequeue.Wroker"], stderr=subprocess.PIPE, check=False
     ).stderr.decode()
     assert "Did you mean: 'Worker'?" in shown
-    assert {*leasehold.__all__} <= {*dir(leasehold)}
+    assert {*leasequeue.__all__} <= {*dir(leasequeue)}
 
 
 def test_all_is_sorted_and_lists_each_name_once() -> None:
-    assert list(leasehold.__all__) == sorted(set(leasehold.__all__))
+    assert list(leasequeue.__all__) == sorted(set(leasequeue.__all__))
 
 
 def test_each_public_class_and_function_has_a_docstring() -> None:
     documentable = [
         value
-        for name in leasehold.__all__
-        if inspect.isclass(value := getattr(leasehold, name)) or inspect.isroutine(value)
+        for name in leasequeue.__all__
+        if inspect.isclass(value := getattr(leasequeue, name)) or inspect.isroutine(value)
     ]
     assert documentable
     assert not [thing.__name__ for thing in documentable if not own_docstring(thing)]
@@ -58,8 +58,8 @@ def test_each_public_class_and_function_has_a_docstring() -> None:
 def test_each_public_method_has_a_docstring() -> None:
     bare = [
         f"{owner.__name__}.{name}"
-        for exported in leasehold.__all__
-        if inspect.isclass(owner := getattr(leasehold, exported))
+        for exported in leasequeue.__all__
+        if inspect.isclass(owner := getattr(leasequeue, exported))
         for name, member in vars(owner).items()
         if not name.startswith("_") and is_documentable(member) and not own_docstring(member)
     ]

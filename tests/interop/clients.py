@@ -7,13 +7,13 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leasehold import Item, Lease
+from leasequeue import Item, Lease
 from tests.interop.state import as_bytes
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.interop.foreign import Foreign
 
 #: How long leases last (s), ours and those of foreign clients, which take whole seconds.
@@ -36,7 +36,7 @@ class Held:
 
 
 class Ours:
-    """A client of Leasehold. It waits for an item up to WAIT."""
+    """A client of Leasequeue. It waits for an item up to WAIT."""
 
     def __init__(self, queue: AsyncWorkQueue) -> None:
         self._queue = queue

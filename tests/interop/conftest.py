@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
-from leasehold import AsyncWorkQueue
-from leasehold.testing import Clock
+from leasequeue import AsyncWorkQueue
+from leasequeue.testing import Clock
 from tests.interop.foreign import Foreign, ForeignMissing, Library
 from tests.interop.gate import Gate
 from tests.interop.state import keys_of, list_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import Lease
+    from leasequeue import Lease
 
 _T = TypeVar("_T")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import hiredis
 
-from leasehold.testing import Proxy
+from leasequeue.testing import Proxy
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
+from leasequeue import AsyncWorkQueue, Item
 
 if TYPE_CHECKING:
     from tests.interop.conftest import Shared

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import TaskQueue
-from leasehold.flow import Flow
+from leasequeue import TaskQueue
+from leasequeue.flow import Flow
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:

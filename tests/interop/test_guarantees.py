@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.queue import cleaning
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.queue import cleaning
 from tests.queue.asking import blocked
 
 if TYPE_CHECKING:
-    from leasehold.queue.engine import Engine
+    from leasequeue.queue.engine import Engine
     from tests.interop.conftest import Shared
     from tests.interop.foreign import Library
 

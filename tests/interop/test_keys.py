@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
+from leasequeue import AsyncWorkQueue, Item
 from tests.interop.state import contents
 from tests.queue.keyspace import snapshot
 

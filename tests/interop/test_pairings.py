@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from leasehold import AsyncWorkQueue
+from leasequeue import AsyncWorkQueue
 from tests.interop.clients import Member, Ours, Record, Theirs, clean, produce, rescue, work
 from tests.interop.state import keys_of
 from tests.queue.asking import blocked
@@ -111,7 +111,7 @@ async def scene(redis: Redis, name: str, start: StartForeign) -> AsyncIterator[S
 
 
 def assert_kept(record: Record) -> None:
-    """Assert what Leasehold guarantees beside any other client."""
+    """Assert what Leasequeue guarantees beside any other client."""
     assert record.missing == set()
     assert max(record.finished_by_us.values(), default=1) == 1
     for item_id, tokens in record.tokens.items():

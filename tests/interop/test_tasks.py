@@ -1,4 +1,4 @@
-"""Foreign clients send tasks and read their results, and work on tasks that Leasehold adds."""
+"""Foreign clients send tasks and read their results, and work on tasks that Leasequeue adds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Job, RetryPolicy, TaskQueue, Worker
+from leasequeue import Job, RetryPolicy, TaskQueue, Worker
 from tests.docs.pages import DOCS, blocks
 from tests.interop.foreign import program
 
@@ -107,7 +107,7 @@ async def test_a_foreign_client_reads_why_its_task_has_failed(
     assert error in failure.decode()
 
 
-async def test_a_foreign_worker_runs_a_task_of_leasehold(tasks: TaskQueue, client: Foreign) -> None:
+async def test_a_foreign_worker_runs_a_task_of_leasequeue(tasks: TaskQueue, client: Foreign) -> None:
     job = await tasks.tasks[0].add("ann", subject="Invoice")
     item = await client.lease(30)
     assert item is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasehold.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
 from tests.lua.space import NOW, Call, Expiring, Space, State, items_of
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasehold.keys import QueueKeys
-from leasehold.scripting.catalogue import load
-from leasehold.scripting.runner import BoundScript
+from leasequeue.keys import QueueKeys
+from leasequeue.scripting.catalogue import load
+from leasequeue.scripting.runner import BoundScript
 from tests.queue.keyspace import glob
 
 if TYPE_CHECKING:

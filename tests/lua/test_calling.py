@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.exceptions import ResponseError
 
-from leasehold.keys import QueueKeys
-from leasehold.scripting import catalogue
-from leasehold.scripting.linker import Library
+from leasequeue.keys import QueueKeys
+from leasequeue.scripting import catalogue
+from leasequeue.scripting.linker import Library
 from tests.lua.space import ME, NOW, Held, Space, encoded, picture
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.keys import QueueKeys
-from leasehold.queue.cleaning import CHECKED
+from leasequeue.keys import QueueKeys
+from leasequeue.queue.cleaning import CHECKED
 from tests.lua.space import ME, NOW, Held, Space, State, data_of, items_of, lease_keys, picture
 
 pytestmark = pytest.mark.core

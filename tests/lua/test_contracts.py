@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.keys import KEYS, NONE, QueueKeys
-from leasehold.scripting import catalogue, linker
-from leasehold.scripting.runner import BoundScript
-from leasehold.states import DETAILS, FIELDS, EventKind
+from leasequeue.keys import KEYS, NONE, QueueKeys
+from leasequeue.scripting import catalogue, linker
+from leasequeue.scripting.runner import BoundScript
+from leasequeue.states import DETAILS, FIELDS, EventKind
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

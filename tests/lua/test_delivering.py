@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.queue.pushes.deliveries import Delivery, read_delivery
+from leasequeue.queue.pushes.deliveries import Delivery, read_delivery
 from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, new, picture
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, WrongKeyType
-from leasehold.queue.findings import Problem
+from leasequeue import AsyncWorkQueue, WrongKeyType
+from leasequeue.queue.findings import Problem
 from tests.lua.space import ME, NOW, Expiring, Held, Letter, Space, State, data_of, lease_keys, picture
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from leasehold import Lease
-from leasehold.queue.stage_ref import StageRef
+from leasequeue import Lease
+from leasequeue.queue.stage_ref import StageRef
 from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, leased, picture
 
 pytestmark = pytest.mark.core

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import ResponseError
 
-from leasehold.errors import LimitExceeded
-from leasehold.keys import QueueKeys
-from leasehold.queue.cleaning import CHECKED
-from leasehold.scripting.catalogue import load
-from leasehold.scripting.server_errors import translate
+from leasequeue.errors import LimitExceeded
+from leasequeue.keys import QueueKeys
+from leasequeue.queue.cleaning import CHECKED
+from leasequeue.scripting.catalogue import load
+from leasequeue.scripting.server_errors import translate
 from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, items_of, new, picture
 from tests.lua.test_wrong_types import CALLS
 
 if TYPE_CHECKING:
-    from leasehold.scripting.catalogue import Script
+    from leasequeue.scripting.catalogue import Script
 
 pytestmark = pytest.mark.core
 

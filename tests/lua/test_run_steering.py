@@ -13,7 +13,7 @@ from tests.stateful.interruption import Interrupter
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from leasehold.queue.plan import StagePlan
+    from leasequeue.queue.plan import StagePlan
 
 pytestmark = pytest.mark.core
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
 from tests.lua.runs import RESULT, contents
 from tests.lua.space import Expiring, Space
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold.queue.plan import Plan, StagePlan
+from leasequeue.queue.plan import Plan, StagePlan
 from tests.lua.runs import Row, Runs
 from tests.lua.space import NOW, Call, Space, State, listed
 from tests.stateful.interruption import Interrupter

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.queue.plan import Plan, StagePlan
+from leasequeue.queue.plan import Plan, StagePlan
 from tests.lua.space import Expiring
 
 if TYPE_CHECKING:

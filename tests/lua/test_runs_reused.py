@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.queue.plan import KEEP_MS, Plan, StagePlan
+from leasequeue.queue.plan import KEEP_MS, Plan, StagePlan
 from tests.lua.runs import Row, Runs, contents
 from tests.lua.space import NOW, Call, Space
 from tests.stateful.interruption import Interrupter

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
-from leasehold.queue.cron import stamp
+from leasequeue.queue.cron import stamp
 from tests.eventually import LIMIT_SECONDS
 
 if TYPE_CHECKING:
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue, Event, Lease, ScheduleView
-    from leasehold.durations import Duration
-    from leasehold.queue.engine import Engine
+    from leasequeue import AsyncWorkQueue, Event, Lease, ScheduleView
+    from leasequeue.durations import Duration
+    from leasequeue.queue.engine import Engine
 
 DAY = 24 * 3600
 

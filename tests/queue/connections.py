@@ -1,31 +1,31 @@
-"""Reads which connections Leasehold has, in tests that run their own event loops, too."""
+"""Reads which connections Leasequeue has, in tests that run their own event loops, too."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from leasehold.queue.internals import running_engine
+from leasequeue.queue.internals import running_engine
 
 if TYPE_CHECKING:
     import redis as redis_py
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.scripting.session import Session
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.scripting.session import Session
 
 
 def names_of(clients: list[dict[str, str]]) -> list[str]:
-    """Return the names of Leasehold's connections."""
-    return sorted(client["name"] for client in clients if client["name"].startswith("leasehold:"))
+    """Return the names of Leasequeue's connections."""
+    return sorted(client["name"] for client in clients if client["name"].startswith("leasequeue:"))
 
 
 def connections(plain: redis_py.Redis) -> list[str]:
-    """Return the names of Leasehold's connections."""
+    """Return the names of Leasequeue's connections."""
     return names_of(plain.client_list())
 
 
 def until_gone(plain: redis_py.Redis, left: int = 0) -> None:
-    """Wait until the server has closed all connections of Leasehold but so many."""
+    """Wait until the server has closed all connections of Leasequeue but so many."""
     deadline = time.monotonic() + 20
     while len(names := connections(plain)) > left:
         assert time.monotonic() < deadline, names

@@ -12,14 +12,14 @@ import pytest
 import redis as redis_py
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue
-from leasehold.describing import describe, shown
+from leasequeue import AsyncWorkQueue
+from leasequeue.describing import describe, shown
 from tests.eventually import LIMIT_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from leasehold import EmbeddedServer
+    from leasequeue import EmbeddedServer
     from tests.conftest import MakeServer
 
 

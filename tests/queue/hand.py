@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue, Failure, Item, Lease
+from leasequeue import AsyncWorkQueue, Failure, Item, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

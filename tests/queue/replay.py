@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasehold.states import DETAILS, EVENTS, FIELDS, GONE, STATES, EventKind
+from leasequeue.states import DETAILS, EVENTS, FIELDS, GONE, STATES, EventKind
 from tests.lua.space import Expiring, snapshot
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import Event
+    from leasequeue import Event
 
 
 class ReplayedItem(NamedTuple):

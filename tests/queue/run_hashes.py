@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 def chain(queue: str, *names: str, flow: str = "access", **attributes: bytes) -> Plan:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import ResponseError
 
-from leasehold import Item, ServerRefused
-from leasehold.scripting.catalogue import load
+from leasequeue import Item, ServerRefused
+from leasequeue.scripting.catalogue import load
 from tests.queue.asking import command, take
 from tests.queue.keyspace import snapshot
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import EmbeddedServer
+    from leasequeue import EmbeddedServer
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

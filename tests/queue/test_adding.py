@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.scripting.batcher import Batcher
+from leasequeue import Item
+from leasequeue.scripting.batcher import Batcher
 from tests.queue.asking import keys_like, take
 from tests.queue.keyspace import audit, left_over, snapshot
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core

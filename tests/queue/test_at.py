@@ -8,15 +8,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from leasehold import Item
-from leasehold.durations import moment_ms
+from leasequeue import Item
+from leasequeue.durations import moment_ms
 from tests.queue.asking import command, take
 from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import ConnectionLost, Failure, Item
-from leasehold.queue.encoding import SLOW_ROWS, TRIP_ROWS, pages
-from leasehold.queue.leasing import MAX_ITEMS, LeaseDispatcher
-from leasehold.scripting.runner import Runner
+from leasequeue import ConnectionLost, Failure, Item
+from leasequeue.queue.encoding import SLOW_ROWS, TRIP_ROWS, pages
+from leasequeue.queue.leasing import MAX_ITEMS, LeaseDispatcher
+from leasequeue.scripting.runner import Runner
 from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.queue.leasing import LeasedItem
-    from leasehold.scripting.runner import BoundScript
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.queue.leasing import LeasedItem
+    from leasequeue.scripting.runner import BoundScript
 
 COUNT = 1000
 #: How many values each row of a script has.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_type
 
 import pytest
 
-from leasehold import AsyncWorkQueue, InsideEventLoop, Item, Lease, QueueClosed, call_sync
+from leasequeue import AsyncWorkQueue, InsideEventLoop, Item, Lease, QueueClosed, call_sync
 from tests.queue.test_forks import expect_success, fork
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ def test_forked_processes_have_their_own(queue: AsyncWorkQueue, plain: redis_py.
 
 PROGRAM = """
 import asyncio, sys, threading
-from leasehold import AsyncWorkQueue, Item, call_sync
+from leasequeue import AsyncWorkQueue, Item, call_sync
 
 async def others_end():
-    tasks = [task for task in asyncio.all_tasks() if task.get_name() == "leasehold call_sync"]
+    tasks = [task for task in asyncio.all_tasks() if task.get_name() == "leasequeue call_sync"]
     tasks.remove(asyncio.current_task())
     await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 120)
 
@@ -147,7 +147,7 @@ def test_a_process_ends_although_the_queue_is_open(redis_url: str, name: str, ho
 
 AT_EXIT = """
 import atexit, sys
-from leasehold import AsyncWorkQueue, Item, call_sync
+from leasequeue import AsyncWorkQueue, Item, call_sync
 queue = AsyncWorkQueue.from_url(sys.argv[1], sys.argv[2])
 atexit.register(lambda: print(call_sync(queue.add_item, Item(b"x", id="1"))))
 call_sync(queue.queue_len)

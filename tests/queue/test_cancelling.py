@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument, Item, ItemCancelled, ItemUnknown
-from leasehold.queue.internals import engines
+from leasequeue import InvalidArgument, Item, ItemCancelled, ItemUnknown
+from leasequeue.queue.internals import engines
 from tests.eventually import eventually
 from tests.queue.asking import take
 from tests.queue.keyspace import left_over
@@ -17,8 +17,8 @@ from tests.queue.test_waiting_for_results import watched
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.testing import Proxy
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import CleanReport, Item, KeyPrefix
-from leasehold.errors import ConnectionLost
-from leasehold.queue.engine import Engine
+from leasequeue import CleanReport, Item, KeyPrefix
+from leasequeue.errors import ConnectionLost
+from leasequeue.queue.engine import Engine
 from tests.queue.asking import take
 from tests.queue.keyspace import snapshot
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core

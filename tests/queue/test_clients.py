@@ -14,8 +14,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from leasehold import AsyncWorkQueue, Item, ServerRefused
-from leasehold.embedded.guardian import Guarded, private_folder
+from leasequeue import AsyncWorkQueue, Item, ServerRefused
+from leasequeue.embedded.guardian import Guarded, private_folder
 from tests import servers
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over

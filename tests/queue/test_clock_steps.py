@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import CleanReport, Item
+from leasequeue import CleanReport, Item
 
 if TYPE_CHECKING:
     from tests.queue.fixtures import Clock, MakeQueue

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item, Lease, LeaseholdError, QueueClosed
+from leasequeue import AsyncWorkQueue, Item, Lease, LeasequeueError, QueueClosed
 from tests.eventually import eventually
 from tests.queue.asking import alone, blocked, take, until
 from tests.queue.keyspace import audit, calls, left_over, snapshot
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold.testing import Proxy
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -154,7 +154,7 @@ async def test_every_call_in_flight_ends(
     assert not pending
     for task in tasks:
         error = task.exception()
-        assert error is None or isinstance(error, LeaseholdError), error
+        assert error is None or isinstance(error, LeasequeueError), error
     await audit(redis, name)
     await helper.close()
     assert await redis.zcard(f"{name}:sessions") == 0
@@ -197,7 +197,7 @@ async def test_a_clean_that_is_interrupted_by_close_does_not_reconnect(
 
     await until("it scans", scanning)
     await queue.close()
-    with pytest.raises(LeaseholdError):
+    with pytest.raises(LeasequeueError):
         await cleaning
     await alone(redis)
     await redis.delete(f"{name}:queue")

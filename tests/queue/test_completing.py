@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item, Lease
+from leasequeue import AsyncWorkQueue, Item, Lease
 from tests.queue.asking import take
 from tests.queue.keyspace import audit, left_over, snapshot
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.queue.leasing import LeaseDispatcher
-from leasehold.queue.pushes import listener
+from leasequeue import Item
+from leasequeue.queue.leasing import LeaseDispatcher
+from leasequeue.queue.pushes import listener
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from leasehold import AsyncWorkQueue, Lease
+    from leasequeue import AsyncWorkQueue, Lease
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.timeout(120)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import DeadLetter, Failure, Item
-from leasehold.queue import dead_letters
-from leasehold.queue.bulk import Bulk
+from leasequeue import DeadLetter, Failure, Item
+from leasequeue.queue import dead_letters
+from leasequeue.queue.bulk import Bulk
 from tests.queue.asking import command, take
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import CleanReport, Item
-from leasehold.queue import cleaning
-from leasehold.queue.cleaning import _walk_list
-from leasehold.queue.engine import Engine
+from leasequeue import CleanReport, Item
+from leasequeue.queue import cleaning
+from leasequeue.queue.cleaning import _walk_list
+from leasequeue.queue.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
     Hook = Callable[[Engine, str, dict[str, Any]], Awaitable[None]]

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import InvalidArgument, Item, ItemCancelled, QueueDeleted, Worker
-from leasehold.queue.internals import bulk
+from leasequeue import InvalidArgument, Item, ItemCancelled, QueueDeleted, Worker
+from leasequeue.queue.internals import bulk
 from tests.queue.asking import blocked, take, until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
@@ -114,7 +114,7 @@ async def test_while_a_queue_is_being_deleted_nothing_is_added_or_leased(
         bulk(queue).add_once(b"run", [b"other", b"x", b"0", b"0"]),
     ]
     for one in adding:
-        with pytest.raises(QueueDeleted, match=f"{name} is being deleted.*leasehold rm"):
+        with pytest.raises(QueueDeleted, match=f"{name} is being deleted.*leasequeue rm"):
             await one
     assert (await queue.counts()).waiting == 0
     assert await queue.lease(30, block=False) is None

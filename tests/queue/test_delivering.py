@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item
-from leasehold.queue.internals import release_arrivals
-from leasehold.queue.pushes.deliveries import Deliveries, Delivery, read_delivery
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item
+from leasequeue.queue.internals import release_arrivals
+from leasequeue.queue.pushes.deliveries import Deliveries, Delivery, read_delivery
 from tests.queue.asking import blocked, registered, take
 from tests.queue.keyspace import audit, calls, left_over
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.keys import QueueKeys
-from leasehold.queue.pushes.listener import BLOCK_SECONDS
-from leasehold.scripting.runner import BoundScript
+from leasequeue import Item
+from leasequeue.keys import QueueKeys
+from leasequeue.queue.pushes.listener import BLOCK_SECONDS
+from leasequeue.scripting.runner import BoundScript
 from tests.queue.asking import blocked, take, taken
 from tests.queue.keyspace import calls
 

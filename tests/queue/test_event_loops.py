@@ -14,8 +14,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Item, QueueClosed
-from leasehold.scripting.session import SESSIONS
+from leasequeue import AsyncWorkQueue, Item, QueueClosed
+from leasequeue.scripting.session import SESSIONS
 from tests.queue.asking import alone, blocked, take
 from tests.queue.connections import connections, session, until_gone, work_through
 
@@ -199,7 +199,7 @@ async def test_close_closes_the_queue_in_all_event_loops(queue: AsyncWorkQueue, 
 async def test_close_returns_although_another_event_loop_is_blocked(
     queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.queue.lifecycle.ELSEWHERE_SECONDS", 0.05)
+    monkeypatch.setattr("leasequeue.queue.lifecycle.ELSEWHERE_SECONDS", 0.05)
     over = threading.Event()
     with running_elsewhere() as loop:
         asyncio.run_coroutine_threadsafe(queue.counts(), loop).result(20)

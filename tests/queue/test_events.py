@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     AsyncWorkQueue,
     Event,
     EventsLost,
@@ -16,7 +16,7 @@ from leasehold import (
     NoEventsKept,
     WrongKeyType,
 )
-from leasehold.states import FIELDS
+from leasequeue.states import FIELDS
 from tests.queue.asking import kept, take, tick_all, what
 from tests.queue.hand import Hand
 from tests.queue.replay import Replay, live

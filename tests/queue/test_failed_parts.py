@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item, ScriptFailed
-from leasehold.queue.internals import on_push, running_engine
-from leasehold.queue.leasing import LeaseDispatcher
-from leasehold.queue.pushes import live_events
-from leasehold.queue.pushes.listener import Listener
-from leasehold.queue.pushes.result_waits import ResultWaits
-from leasehold.scripting.session import Session
+from leasequeue import AsyncWorkQueue, Item, ScriptFailed
+from leasequeue.queue.internals import on_push, running_engine
+from leasequeue.queue.leasing import LeaseDispatcher
+from leasequeue.queue.pushes import live_events
+from leasequeue.queue.pushes.listener import Listener
+from leasequeue.queue.pushes.result_waits import ResultWaits
+from leasequeue.scripting.session import Session
 from tests.eventually import eventually
 from tests.queue.asking import command, until
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold.testing import Proxy
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 

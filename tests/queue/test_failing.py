@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Failure, Item
-from leasehold.queue.encoding import MAX_ERROR_BYTES, error_text
-from leasehold.queue.pushes import listener
+from leasequeue import Failure, Item
+from leasequeue.queue.encoding import MAX_ERROR_BYTES, error_text
+from leasequeue.queue.pushes import listener
 from tests.queue.asking import blocked, take, taken
 from tests.queue.keyspace import audit, calls
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue, Lease
-    from leasehold.durations import Duration
+    from leasequeue import AsyncWorkQueue, Lease
+    from leasequeue.durations import Duration
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Event, EventsLost, InvalidArgument, Item, QueueClosed
+from leasequeue import AsyncWorkQueue, ConnectionLost, Event, EventsLost, InvalidArgument, Item, QueueClosed
 from tests.queue.asking import kept
 from tests.queue.keyspace import calls
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold.testing import Proxy
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.core
 @pytest.fixture(autouse=True)
 def never_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let followers read only when they are notified."""
-    monkeypatch.setattr("leasehold.queue.events.LONGEST_SLEEP", 1000.0)
+    monkeypatch.setattr("leasequeue.queue.events.LONGEST_SLEEP", 1000.0)
 
 
 async def test_a_follower_is_notified_at_once_and_resumes_where_it_stopped(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Item, QueueClosed
+from leasequeue import AsyncWorkQueue, Item, QueueClosed
 from tests.queue.asking import blocked, keys_like, until
 from tests.queue.connections import until_gone, work_through
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Counts, InvalidArgument, Item, ItemView
-from leasehold.queue import queue as queue_module
-from leasehold.states import ITEM_STATES
+from leasequeue import Counts, InvalidArgument, Item, ItemView
+from leasequeue.queue import queue as queue_module
+from leasequeue.states import ITEM_STATES
 from tests.queue.asking import take
 from tests.queue.keyspace import snapshot
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core

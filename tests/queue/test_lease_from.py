@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, InvalidArgument, Item, QueueClosed, lease_from
-from leasehold.queue.many_queues import _Arrivals as arrivals
+from leasequeue import AsyncWorkQueue, ConnectionLost, InvalidArgument, Item, QueueClosed, lease_from
+from leasequeue.queue.many_queues import _Arrivals as arrivals
 from tests.queue.asking import blocked, until
 from tests.queue.keyspace import left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import LeaseholdError
+    from leasequeue import LeasequeueError
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -118,7 +118,7 @@ async def test_an_item_that_is_delivered_to_a_cancelled_caller_is_released_at_on
     await blocked(redis, 3)
     notify = arrivals.notify
 
-    def cancel_at_once(self: arrivals, error: LeaseholdError | None = None) -> None:
+    def cancel_at_once(self: arrivals, error: LeasequeueError | None = None) -> None:
         notify(self, error)
         waiting.cancel()
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import InvalidArgument, Item, lease_from
-from leasehold.queue import leasing
+from leasequeue import InvalidArgument, Item, lease_from
+from leasequeue.queue import leasing
 from tests.queue.asking import take
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, InvalidArgument, Item
-from leasehold.queue.limits import MAX_SHARERS, Limit, Pause, QueueLimits, interval_of, rate_text
+from leasequeue import AsyncWorkQueue, InvalidArgument, Item
+from leasequeue.queue.limits import MAX_SHARERS, Limit, Pause, QueueLimits, interval_of, rate_text
 from tests.queue.keyspace import snapshot
 
 if TYPE_CHECKING:

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     AsyncWorkQueue,
     Event,
     EventsLost,
     Failure,
     InvalidArgument,
     Item,
-    LeaseholdError,
+    LeasequeueError,
     NoEventsKept,
     NoEventsPublished,
     QueueClosed,
     ServerRefused,
 )
-from leasehold.queue.pushes.live_events import LiveEvents
-from leasehold.states import EventKind
+from leasequeue.queue.pushes.live_events import LiveEvents
+from leasequeue.states import EventKind
 from tests.eventually import eventually
 from tests.queue.asking import command, kept, take, until
 from tests.queue.hand import ControllingHand
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import EmbeddedServer
-    from leasehold.testing import Proxy
+    from leasequeue import EmbeddedServer
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
@@ -50,14 +50,14 @@ class Reader:
     def __init__(self) -> None:
         self.seen: list[Event] = []
         self._arrived = asyncio.Event()
-        self._error: LeaseholdError | None = None
+        self._error: LeasequeueError | None = None
 
     async def read(self, events: AsyncIterator[Event]) -> None:
         try:
             async for event in events:
                 self.seen.append(event)
                 self._arrived.set()
-        except LeaseholdError as error:
+        except LeasequeueError as error:
             self._error = error
             self._arrived.set()
             raise
@@ -124,7 +124,7 @@ async def next_of(
 @pytest.fixture(autouse=True)
 def never_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let readers go by what is published."""
-    monkeypatch.setattr("leasehold.queue.pushes.live_events.CHECK_SECONDS", 1000.0)
+    monkeypatch.setattr("leasequeue.queue.pushes.live_events.CHECK_SECONDS", 1000.0)
 
 
 @pytest.mark.seed("WRQ-O6", "WRQ-E3", "WRQ-G7")
@@ -309,7 +309,7 @@ async def test_what_is_missed_is_taken_from_the_kept_events_or_raises_events_los
 async def test_a_missed_last_event_is_noticed_although_nothing_follows(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.queue.pushes.live_events.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("leasequeue.queue.pushes.live_events.CHECK_SECONDS", 0.05)
     begin = await queue.events.publish()
     _, ahead = await next_of(make_queue())
     # As by a client whose access rules forbid the channel.
@@ -410,7 +410,7 @@ async def test_the_connection_ends_with_the_last_reader(queue: AsyncWorkQueue, r
 async def test_a_reader_that_is_too_slow_loses_events_and_no_memory(
     queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.queue.pushes.live_events.MAX_WAITING_BYTES", 50_000)
+    monkeypatch.setattr("leasequeue.queue.pushes.live_events.MAX_WAITING_BYTES", 50_000)
     begin = await queue.events.publish()
     other = make_queue()
     events, ahead = await next_of(other)
@@ -543,7 +543,7 @@ async def test_a_message_is_json_that_any_client_can_read(
 async def test_who_may_not_publish_can_work_and_its_events_are_missed(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.queue.pushes.live_events.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("leasequeue.queue.pushes.live_events.CHECK_SECONDS", 0.05)
     await command(admin, "ACL", "SETUSER", "mute", "on", ">pw", f"~{name}:*", "resetchannels", "+@all")
     owner, mute = make_queue(url=own.url), make_queue(url=own.url.replace("redis://", "redis://mute:pw@"))
     await owner.events.publish()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.queue.leasing import MAX_ITEMS
+from leasequeue import Item
+from leasequeue.queue.leasing import MAX_ITEMS
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 async def test_a_call_without_wait_is_answered_while_a_large_request_waits(queue: AsyncWorkQueue) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, InvalidArgument, Item, QueueDeleted
-from leasehold.queue.internals import bulk
+from leasequeue import AsyncWorkQueue, InvalidArgument, Item, QueueDeleted
+from leasequeue.queue.internals import bulk
 from tests.lua.space import Call, Space
 from tests.queue.asking import take
 from tests.queue.keyspace import audit

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
+from leasequeue import Item
 from tests.queue.asking import take
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue, Lease
+    from leasequeue import AsyncWorkQueue, Lease
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

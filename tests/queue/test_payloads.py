@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.item import MAX_DATA_BYTES
+from leasequeue import Item
+from leasequeue.item import MAX_DATA_BYTES
 from tests.queue.asking import take
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 pytestmark = pytest.mark.core
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import ResponseError, WatchError
 
-from leasehold import Item
+from leasequeue import Item
 from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock
 
 pytestmark = [pytest.mark.core, pytest.mark.parametrize("transaction", [False, True])]

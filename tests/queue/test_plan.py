@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leasehold.errors import FlowFailed, InvalidArgument, InvalidFlow
-from leasehold.queue.plan import AtLeast, ChildPlan, Plan, StagePlan, check_run_id, join_text, parse_stages
+from leasequeue.errors import FlowFailed, InvalidArgument, InvalidFlow
+from leasequeue.queue.plan import AtLeast, ChildPlan, Plan, StagePlan, check_run_id, join_text, parse_stages
 
 
 def plan_of(*stages: StagePlan, result: str | None = None) -> Plan:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument, Item, ItemFailed, ItemUnknown, QueueClosed
-from leasehold.queue.internals import engines
-from leasehold.queue.pushes import result_waits
+from leasequeue import InvalidArgument, Item, ItemFailed, ItemUnknown, QueueClosed
+from leasequeue.queue.internals import engines
+from leasequeue.queue.pushes import result_waits
 from tests.eventually import eventually
 from tests.queue.asking import take, until
 from tests.queue.keyspace import calls, left_over
@@ -19,8 +19,8 @@ from tests.queue.test_waiting_for_results import watched
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.testing import Proxy
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item, QueueClosed
-from leasehold.queue.internals import assist, on_push
+from leasequeue import Item, QueueClosed
+from leasequeue.queue.internals import assist, on_push
 from tests.eventually import eventually
 from tests.queue.asking import command, registered, take, until
 from tests.queue.keyspace import audit
@@ -16,8 +16,8 @@ from tests.queue.keyspace import audit
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue, EmbeddedServer
-    from leasehold.testing import Proxy
+    from leasequeue import AsyncWorkQueue, EmbeddedServer
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

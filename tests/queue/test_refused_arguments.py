@@ -12,16 +12,16 @@ import pytest
 import redis as redis_py
 from redis.asyncio import RedisCluster
 
-from leasehold import AsyncWorkQueue, Failure, InvalidArgument, Item, Lease
-from leasehold.item import MAX_DATA_BYTES
-from leasehold.keys import FAMILIES
+from leasequeue import AsyncWorkQueue, Failure, InvalidArgument, Item, Lease
+from leasequeue.item import MAX_DATA_BYTES
+from leasequeue.keys import FAMILIES
 from tests.queue.asking import take
 from tests.queue.keyspace import snapshot
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold.testing import Proxy
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 LONGEST = 30 * 24 * 3600

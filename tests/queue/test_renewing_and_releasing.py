@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
+from leasequeue import AsyncWorkQueue, Item
 from tests.queue.asking import take
 from tests.queue.keyspace import audit, left_over, snapshot
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
+from leasequeue import Item
 from tests.queue.asking import take
 from tests.queue.keyspace import left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core

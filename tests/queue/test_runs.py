@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument, RunGone, StageView
-from leasehold.queue.plan import Plan, StagePlan
-from leasehold.queue.runs.lookups import lookup_texts
+from leasequeue import InvalidArgument, RunGone, StageView
+from leasequeue.queue.plan import Plan, StagePlan
+from leasequeue.queue.runs.lookups import lookup_texts
 from tests.queue.run_hashes import chain, children, write_run
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock
 
 pytestmark = [pytest.mark.core, pytest.mark.usefixtures("clock")]

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from leasehold import AsyncWorkQueue, InvalidArgument
+from leasequeue import AsyncWorkQueue, InvalidArgument
 from tests.queue.asking import DAY, added, at, only, take
 from tests.queue.keyspace import audit, left_over, snapshot
 
@@ -247,7 +247,7 @@ async def test_a_schedule_that_cannot_be_parsed_is_ignored(
     await redis.hset(f"{name}:schedules", "odd", definition)
     due = round(clock.now * 1000) - 5000
     await redis.zadd(f"{name}:ticks", {"odd": due})
-    with caplog.at_level(logging.WARNING, "leasehold.schedules"):
+    with caplog.at_level(logging.WARNING, "leasequeue.schedules"):
         for _ in range(3):
             clock.now += 1
             assert await queue.schedules.tick() == 1
@@ -284,7 +284,7 @@ async def test_intervals_work_without_the_cron_library(
     clock.now += 60
     monkeypatch.setitem(sys.modules, "cronsim", None)
     assert await queue.schedules.tick() == 60
-    assert 'pip install "leasehold[schedules]"' in caplog.text
+    assert 'pip install "leasequeue[schedules]"' in caplog.text
     assert await added(queue) == [f"b@{at(clock.now)}"]
     monkeypatch.undo()
     await queue.schedules.tick()

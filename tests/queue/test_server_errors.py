@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from leasehold import (
+from leasequeue import (
     AsyncWorkQueue,
     ConnectionLost,
     EvictionWarning,
@@ -27,8 +27,8 @@ from leasehold import (
     ServerRefused,
     ServerTooOld,
 )
-from leasehold.queue.runs.stages import StageRow, finish_stages
-from leasehold.scripting.server_errors import translate
+from leasequeue.queue.runs.stages import StageRow, finish_stages
+from leasequeue.scripting.server_errors import translate
 from tests.eventually import eventually
 from tests.queue.asking import alone, blocked, command, take, until
 from tests.queue.keyspace import audit, snapshot
@@ -38,7 +38,7 @@ from tests.queue.run_hashes import chain
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasehold import EmbeddedServer
+    from leasequeue import EmbeddedServer
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

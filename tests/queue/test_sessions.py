@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.keys import session_origin
-from leasehold.queue.internals import replace_session, running_engine
-from leasehold.scripting.pushes import PushConnection
-from leasehold.scripting.session import SESSIONS
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.keys import session_origin
+from leasequeue.queue.internals import replace_session, running_engine
+from leasequeue.scripting.pushes import PushConnection
+from leasequeue.scripting.session import SESSIONS
 from tests.eventually import eventually
 from tests.queue.asking import alone, until
 from tests.queue.connections import names_of, session
 
 if TYPE_CHECKING:
-    from leasehold.scripting.connection import Connection
-    from leasehold.testing import Proxy
+    from leasequeue.scripting.connection import Connection
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -35,13 +35,13 @@ async def test_the_queues_of_one_client_share_a_session_and_its_connection(
         queues = [AsyncWorkQueue(f"{name}-{n}", client) for n in range(20)]
         await asyncio.gather(*(queue.add_item(Item(b"x")) for queue in queues))
         assert len({queue.session for queue in queues}) == 1
-        assert names_of(await redis.client_list()) == [f"leasehold:commands:{host}"]
+        assert names_of(await redis.client_list()) == [f"leasequeue:commands:{host}"]
         mine = session(queues[0])
         assert (mine.pid, mine.host) == (os.getpid(), socket.gethostname())
         assert session_origin(queues[0].session) == (socket.gethostname(), os.getpid())
         [connection] = mine.connections
         ids = {client["name"]: int(client["id"]) for client in await redis.client_list()}
-        assert connection.id == ids[f"leasehold:commands:{host}"]
+        assert connection.id == ids[f"leasequeue:commands:{host}"]
         for queue in queues[1:]:
             await queue.close()
         assert await queues[0].queue_len() == 1
@@ -67,7 +67,7 @@ async def test_calls_go_on_with_a_session_that_is_replaced_and_its_connection_is
     make_queue: MakeQueue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a worker was failed, and the program uses its queue object, too."""
-    monkeypatch.setattr("leasehold.queue.engine.UNUSED_SECONDS", 3600)
+    monkeypatch.setattr("leasequeue.queue.engine.UNUSED_SECONDS", 3600)
     queue = make_queue(url=proxy.url)
     await queue.add_item(Item(b"x", id="1"))
     before, engine = session(queue), running_engine(queue)
@@ -213,7 +213,7 @@ async def test_a_cut_right_after_the_server_has_confirmed_is_repaired(
 async def test_a_push_connection_that_fell_silent_is_replaced(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.scripting.pushes.PING_SECONDS", 0.05)
+    monkeypatch.setattr("leasequeue.scripting.pushes.PING_SECONDS", 0.05)
     queue = make_queue(url=proxy.url, reply_timeout=2)
     heard = Heard()
     await queue.counts()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item
 
 if TYPE_CHECKING:
     from tests.conftest import MakeServer

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Counts, InvalidArgument, Item, QueueStats, WaitTimes
-from leasehold.queue.internals import registry
+from leasequeue import Counts, InvalidArgument, Item, QueueStats, WaitTimes
+from leasequeue.queue.internals import registry
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import InvalidArgument, Item
-from leasehold.queue.internals import registry
+from leasequeue import InvalidArgument, Item
+from leasequeue.queue.internals import registry
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock, MakeQueue
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import FlowCancelled, FlowFailed, InvalidFlow, Item, RunGone, RunUnfinished
-from leasehold.queue.findings import Problem
-from leasehold.queue.plan import ChildPlan, Plan, StagePlan
-from leasehold.queue.runs.stages import StageRow, child_text, fan_all, finish_stages, stage_children
-from leasehold.queue.stage_ref import StageRef
+from leasequeue import FlowCancelled, FlowFailed, InvalidFlow, Item, RunGone, RunUnfinished
+from leasequeue.queue.findings import Problem
+from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.queue.runs.stages import StageRow, child_text, fan_all, finish_stages, stage_children
+from leasequeue.queue.stage_ref import StageRef
 from tests.eventually import eventually
 from tests.lua.space import Call, Space
 from tests.queue.keyspace import left_over
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import redis as redis_py
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

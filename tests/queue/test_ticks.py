@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item
-from leasehold.queue.engine import Engine
-from leasehold.queue.internals import set_engine_factory
-from leasehold.queue.schedules import MAX_OF_ALL, MAX_OF_ONE
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item
+from leasequeue.queue.engine import Engine
+from leasequeue.queue.internals import set_engine_factory
+from leasequeue.queue.schedules import MAX_OF_ALL, MAX_OF_ONE
 from tests.queue.asking import DAY, added, at, command, expect_no_reply, only, take, taken, tick_all
 from tests.queue.keyspace import audit
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold.queue.schedules import CatchUp
-    from leasehold.testing import Proxy
+    from leasequeue.queue.schedules import CatchUp
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core

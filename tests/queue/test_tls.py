@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item, TlsFailed, Worker, list_queues
-from leasehold.scripting import tls
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item, TlsFailed, Worker, list_queues
+from leasequeue.scripting import tls
 from tests.eventually import eventually
 from tests.tls import Certificates, TlsServer, running
 

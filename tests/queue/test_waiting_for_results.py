@@ -7,17 +7,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import ConnectionLost, InvalidArgument, Item, ItemExpired, ItemFailed, ItemUnknown, QueueClosed
-from leasehold.queue.internals import engines
-from leasehold.queue.pushes import result_waits
+from leasequeue import (
+    ConnectionLost,
+    InvalidArgument,
+    Item,
+    ItemExpired,
+    ItemFailed,
+    ItemUnknown,
+    QueueClosed,
+)
+from leasequeue.queue.internals import engines
+from leasequeue.queue.pushes import result_waits
 from tests.queue.asking import take, until
 from tests.queue.keyspace import left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.testing import Proxy
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item, Lease, WrongKeyType
+from leasequeue import AsyncWorkQueue, Item, Lease, WrongKeyType
 from tests.queue.keyspace import audit, glob, snapshot
 
 if TYPE_CHECKING:

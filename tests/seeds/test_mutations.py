@@ -42,7 +42,7 @@ QUICK = [
 FAULTS = [
     Fault(
         "RWQ-B13",
-        "src/leasehold/durations.py",
+        "src/leasequeue/durations.py",
         "math.ceil(seconds(argument, value, zero=zero, longest=longest) * 1000)",
         "math.ceil(seconds(argument, value, zero=zero, longest=longest)) * 1000",
     ),
@@ -68,28 +68,28 @@ FAULTS = [
     Fault("RWQ-B10", "lua/release_many.lua", "redis.call('ZCARD', scheduled)\n", ""),
     Fault(
         "RWQ-B11",
-        "src/leasehold/queue/cleaning.py",
+        "src/leasequeue/queue/cleaning.py",
         "await _drop_listed(suspects, partial(_read_queue, engine))",
         "await asyncio.gather(_drop_listed(suspects, partial(_read_queue, engine)), return_exceptions=True)",
     ),
     Fault(
         "RWQ-B12",
-        "src/leasehold/keys.py",
+        "src/leasequeue/keys.py",
         "return escaped(self.prefix)",
         "return self.prefix",
     ),
     Fault(
         "RWQ-B16",
-        "src/leasehold/queue/queue.py",
+        "src/leasequeue/queue/queue.py",
         'return Counts(*await self._engine().run("counts"))',
         'a, b = [await self._engine().run("counts") for _ in "ab"]\n        return Counts(*a[:1], *b[1:])',
     ),
-    Fault("RWQ-G16", "src/leasehold/keys.py", 'f"lh:{name}/', 'f"{name}/'),
-    Fault("RWQ-O19", "src/leasehold/keys.py", 'b":item:*"', 'b":*:*"'),
+    Fault("RWQ-G16", "src/leasequeue/keys.py", 'f"lh:{name}/', 'f"{name}/'),
+    Fault("RWQ-O19", "src/leasequeue/keys.py", 'b":item:*"', 'b":*:*"'),
     Fault(
         "GLD-B6",
-        "src/leasehold/worker/acknowledger.py",
-        "if not (isinstance(error, LeaseholdError) and (error.transient or is_refusal(error))):",
+        "src/leasequeue/worker/acknowledger.py",
+        "if not (isinstance(error, LeasequeueError) and (error.transient or is_refusal(error))):",
         "if error:",
     ),
     Fault("GLD-B12", "lua/fail_many.lua", "is_current(id, token, scores[i], records[i])", "records[i]"),
@@ -100,7 +100,7 @@ FAULTS = [
     ),
     Fault(
         "WRQ-B9",
-        "src/leasehold/worker/runtime.py",
+        "src/leasequeue/worker/runtime.py",
         "self._loop.call_soon_threadsafe(run.lose, lease)",
         "pass",
     ),
@@ -108,7 +108,7 @@ FAULTS = [
     Fault(
         "WRQ-O7", "lua/cancel_data.lua", "redis.call('GET', key) == payload", "redis.call('EXISTS', key) == 1"
     ),
-    Fault("GLD-O11", "src/leasehold/worker/worker.py", "loop.call_soon_threadsafe(self._stop, now)", "pass"),
+    Fault("GLD-O11", "src/leasequeue/worker/worker.py", "loop.call_soon_threadsafe(self._stop, now)", "pass"),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The tasks of a photo shop, with default settings: `leasehold worker tests.service.shop:worker`."""
+"""The tasks of a photo shop, with default settings: `leasequeue worker tests.service.shop:worker`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from leasehold import FanOut, RetryPolicy, TaskQueue, Worker, current_run, fan_out
+from leasequeue import FanOut, RetryPolicy, TaskQueue, Worker, current_run, fan_out
 from tests.service.pictures import read_png, resized
 
 tasks = TaskQueue.from_url(os.environ["SHOP_REDIS"], "shop")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from leasehold import AsyncWorkQueue
+from leasequeue import AsyncWorkQueue
 from tests.queue.asking import until
 from tests.service.pictures import write_png
 from tests.worker.working import counted
@@ -116,7 +116,7 @@ async def test_a_photo_shop_loses_no_request_when_its_worker_is_replaced(
     }
     rows = [bytes((x * 7 + y * 3) % 256 for x in range(3 * 800)) for y in range(600)]
     (tmp_path / "original.png").write_bytes(write_png(800, rows))
-    command = ("leasehold.cli", "worker", "tests.service.shop:worker")
+    command = ("leasequeue.cli", "worker", "tests.service.shop:worker")
     async with AsyncExitStack() as stack:
         shop = await stack.enter_async_context(opened(tmp_path, env))
         old = await stack.enter_async_context(program(tmp_path / "old.log", env, *command))

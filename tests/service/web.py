@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI, HTTPException
 
-from leasehold.fastapi import lifespan, router
+from leasequeue.fastapi import lifespan, router
 from tests.service.shop import (
     ask_price,
     import_photos,

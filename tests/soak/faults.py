@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from leasehold import AsyncWorkQueue
-from leasehold.errors import ServerError
-from leasehold.testing.proxy import Proxy
+from leasequeue import AsyncWorkQueue
+from leasequeue.errors import ServerError
+from leasequeue.testing.proxy import Proxy
 from tests.soak.jobs import QUEUES
 from tests.soak.processes import Child, Server
 from tests.soak.worker_program import GRACE_SECONDS

@@ -9,13 +9,13 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from leasehold import Item
-from leasehold.worker import Reject, Retry, Snooze
+from leasequeue import Item
+from leasequeue.worker import Reject, Retry, Snooze
 
 if TYPE_CHECKING:
     import random
 
-    from leasehold import Lease
+    from leasequeue import Lease
 
 #: The queues, named after the kind of their handler.
 QUEUES = ("coroutines", "threads", "batches")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from leasehold.embedded import EmbeddedServer
+from leasequeue.embedded import EmbeddedServer
 from tests import servers
 
 if TYPE_CHECKING:

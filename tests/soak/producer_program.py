@@ -18,17 +18,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue
-from leasehold.errors import ConnectionLost, ServerBusy
-from leasehold.testing.history import Event, HistoryLog, record_calls
+from leasequeue import AsyncWorkQueue
+from leasequeue.errors import ConnectionLost, ServerBusy
+from leasequeue.testing.history import Event, HistoryLog, record_calls
 from tests.soak.jobs import QUEUES, SHARED, Job, draw, item
 from tests.soak.parent import exit_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasehold import Item
-    from leasehold.queue.encoding import AddOptions
+    from leasequeue import Item
+    from leasequeue.queue.encoding import AddOptions
 
 #: Nothing is added while so many items are unfinished.
 MAX_UNFINISHED = 200

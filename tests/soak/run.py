@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue
-from leasehold.errors import InvalidArgument
-from leasehold.testing.history import FinalState, Growth, History, Violation, check, check_memory
+from leasequeue import AsyncWorkQueue
+from leasequeue.errors import InvalidArgument
+from leasequeue.testing.history import FinalState, Growth, History, Violation, check, check_memory
 from tests.queue.keyspace import audit, left_over
 from tests.soak.faults import FaultInjector
 from tests.soak.jobs import QUEUES

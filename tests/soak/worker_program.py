@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue, Lease, RetryPolicy
-from leasehold.testing.history import Event, HistoryLog, record_calls, record_runs
-from leasehold.worker import Worker
+from leasequeue import AsyncWorkQueue, Lease, RetryPolicy
+from leasequeue.testing.history import Event, HistoryLog, record_calls, record_runs
+from leasequeue.worker import Worker
 from tests.soak.jobs import QUEUES, job_of
 from tests.soak.parent import exit_with_parent
 

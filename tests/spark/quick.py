@@ -34,7 +34,7 @@ def quick_session(folder: Path, master: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = str(quick_python(folder))
     session = (
         SparkSession.builder.master(master)
-        .appName("leasehold tests")
+        .appName("leasequeue tests")
         .config("spark.ui.enabled", "false")
         # Most code runs once: do not optimise it.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

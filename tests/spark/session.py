@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.spark import register
+from leasequeue.spark import register
 from tests.spark.quick import quick_session
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasehold.spark.options import Target
-from leasehold.spark.portal import open_queue
+from leasequeue.spark.options import Target
+from leasequeue.spark.portal import open_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.spark.portal import QueuePortal
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.spark.portal import QueuePortal
 
 #: The rows of a batch, by the batch's number.
 Batches = list[tuple[int, "list[Row]"]]
@@ -25,7 +25,7 @@ Batches = list[tuple[int, "list[Row]"]]
 def stream(spark: SparkSession, queue: AsyncWorkQueue, /, **options: Any) -> DataFrame:
     """Open the stream of a queue."""
     given = {"url": queue.url, "queue": queue.name, **options}
-    return spark.readStream.format("leasehold").options(**given).load()
+    return spark.readStream.format("leasequeue").options(**given).load()
 
 
 def drained(

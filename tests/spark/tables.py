@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.readwriter import DataFrameWriter
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 def numbered(spark: SparkSession, count: int, *, partitions: int = 2, size: int = 20) -> DataFrame:
@@ -29,7 +29,7 @@ def names(count: int) -> set[str]:
 def writer(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> DataFrameWriter:
     """Return a writer into a queue."""
     given = {"url": queue.url, "queue": queue.name, **options}
-    return df.write.format("leasehold").options(**given).mode("append")
+    return df.write.format("leasequeue").options(**given).mode("append")
 
 
 async def waiting(queue: AsyncWorkQueue) -> dict[str, bytes]:

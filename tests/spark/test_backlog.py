@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from leasehold import Item
-from leasehold.spark import Backlog, backlogs
+from leasequeue import Item
+from leasequeue.spark import Backlog, backlogs
 from tests.eventually import eventually
 from tests.spark.streaming import drained, stream
 from tests.spark.test_leases import fill
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 class Watch(StreamingQueryListener):

@@ -27,14 +27,14 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from leasehold import InvalidArgument
-from leasehold.spark import add
-from leasehold.spark.add_rows import PartitionReport, add_batches
-from leasehold.spark.bulk_writer import WRITE_OPTIONS as OPTIONS
-from leasehold.spark.bulk_writer import BulkWriter
-from leasehold.spark.columns import Columns
-from leasehold.spark.options import Options, Target
-from leasehold.spark.portal import check_server
+from leasequeue import InvalidArgument
+from leasequeue.spark import add
+from leasequeue.spark.add_rows import PartitionReport, add_batches
+from leasequeue.spark.bulk_writer import WRITE_OPTIONS as OPTIONS
+from leasequeue.spark.bulk_writer import BulkWriter
+from leasequeue.spark.columns import Columns
+from leasequeue.spark.options import Options, Target
+from leasequeue.spark.portal import check_server
 from tests.faults.cluster_nodes import cluster, kind, nodes, port_of
 from tests.spark.tables import names, numbered, waiting, writer
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from redis.asyncio import Redis, RedisCluster
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 __all__ = ["cluster", "kind", "nodes"]
 
@@ -261,7 +261,7 @@ async def test_an_invalid_url_is_shown_without_its_password(
     errors.append(typed.value)
     if url.startswith("foo"):
         with pytest.raises(PySparkException, match="url: got") as raised:
-            df.write.format("leasehold").options(urlFile=str(place), queue=queue.name).mode("append").save()
+            df.write.format("leasequeue").options(urlFile=str(place), queue=queue.name).mode("append").save()
         errors.append(raised.value)
     for error in errors:
         trace = "".join(traceback.TracebackException.from_exception(error).format())
@@ -278,7 +278,7 @@ async def test_add_reads_the_current_environment_of_the_driver(
     monkeypatch.setenv("SET_LATER", queue.url)
     assert "before Spark was started" in refused(table, queue, url="", urlEnv="SET_LATER")
     assert add(table, queue.name, urlEnv="SET_LATER").added == 3
-    monkeypatch.setenv("LEASEHOLD_URL", queue.url)
+    monkeypatch.setenv("LEASEQUEUE_URL", queue.url)
     assert add(table, queue.name).already_there == 3
     # A URL with a login is passed in a file, which is removed afterwards.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -296,7 +296,7 @@ async def test_a_server_that_does_not_answer_ends_the_query(
     spark: SparkSession, queue: AsyncWorkQueue
 ) -> None:
     assert "ConnectionLost" in refused(numbered(spark, 3), queue, url="redis://127.0.0.1:1")
-    reader = spark.read.format("leasehold").options(url="redis://127.0.0.1:1", queue="q")
+    reader = spark.read.format("leasequeue").options(url="redis://127.0.0.1:1", queue="q")
     with pytest.raises(PySparkException, match="ConnectionLost") as raised:
         reader.load().collect()
     assert IN_A_TASK not in str(raised.value)
@@ -321,7 +321,7 @@ async def test_a_cluster_needs_a_tagged_name_and_the_option(
     report = add(table, "{tagged}", url=urls[0], cluster=True)
     assert report.added == 3
     assert await cluster.llen("{tagged}:queue") == 3
-    reader = spark.read.format("leasehold").options(url=urls[0], queue="{tagged}", cluster=True)
+    reader = spark.read.format("leasequeue").options(url=urls[0], queue="{tagged}", cluster=True)
     assert {row["id"] for row in reader.load().collect()} == names(3)
 
 
@@ -332,7 +332,7 @@ async def test_a_password_is_passed_in_a_file_or_a_variable(
     place = tmp_path / "url"
     place.write_text(f"{queue.url}\n")
     df = numbered(spark, 3)
-    df.write.format("leasehold").options(urlFile=str(place), queue=queue.name).mode("append").save()
+    df.write.format("leasequeue").options(urlFile=str(place), queue=queue.name).mode("append").save()
     assert (await queue.counts()).waiting == 3
     monkeypatch.setenv("QUEUE_URL", "redis://:secret@localhost")
     target = Options({"urlEnv": "QUEUE_URL", "queue": "q"}, ()).target()

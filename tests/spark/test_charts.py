@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from leasehold.spark.jobs.charts import SECONDS, SHARE, bars, over_time
-from leasehold.spark.jobs.html_page import cell, duration, interval, share, table
-from leasehold.spark.jobs.report_text import Rows, page_of
+from leasequeue.spark.jobs.charts import SECONDS, SHARE, bars, over_time
+from leasequeue.spark.jobs.html_page import cell, duration, interval, share, table
+from leasequeue.spark.jobs.report_text import Rows, page_of
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

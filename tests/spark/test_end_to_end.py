@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold.spark.jobs.archive import archive
-from leasehold.spark.jobs.load import load
-from leasehold.spark.jobs.redrive import redrive
-from leasehold.spark.jobs.report import PAGE, report
+from leasequeue.spark.jobs.archive import archive
+from leasequeue.spark.jobs.load import load
+from leasequeue.spark.jobs.redrive import redrive
+from leasequeue.spark.jobs.report import PAGE, report
 from tests.eventually import eventually
 from tests.queue.asking import until
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 PROGRAM = Path(__file__).parent / "programs" / "files_program.py"
 LIBRARY = Path(sysconfig.get_path("stdlib"))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from leasehold import AsyncWorkQueue, EventsLost, Failure, InvalidArgument, Item, NoEventsKept
-from leasehold.spark.events import EventRange, EventsReader, EventsTable
-from leasehold.spark.schema import EVENTS as SCHEMA
+from leasequeue import AsyncWorkQueue, EventsLost, Failure, InvalidArgument, Item, NoEventsKept
+from leasequeue.spark.events import EventRange, EventsReader, EventsTable
+from leasequeue.spark.schema import EVENTS as SCHEMA
 from tests.queue.asking import command, take, until
 from tests.queue.keyspace import calls
 from tests.spark.streaming import Batches, drained, elsewhere, running, stream
@@ -57,7 +57,7 @@ async def test_the_kept_events_are_a_table(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
     begin = await queue.events.keep(count=10_000)
-    table = spark.read.format("leasehold").options(url=queue.url, queue=queue.name, **EVENTS)
+    table = spark.read.format("leasequeue").options(url=queue.url, queue=queue.name, **EVENTS)
     assert table.load().collect() == []
     await add(queue, 1_200)
     streamed = [row for _, rows in drained(stream(spark, queue, **EVENTS), tmp_path) for row in rows]

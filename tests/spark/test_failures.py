@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold.queue.bulk import Bulk
-from leasehold.queue.internals import bulk
-from leasehold.spark import StreamTakenOver
-from leasehold.spark.failures import DIES, PAGE, ItemFailure, record, recorded
-from leasehold.spark.lease_sets import LeaseSets
+from leasequeue.queue.bulk import Bulk
+from leasequeue.queue.internals import bulk
+from leasequeue.spark import StreamTakenOver
+from leasequeue.spark.failures import DIES, PAGE, ItemFailure, record, recorded
+from leasequeue.spark.lease_sets import LeaseSets
 from tests.queue.keyspace import audit
 from tests.spark.test_lease_sets import Losing, all_done, fill, read, reader_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.testing import Proxy
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import Clock, MakeQueue
 
 FAILURES = (

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from leasehold.spark.leases import LeasesReader
-from leasehold.spark.schema import ITEMS
-from leasehold.spark.source import LeaseholdSource
+from leasequeue.spark.leases import LeasesReader
+from leasequeue.spark.schema import ITEMS
+from leasequeue.spark.source import LeasequeueSource
 from tests.queue.asking import alone
 from tests.queue.keyspace import left_over
 from tests.spark.programs.faults import STEPS, FaultyReader
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 #: The steps in the process that leases, and how many items are leased when it is killed there.
 LEASED = {step: 0 for step in STEPS if step not in ("read", "after_write")}
@@ -41,12 +41,12 @@ class KilledReader(FaultyReader):
     read = LeasesReader.read
 
 
-class KilledSource(LeaseholdSource):
+class KilledSource(LeasequeueSource):
     """The data source, whose process on the driver is killed at the step that an option names."""
 
     @classmethod
     def name(cls) -> str:
-        return "leasehold-killed"
+        return "leasequeue-killed"
 
     def schema(self) -> StructType:
         return ITEMS
@@ -72,7 +72,7 @@ async def test_the_run_after_a_kill_drains_the_queue(
     spark.dataSource.register(KilledSource)
     (notes := tmp_path / "notes").mkdir()
     given = {"url": queue.url, "queue": queue.name, "maxItemsPerTrigger": 40, "at": f"{step}:1"}
-    rows = spark.readStream.format("leasehold-killed").options(**given, folder=str(notes)).load()
+    rows = spark.readStream.format("leasequeue-killed").options(**given, folder=str(notes)).load()
     written: dict[int, list[str]] = {}
 
     def replace(batch: DataFrame, number: int) -> None:

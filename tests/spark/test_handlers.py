@@ -21,9 +21,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from leasehold import InvalidArgument, Reject, Retry, RetryPolicy, Snooze
-from leasehold.spark.handlers import MARKER, HandlerTask
-from leasehold.spark.output_columns import OutputColumns
+from leasequeue import InvalidArgument, Reject, Retry, RetryPolicy, Snooze
+from leasequeue.spark.handlers import MARKER, HandlerTask
+from leasequeue.spark.output_columns import OutputColumns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -321,7 +321,7 @@ def test_items_without_output_are_counted_or_refused(kind: str) -> None:
     "schema",
     [
         columns_of(id=TEXT, _outcome=TEXT),
-        columns_of(_leasehold=LONG),
+        columns_of(_leasequeue=LONG),
         columns_of(id=TEXT, ID=LONG),
         columns_of(),
         5,

@@ -12,13 +12,13 @@ import pytest
 from pyspark.errors import PySparkException
 from typer.testing import CliRunner
 
-from leasehold import Event, InvalidArgument, Item, NoEventsKept, ServerError
-from leasehold.cli.pipeline import app
-from leasehold.spark.jobs.archive import archive
-from leasehold.spark.jobs.backfill import backfill
-from leasehold.spark.jobs.load import load
-from leasehold.spark.jobs.redrive import redrive
-from leasehold.spark.jobs.report import report
+from leasequeue import Event, InvalidArgument, Item, NoEventsKept, ServerError
+from leasequeue.cli.pipeline import app
+from leasequeue.spark.jobs.archive import archive
+from leasequeue.spark.jobs.backfill import backfill
+from leasequeue.spark.jobs.load import load
+from leasequeue.spark.jobs.redrive import redrive
+from leasequeue.spark.jobs.report import report
 from tests.queue.asking import take
 from tests.spark.tables import numbered, waiting
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 CSV = "Id;text\na;one\nb;two\n"
@@ -325,7 +325,7 @@ async def test_a_command_prints_the_report_of_its_job(
 ) -> None:
     (tmp_path / "rows.csv").write_text(CSV)
     arguments = ["load", queue.name, str(tmp_path / "rows.csv"), "--option", "sep=;", "--id", "Id", "--json"]
-    result = CliRunner().invoke(app, arguments, env={"LEASEHOLD_URL": redis_url})
+    result = CliRunner().invoke(app, arguments, env={"LEASEQUEUE_URL": redis_url})
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {"queue": queue.name, "rows": 2, "added": 2, "already_there": 0}
     assert "loading" in result.stderr

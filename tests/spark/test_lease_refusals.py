@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from leasehold import InvalidArgument
-from leasehold.spark.leases import LeasesReader
-from leasehold.spark.schema import ITEMS
-from leasehold.spark.source import LeaseholdSource
+from leasequeue import InvalidArgument
+from leasequeue.spark.leases import LeasesReader
+from leasequeue.spark.schema import ITEMS
+from leasequeue.spark.source import LeasequeueSource
 from tests.spark.streaming import drained, stream
 from tests.spark.test_leases import fill, nothing_left
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 async def test_trigger_once_is_refused(spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_an_invalid_option_is_an_error_of_the_driver(
 ) -> None:
     """The reader is what Spark makes on the driver when it plans a query."""
     with pytest.raises(InvalidArgument, match=said) as caught:
-        LeaseholdSource({"url": str(queue.url), "queue": queue.name} | options).streamReader(ITEMS)
+        LeasequeueSource({"url": str(queue.url), "queue": queue.name} | options).streamReader(ITEMS)
     assert "secret" not in str(caught.value)
 
 

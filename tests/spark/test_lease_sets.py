@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, ConnectionLost, Item
-from leasehold.queue.bulk import Bulk
-from leasehold.queue.internals import bulk
-from leasehold.spark import StreamTakenOver
-from leasehold.spark.lease_sets import LeaseSets, read_set
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item
+from leasequeue.queue.bulk import Bulk
+from leasequeue.queue.internals import bulk
+from leasequeue.spark import StreamTakenOver
+from leasequeue.spark.lease_sets import LeaseSets, read_set
 from tests.queue.asking import until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold.testing import Proxy
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import Clock, MakeQueue
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.spark.leases import LeasesReader
-from leasehold.spark.schema import ITEMS
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.spark.leases import LeasesReader
+from leasequeue.spark.schema import ITEMS
 from tests.queue.asking import alone, until
 from tests.queue.keyspace import audit, calls, left_over
 from tests.spark.streaming import Batches, drained, elsewhere, ids, running, stream
@@ -314,7 +314,7 @@ async def test_chosen_columns_and_data_as_text(
     await fill(queue, 2)
     given = {"url": queue.url, "queue": queue.name}
     schema = "token long, data string, id string"
-    rows = spark.readStream.format("leasehold").options(**given).schema(schema).load()
+    rows = spark.readStream.format("leasequeue").options(**given).schema(schema).load()
     [(_, found)] = drained(rows, tmp_path)
     assert [tuple(row) for row in found] == [
         (1, "data of i00000......", "i00000"),

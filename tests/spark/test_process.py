@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from leasehold import ConnectionLost, InvalidArgument, Item
-from leasehold.spark import OutputTakenOver, process
-from leasehold.spark.output import OutputFolder
+from leasequeue import ConnectionLost, InvalidArgument, Item
+from leasequeue.spark import OutputTakenOver, process
+from leasequeue.spark.output import OutputFolder
 from tests.eventually import eventually
 from tests.spark.programs.process_program import OUTCOMES
 from tests.spark.programs.process_program import measure as measure_some
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 SCHEMA = "id string, length long"
@@ -204,12 +204,12 @@ async def test_a_handler_that_leaves_items_unread_ends_the_run(place: Place, que
 async def test_a_loaded_stream_is_processed(place: Place, queue: AsyncWorkQueue, redis_url: str) -> None:
     expected = await put(queue, 0, 30)
     given: dict[str, Any] = {"url": redis_url, "queue": queue.name}
-    stream = place.spark.readStream.format("leasehold").options(**given, maxItemsPerTrigger=20).load()
+    stream = place.spark.readStream.format("leasequeue").options(**given, maxItemsPerTrigger=20).load()
     done = process(stream, measure, output=place.output, schema=SCHEMA)
     assert (done.items, done.batches) == (30, 2)
     assert place.rows() == expected
     rate = place.spark.readStream.format("rate").load()
-    events = place.spark.readStream.format("leasehold").options(**given, **{"from": "events"}).load()
+    events = place.spark.readStream.format("leasequeue").options(**given, **{"from": "events"}).load()
     hidden = [stream.limit(3), stream.where("size > 3"), stream.select("id")]
     for other in (rate, events, *hidden, place.spark.range(3), "files", None):
         with pytest.raises(InvalidArgument, match="a lease stream as it was loaded"):

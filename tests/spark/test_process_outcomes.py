@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
-from leasehold import Reject, Retry, RetryPolicy
-from leasehold.spark import OutputTakenOver, Processed, QueryStopped, process
+from leasequeue import Reject, Retry, RetryPolicy
+from leasequeue.spark import OutputTakenOver, Processed, QueryStopped, process
 from tests.eventually import eventually
 from tests.queue.keyspace import audit
 from tests.spark.test_process import SCHEMA, Place, measure, place, put
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 __all__ = ["place"]
 
@@ -148,7 +148,7 @@ async def test_a_stream_of_chosen_columns_is_processed(
     expected = await put(queue, 0, 5)
     given: dict[str, Any] = {"url": redis_url, "queue": queue.name}
     stream = (
-        place.spark.readStream.format("leasehold").options(**given).schema("data string, id string").load()
+        place.spark.readStream.format("leasequeue").options(**given).schema("data string, id string").load()
     )
 
     def handle(item: Row) -> dict[str, Any]:

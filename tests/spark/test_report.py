@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument
-from leasehold.spark.jobs.item_history import COUNTED, RESIZE, ItemHistory, Row
-from leasehold.spark.jobs.report import PAGE, report
-from leasehold.spark.schema import EVENTS
+from leasequeue import InvalidArgument
+from leasequeue.spark.jobs.item_history import COUNTED, RESIZE, ItemHistory, Row
+from leasequeue.spark.jobs.report import PAGE, report
+from leasequeue.spark.schema import EVENTS
 from tests.spark.test_error_types import traced
 
 if TYPE_CHECKING:

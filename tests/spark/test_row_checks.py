@@ -10,18 +10,18 @@ import pyspark.sql.functions as F  # noqa: N812 - its usual name
 import pytest
 from pyspark.errors import PySparkException
 
-from leasehold import InvalidArgument
-from leasehold.spark import add
-from leasehold.spark.bulk_writer import WRITE_OPTIONS as OPTIONS
-from leasehold.spark.columns import Columns
-from leasehold.spark.options import Options
-from leasehold.spark.row_checks import check_rows
+from leasequeue import InvalidArgument
+from leasequeue.spark import add
+from leasequeue.spark.bulk_writer import WRITE_OPTIONS as OPTIONS
+from leasequeue.spark.columns import Columns
+from leasequeue.spark.options import Options
+from leasequeue.spark.row_checks import check_rows
 from tests.spark.tables import names, numbered, waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 #: Invalid values: the column, an SQL expression, and the message.
 NO_ITEMS = {

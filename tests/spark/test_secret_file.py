@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.spark.options import server_options
-from leasehold.spark.secret_file import PREFIX
+from leasequeue.spark.options import server_options
+from leasequeue.spark.secret_file import PREFIX
 from tests.eventually import eventually
 from tests.spark.programs.faults import is_there
 

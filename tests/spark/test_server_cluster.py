@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from leasehold import AsyncWorkQueue
-from leasehold.spark import add, process
+from leasequeue import AsyncWorkQueue
+from leasequeue.spark import add, process
 from tests.faults.cluster_nodes import cluster, kind, nodes, port_of
 from tests.spark.streaming import drained
 from tests.spark.tables import names, numbered
@@ -39,13 +39,13 @@ async def test_all_streams_work_on_a_cluster(
             await queue.events.keep(count=1000)
         assert add(numbered(spark, 30), "{first}", url=urls[0], cluster=True).added == 30
 
-        leases = spark.readStream.format("leasehold").options(
+        leases = spark.readStream.format("leasequeue").options(
             url=urls[1], queue="{first}", cluster=True, maxItemsPerTrigger=10
         )
         query = (
             leases.load()
             .select("id", "data")
-            .writeStream.format("leasehold")
+            .writeStream.format("leasequeue")
             .options(url=urls[2], queue="{second}", cluster=True, checkpointLocation=str(tmp_path / "moved"))
             .trigger(availableNow=True)
             .start()
@@ -69,7 +69,7 @@ async def test_all_streams_work_on_a_cluster(
 
         for name in ("{first}", "{second}"):
             events = (
-                spark.readStream.format("leasehold")
+                spark.readStream.format("leasequeue")
                 .options(url=urls[0], queue=name, cluster=True)
                 .option("from", "events")
             )

@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import IntegerType, StringType, StructType
 
-from leasehold import InvalidArgument
-from leasehold.queue.internals import bulk
-from leasehold.spark.stream_writer import StreamWriter
+from leasequeue import InvalidArgument
+from leasequeue.queue.internals import bulk
+from leasequeue.spark.stream_writer import StreamWriter
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 COLUMNS = "id string, data string"
 
@@ -51,7 +51,7 @@ class Source:
 
     def run(self, url: str, queue: str, **options: Any) -> None:
         """Write all new rows into the queue."""
-        writer = self.rows(options.pop("columns", COLUMNS)).writeStream.format("leasehold")
+        writer = self.rows(options.pop("columns", COLUMNS)).writeStream.format("leasequeue")
         query = (
             writer.outputMode("append")
             .options(url=url, queue=queue, **options)
@@ -163,7 +163,7 @@ async def test_output_mode_complete_is_refused(source: Source, redis_url: str, n
     counted = source.rows().groupBy("id").count().selectExpr("id", "string(count) data")
     with pytest.raises(PySparkException, match="append or update"):
         (
-            counted.writeStream.format("leasehold")
+            counted.writeStream.format("leasequeue")
             .options(url=redis_url, queue=name)
             .option("checkpointLocation", str(source.checkpoint))
             .outputMode("complete")

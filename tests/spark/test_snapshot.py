@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from leasehold import Item
-from leasehold.spark.schema import ITEMS
+from leasequeue import Item
+from leasequeue.spark.schema import ITEMS
 from tests.lua.space import Space
 from tests.queue.asking import take
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 def snapshot(
     spark: SparkSession, queue: AsyncWorkQueue, schema: StructType | str | None = None, **options: Any
 ) -> DataFrame:
-    reader = spark.read.format("leasehold").options(url=queue.url, queue=queue.name, **options)
+    reader = spark.read.format("leasequeue").options(url=queue.url, queue=queue.name, **options)
     return (reader.schema(schema) if schema else reader).load()
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.queue.bulk import FIRST_PAGE, PAGE, Bulk
-from leasehold.queue.internals import bulk, engines
-from leasehold.spark.schema import ITEMS
-from leasehold.spark.snapshot import LISTINGS, IdPartition, Share, SnapshotReader, list_ids
-from leasehold.states import STATES
+from leasequeue import Item
+from leasequeue.queue.bulk import FIRST_PAGE, PAGE, Bulk
+from leasequeue.queue.internals import bulk, engines
+from leasequeue.spark.schema import ITEMS
+from leasequeue.spark.snapshot import LISTINGS, IdPartition, Share, SnapshotReader, list_ids
+from leasequeue.states import STATES
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock, MakeQueue
 
 ALL = frozenset(STATES)
@@ -170,7 +170,7 @@ async def test_the_driver_lists_no_ids(queue: AsyncWorkQueue, redis: Redis) -> N
 async def test_the_number_of_partitions_follows_that_of_the_items(
     queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.spark.snapshot.ITEMS_PER_PARTITION", 100)
+    monkeypatch.setattr("leasequeue.spark.snapshot.ITEMS_PER_PARTITION", 100)
     await queue.add_items([Item(b"", id=f"{number}") for number in range(250)])
     await queue.add_items([Item(b"", id=f"later{number}") for number in range(100)], delay=600)
 
@@ -181,7 +181,7 @@ async def test_the_number_of_partitions_follows_that_of_the_items(
 
     assert [await planned(), await planned("waiting"), await planned("scheduled")] == [4, 3, 1]
     assert await planned("dead") == 1
-    monkeypatch.setattr("leasehold.spark.snapshot.ITEMS_PER_PARTITION", 1)
+    monkeypatch.setattr("leasequeue.spark.snapshot.ITEMS_PER_PARTITION", 1)
     assert await planned() == 16
 
 

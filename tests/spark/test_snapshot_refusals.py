@@ -8,16 +8,16 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructType
 
-from leasehold import InvalidArgument
-from leasehold.spark.schema import EVENTS, ITEMS
-from leasehold.spark.source import LeaseholdSource
+from leasequeue import InvalidArgument
+from leasequeue.spark.schema import EVENTS, ITEMS
+from leasequeue.spark.source import LeasequeueSource
 from tests.spark.test_bad_input import IN_A_TASK, located
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 @pytest.mark.parametrize(
@@ -39,15 +39,15 @@ def test_an_invalid_option_of_a_read_is_an_error_of_the_driver(
 ) -> None:
     """The reader is what Spark makes on the driver when it plans a query."""
     with pytest.raises(InvalidArgument, match=said):
-        LeaseholdSource(located(queue, options)).reader(schema)
+        LeasequeueSource(located(queue, options)).reader(schema)
 
 
 async def test_an_unknown_queue_is_refused(spark: SparkSession, queue: AsyncWorkQueue, redis: Redis) -> None:
-    reader = spark.read.format("leasehold").options(url=queue.url, queue=queue.name)
+    reader = spark.read.format("leasequeue").options(url=queue.url, queue=queue.name)
     with pytest.raises(PySparkException, match="a queue that has been used") as raised:
         reader.load().collect()
     assert IN_A_TASK not in str(raised.value)
     assert reader.option("mayBeMissing", "true").load().collect() == []
     await redis.set(f"{queue.name}:fence", 7)
-    reader = spark.read.format("leasehold").options(url=queue.url, queue=queue.name)
+    reader = spark.read.format("leasequeue").options(url=queue.url, queue=queue.name)
     assert reader.load().collect() == [], "it is known, and empty"

@@ -19,10 +19,10 @@ from pydantic import BaseModel
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from leasehold import InvalidArgument, InvalidCall, Item, Provided, Reject, Retry, TaskQueue, Worker, codec
-from leasehold.spark import add_task, task_results
-from leasehold.spark.add_task import _find_problem, planned
-from leasehold.spark.task_results import column_of, decoder_of
+from leasequeue import InvalidArgument, InvalidCall, Item, Provided, Reject, Retry, TaskQueue, Worker, codec
+from leasequeue.spark import add_task, task_results
+from leasequeue.spark.add_task import _find_problem, planned
+from leasequeue.spark.task_results import column_of, decoder_of
 from tests.queue.asking import take
 from tests.spark.tables import waiting
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from leasehold import AsyncWorkQueue, Task
+    from leasequeue import AsyncWorkQueue, Task
 
 NOW = 1_000_000.25
 AT = dt.datetime(2100, 1, 2, 3, 4, 5, 678_901, dt.UTC)

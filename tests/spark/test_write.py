@@ -17,14 +17,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from leasehold import Item, ServerError
-from leasehold.queue.internals import bulk
-from leasehold.spark import add, register
-from leasehold.spark.add_rows import PartitionReport, add_batches
-from leasehold.spark.bulk_writer import BulkWriter
-from leasehold.spark.columns import OPTIONS, Columns
-from leasehold.spark.options import Options, Target
-from leasehold.spark.sessions import active
+from leasequeue import Item, ServerError
+from leasequeue.queue.internals import bulk
+from leasequeue.spark import add, register
+from leasequeue.spark.add_rows import PartitionReport, add_batches
+from leasequeue.spark.bulk_writer import BulkWriter
+from leasequeue.spark.columns import OPTIONS, Columns
+from leasequeue.spark.options import Options, Target
+from leasequeue.spark.sessions import active
 from tests.queue.asking import take
 from tests.spark.tables import names, numbered, waiting, writer
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 AT = dt.datetime(2100, 1, 1, 0, 0, 0, 1500, tzinfo=dt.UTC)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasehold.queue.cleaning import CHECKED
+from leasequeue.queue.cleaning import CHECKED
 from tests.lua.space import ME, Call
 from tests.stateful.leftovers import DEAD, DEFINITION, IDS
 

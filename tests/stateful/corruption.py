@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from leasehold.keys import KEYS, MADE_KEYS
+from leasequeue.keys import KEYS, MADE_KEYS
 from tests.lua.space import Expiring
 
 if TYPE_CHECKING:

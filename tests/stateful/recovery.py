@@ -8,8 +8,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from leasehold import AsyncWorkQueue, Lease, LeaseholdError
-from leasehold.queue.internals import registry
+from leasequeue import AsyncWorkQueue, Lease, LeasequeueError
+from leasequeue.queue.internals import registry
 from tests.lua.space import Call, Expiring, Space, State
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Recovery:
         """Recover the queue, and return what is wrong then."""
         try:
             return await self._problems(drawn, before, after, call)
-        except LeaseholdError as error:
+        except LeasequeueError as error:
             return [f"a call of the recovery raised {error!r}"]
 
     async def _problems(self, drawn: Drawn, before: View, after: View, call: Call | None) -> list[str]:

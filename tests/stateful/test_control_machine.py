@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from leasehold import AsyncWorkQueue, Item, Lease
+from leasequeue import AsyncWorkQueue, Item, Lease
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Item, LeaseholdError
+from leasequeue import AsyncWorkQueue, Item, LeasequeueError
 from tests.lua.space import Space
 from tests.queue.asking import until
 from tests.queue.keyspace import glob
@@ -28,7 +28,7 @@ from tests.stateful.leftovers import Drawn, draw, furnish, restore
 from tests.stateful.recovery import Recovery, View
 
 if TYPE_CHECKING:
-    from leasehold import CleanReport, Lease
+    from leasequeue import CleanReport, Lease
 
 pytestmark = [pytest.mark.core, pytest.mark.timeout(1800)]
 
@@ -113,7 +113,7 @@ class Cases:
             for key in [key for key in found.keys if key.startswith("lost:")]:
                 await self.space.redis.unlink(self.space.key(key))
             problems += await self.recovery.problems(state, found, found, None)
-        except LeaseholdError as error:
+        except LeasequeueError as error:
             problems, report = [f"a call raised {error!r}"], None
         if not problems:
             return ""
@@ -176,7 +176,7 @@ class Load:
         for number in itertools.count():
             if not self._corrupts:
                 return
-            with contextlib.suppress(LeaseholdError):  # a script fails if a setting of events cannot be read
+            with contextlib.suppress(LeasequeueError):  # a script fails if a setting of events cannot be read
                 item = Item(b"work", id=f"i{number}")
                 group, delay = ("g", 0) if number % 3 else (None, 0.05)
                 if await queue.add_item(item, priority=number % 2, group=group, delay=delay):
@@ -186,7 +186,7 @@ class Load:
     async def _work(self, url: str) -> None:
         async with AsyncWorkQueue.from_url(url, self.space.prefix) as queue:
             while self._works:
-                with contextlib.suppress(LeaseholdError):
+                with contextlib.suppress(LeasequeueError):
                     for lease in await queue.lease_many(5, 0.5, block=False):
                         await self._handle(queue, lease)
                 await asyncio.sleep(0.002)
@@ -197,12 +197,12 @@ class Load:
             return
         try:
             self.completed[lease.id] += await queue.complete(lease)
-        except LeaseholdError:
+        except LeasequeueError:
             self.uncertain.add(lease.id)
 
     async def _clean(self, queue: AsyncWorkQueue) -> None:
         while self._corrupts:
             for clean in (queue.light_clean, queue.deep_clean, queue.fsck):
-                with contextlib.suppress(LeaseholdError):
+                with contextlib.suppress(LeasequeueError):
                     await clean()
                 await asyncio.sleep(0.02)

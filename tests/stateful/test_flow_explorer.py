@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
 from tests.stateful.explorer.server import Fault, composed
 from tests.stateful.flows.cutting import stoppable_scripts
 from tests.stateful.flows.explorer import Bound, Explorer, Result

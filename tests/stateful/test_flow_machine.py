@@ -22,14 +22,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leasehold.queue.runs.stages import StageRow, fan, report, settle
+from leasequeue.queue.runs.stages import StageRow, fan, report, settle
 from tests.stateful.flows.cutting import stoppable_scripts
 from tests.stateful.flows.plans import children, plans
 from tests.stateful.flows.world import World
 
 if TYPE_CHECKING:
-    from leasehold import Lease
-    from leasehold.queue.plan import ChildPlan
+    from leasequeue import Lease
+    from leasequeue.queue.plan import ChildPlan
 
 pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
 

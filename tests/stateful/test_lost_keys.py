@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue
+from leasequeue import AsyncWorkQueue
 from tests.lua.space import NOW, Expiring, Space, State, items_of, leased
 from tests.stateful.corruption import violations
 from tests.stateful.recovery import View

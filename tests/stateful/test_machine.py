@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 from redis import Redis
 
-from leasehold import AsyncWorkQueue, Item, Lease
+from leasequeue import AsyncWorkQueue, Item, Lease
 from tests.stateful.model import Held, Letter, Model
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import TaskQueue
-from leasehold.testing import Clock
+from leasequeue import TaskQueue
+from leasequeue.testing import Clock
 from tests.queue.fixtures import make_queue, queue, tidy
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from leasehold import TaskQueue
+from leasequeue import TaskQueue
 
 tasks = TaskQueue.from_url("redis://localhost:1", "models")
 

@@ -17,7 +17,7 @@ import msgspec
 import pydantic
 import pytest
 
-from leasehold import (
+from leasequeue import (
     InvalidArgument,
     InvalidCall,
     Item,
@@ -28,11 +28,11 @@ from leasehold import (
     ResultError,
     TaskQueue,
 )
-from leasehold.worker import RetryPolicy
+from leasequeue.worker import RetryPolicy
 from tests.worker.working import new_worker, the_dead
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 class Color(enum.Enum):
@@ -188,7 +188,7 @@ async def test_equal_calls_have_equal_content_ids(tasks: TaskQueue) -> None:
 
 ORDER_PROGRAM = """
 import sys
-from leasehold import TaskQueue
+from leasequeue import TaskQueue
 tasks = TaskQueue.from_url("redis://localhost", "t")
 @tasks.task(name="tag")
 def tag(labels: set[str], *, of: dict[str, int]) -> None: ...

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import InvalidArgument, JobCancelled, JobUnknown, current_run
+from leasequeue import InvalidArgument, JobCancelled, JobUnknown, current_run
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
-    from leasehold import TaskQueue
+    from leasequeue import TaskQueue
 
 
 @pytest.mark.seed("WRQ-E2", "GLD-O14")

@@ -11,7 +11,7 @@ from uuid import UUID
 import pydantic
 import pytest
 
-from leasehold import (
+from leasequeue import (
     FanOut,
     Lease,
     Provided,
@@ -28,7 +28,7 @@ from tests.worker.working import new_worker, working
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from leasehold import Task
+    from leasequeue import Task
 
 
 #: How many fields of a plan one call stores.

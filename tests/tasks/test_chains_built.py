@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     AtLeast,
     Call,
     FanOut,
@@ -28,7 +28,7 @@ from leasehold import (
 )
 
 if TYPE_CHECKING:
-    from leasehold.queue.plan import Plan
+    from leasequeue.queue.plan import Plan
 
 tasks = TaskQueue.from_url("redis://localhost:1", "home", clock=lambda: 1000.0)
 

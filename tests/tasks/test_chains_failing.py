@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     AtLeast,
     FanOut,
     FlowCancelled,
@@ -22,7 +22,7 @@ from leasehold import (
     fan_out,
     group,
 )
-from leasehold.queue.slot import read_key
+from leasequeue.queue.slot import read_key
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.worker.working import counted, new_worker, working
@@ -30,8 +30,8 @@ from tests.worker.working import counted, new_worker, working
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold import Call, Task
-    from leasehold.queue.plan import Join
+    from leasequeue import Call, Task
+    from leasequeue.queue.plan import Join
 
 
 class Part:

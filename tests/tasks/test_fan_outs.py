@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AtLeast, FanOut, FlowFailed, TaskQueue, fan_out, group
-from leasehold.queue.runs.stages import child_text
-from leasehold.worker import stages
+from leasequeue import AtLeast, FanOut, FlowFailed, TaskQueue, fan_out, group
+from leasequeue.queue.runs.stages import child_text
+from leasequeue.worker import stages
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
-    from leasehold.queue.plan import ChildPlan
-    from leasehold.queue.stage_ref import StageRef
+    from leasequeue.queue.plan import ChildPlan
+    from leasequeue.queue.stage_ref import StageRef
 
 
 @pytest.mark.seed("GLD-O8")

@@ -13,7 +13,7 @@ import msgspec
 import pydantic
 import pytest
 
-from leasehold.tasks.fitting import accepts_none, fits, member_of, name_of
+from leasequeue.tasks.fitting import accepts_none, fits, member_of, name_of
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument, InvalidTask, Limit, TaskQueue, Worker
+from leasequeue import InvalidArgument, InvalidTask, Limit, TaskQueue, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

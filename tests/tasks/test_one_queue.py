@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import InvalidArgument, TaskQueue
+from leasequeue import InvalidArgument, TaskQueue
 from tests.tasks.models import plain
 from tests.worker.working import new_worker
 

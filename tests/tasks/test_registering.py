@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     AsyncWorkQueue,
     InvalidArgument,
     InvalidTask,
@@ -18,7 +18,7 @@ from leasehold import (
     Provided,
     TaskQueue,
 )
-from leasehold.tasks import AsyncTask, BatchTask, PlainTask
+from leasequeue.tasks import AsyncTask, BatchTask, PlainTask
 from tests.tasks import models
 from tests.worker.models import Opaque  # noqa: TC001 - tasks read annotations
 

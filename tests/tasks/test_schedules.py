@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument, InvalidTask, Lease, Provided, TaskQueue
-from leasehold.queue.internals import declare, expire_declared
-from leasehold.retry import RetryPolicy
-from leasehold.worker import maintenance
+from leasequeue import InvalidArgument, InvalidTask, Lease, Provided, TaskQueue
+from leasequeue.queue.internals import declare, expire_declared
+from leasequeue.retry import RetryPolicy
+from leasequeue.worker import maintenance
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.worker.working import counted, new_worker, working
@@ -18,7 +18,7 @@ from tests.worker.working import counted, new_worker, working
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from leasehold.testing import Clock
+    from leasequeue.testing import Clock
 
 MINUTE, HOUR = 60, 3600
 

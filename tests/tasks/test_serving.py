@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     InvalidArgument,
     Item,
     JobFailed,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue, Run
-    from leasehold.testing import Clock
+    from leasequeue import AsyncWorkQueue, Run
+    from leasequeue.testing import Clock
 
 
 @asynccontextmanager
@@ -162,7 +162,7 @@ async def test_middleware_and_logs_name_the_task(
         raise ValueError("no")
 
     job = await send.add()
-    with caplog.at_level(logging.WARNING, "leasehold.worker"):
+    with caplog.at_level(logging.WARNING, "leasequeue.worker"):
         await new_worker(tasks, middleware=[layer]).drain()
     assert seen == [f"mail.send <run of mail.send on {job.id!r}>"]
     (record,) = [one for one in caplog.records if "failed" in one.message]
@@ -208,7 +208,7 @@ async def test_included_modules_are_imported_when_a_worker_starts(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "app_of_test.py").write_text(
-        "from leasehold import TaskQueue\n"
+        "from leasequeue import TaskQueue\n"
         f"tasks = TaskQueue.from_url({redis_url!r}, {name!r}, include=['mail_of_test'])\n"
     )
     (tmp_path / "mail_of_test.py").write_text(
@@ -258,7 +258,7 @@ async def test_a_task_that_a_worker_does_not_know_waits_for_another_worker(
             return to
 
         jobs = [await resize.add("cat"), await send.add("ann", cc="bob"), await send.add("eve")]
-        with caplog.at_level(logging.WARNING, "leasehold.worker"):
+        with caplog.at_level(logging.WARNING, "leasequeue.worker"):
             for _ in range(3):
                 await new_worker(old).drain()
                 clock.advance(5)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_type
 
-from leasehold import (
+from leasequeue import (
     AsyncWorkQueue,
     AtLeast,
     Call,
@@ -29,7 +29,7 @@ from leasehold import (
     fan_out,
     group,
 )
-from leasehold.flow import Stage
+from leasequeue.flow import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

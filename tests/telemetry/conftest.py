@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import telemetry
+from leasequeue import telemetry
 from tests.queue.fixtures import admin, make_queue, own, queue, tidy
 from tests.telemetry.recorded import Recorded
 

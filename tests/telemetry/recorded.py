@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
-from leasehold import telemetry
+from leasequeue import telemetry
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -21,8 +21,8 @@ SHORT = {
     "messaging.destination.name": "queue",
     "messaging.operation.name": "operation",
     "messaging.operation.type": "type",
-    "leasehold.task": "task",
-    "leasehold.outcome": "outcome",
+    "leasequeue.task": "task",
+    "leasequeue.outcome": "outcome",
     "error.type": "error",
 }
 
@@ -70,7 +70,7 @@ class Recorded:
                 for one in scope.metrics:
                     for point in one.data.data_points if one.name == metric else ():
                         attributes = dict(point.attributes or {})
-                        assert attributes.pop("messaging.system") == "leasehold"
+                        assert attributes.pop("messaging.system") == "leasequeue"
                         key = tuple(sorted((SHORT[name], value) for name, value in attributes.items()))
                         if isinstance(point, HistogramDataPoint):
                             found[key] = point.count

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item, Reject, ServerError, Snooze, TaskQueue, WrongKeyType
-from leasehold.telemetry import meters
+from leasequeue import Item, Reject, ServerError, Snooze, TaskQueue, WrongKeyType
+from leasequeue.telemetry import meters
 from tests.eventually import eventually
 from tests.telemetry.recorded import Recorded
 from tests.worker.working import Gate, add, finished, new_worker, work, working
@@ -16,11 +16,11 @@ from tests.worker.working import Gate, add, finished, new_worker, work, working
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 CALLS, RUNS = "messaging.client.operation.duration", "messaging.process.duration"
 SENT, LEASED = "messaging.client.sent.messages", "messaging.client.consumed.messages"
-PROCESSED, ACTIVE = "leasehold.processed.items", "leasehold.runs.active"
+PROCESSED, ACTIVE = "leasequeue.processed.items", "leasequeue.runs.active"
 
 
 async def test_what_is_added_and_leased_is_counted_by_queue(
@@ -187,7 +187,7 @@ async def test_metrics_go_on_when_it_is_switched_on_again(queue: AsyncWorkQueue,
 
 
 def test_of_many_durations_some_are_recorded_and_all_are_counted(recorded: Recorded) -> None:
-    known = meters.meters_of(recorded.meter_provider, "leasehold", "1")
+    known = meters.meters_of(recorded.meter_provider, "leasequeue", "1")
     series = known.run_series("q", "t", "completed")
     began = series.renews
     for number in range(2000):
@@ -197,7 +197,7 @@ def test_of_many_durations_some_are_recorded_and_all_are_counted(recorded: Recor
 
 
 def test_classes_of_errors_are_bounded(recorded: Recorded) -> None:
-    known = meters.meters_of(recorded.meter_provider, "leasehold", "1")
+    known = meters.meters_of(recorded.meter_provider, "leasequeue", "1")
     errors = [type(f"Error{number}", (Exception,), {})() for number in range(500)]
     names = {known.error_type(error) for error in errors}
     assert len(names) == meters.MAX_ERROR_TYPES + 1
@@ -205,7 +205,7 @@ def test_classes_of_errors_are_bounded(recorded: Recorded) -> None:
 
 
 def test_queues_are_bounded(recorded: Recorded, caplog: pytest.LogCaptureFixture) -> None:
-    known = meters.meters_of(recorded.meter_provider, "leasehold", "1")
+    known = meters.meters_of(recorded.meter_provider, "leasequeue", "1")
     for number in range(1_000):
         for outcome in ("completed", "failed"):
             known.ran(f"q{number}", "t", (outcome,), None, 0.1, 0.0)

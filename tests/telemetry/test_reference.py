@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.metrics.export import Histogram
 
-from leasehold.telemetry import meters
+from leasequeue.telemetry import meters
 from tests.worker.working import work
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.telemetry.recorded import Recorded
 
 PAGE = (Path(__file__).parents[2] / "docs/pages/reference/metrics.md").read_text()
-#: What is described here; `leasehold stats` has metrics of its own.
+#: What is described here; `leasequeue stats` has metrics of its own.
 OURS = re.compile(
-    r"`((?:messaging|leasehold)\.(?!queue\.|worker\.)[\w.]+)` \| (?:counter|up-down counter|histogram),"
+    r"`((?:messaging|leasequeue)\.(?!queue\.|worker\.)[\w.]+)` \| (?:counter|up-down counter|histogram),"
 )
 
 

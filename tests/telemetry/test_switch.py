@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from leasehold import ExtraMissing, telemetry
+from leasequeue import ExtraMissing, telemetry
 
 
 def is_on() -> bool:
@@ -22,8 +22,8 @@ def test_it_is_off_until_it_is_switched_on_and_after_it_is_switched_off() -> Non
 
 
 def test_without_opentelemetry_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "leasehold.telemetry.instruments", raising=False)
+    monkeypatch.delitem(sys.modules, "leasequeue.telemetry.instruments", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ExtraMissing, match=r'pip install "leasehold\[telemetry\]"'):
+    with pytest.raises(ExtraMissing, match=r'pip install "leasequeue\[telemetry\]"'):
         telemetry.instrument()
     assert not is_on()

@@ -12,7 +12,7 @@ from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NoOpTracerProvider, StatusCode
 
-from leasehold import (
+from leasequeue import (
     FanOut,
     Flow,
     Item,
@@ -24,8 +24,8 @@ from leasehold import (
     lease_from,
     telemetry,
 )
-from leasehold.telemetry import spans
-from leasehold.worker import Reject, Snooze
+from leasequeue.telemetry import spans
+from leasequeue.worker import Reject, Snooze
 from tests.eventually import eventually
 from tests.queue.asking import registered
 from tests.queue.keyspace import audit
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 
@@ -127,14 +127,14 @@ async def test_the_first_stages_are_linked_to_the_call_that_started_the_run(
             assert await run.result(timeout=120) == [1, 2]
     (producer,) = recorded.producers
     assert producer.name == f"add {queue.name}"
-    second = next(one for one in recorded.runs if (one.attributes or {})["leasehold.stage"] == "same-2")
+    second = next(one for one in recorded.runs if (one.attributes or {})["leasequeue.stage"] == "same-2")
     for one in recorded.runs:
         assert (links_of(one) == [place_of(producer)]) is (one is not second)
     for one in recorded.runs:
         attributes = one.attributes or {}
-        assert (attributes["leasehold.flow"], attributes["leasehold.flow_run"]) == ("", "7")
+        assert (attributes["leasequeue.flow"], attributes["leasequeue.flow_run"]) == ("", "7")
         assert attributes["messaging.message.conversation_id"] == "c"
-        assert attributes["messaging.message.id"] == "7/" + str(attributes["leasehold.stage"])
+        assert attributes["messaging.message.id"] == "7/" + str(attributes["leasequeue.stage"])
 
 
 async def test_a_run_is_linked_to_the_call_that_added_its_item(
@@ -145,7 +145,7 @@ async def test_a_run_is_linked_to_the_call_that_added_its_item(
     assert [links_of(run) for run in runs] == [[place_of(producer)]] * 2
     assert producer.name == f"add {name}"
     assert dict(producer.attributes or {}) == {
-        "messaging.system": "leasehold",
+        "messaging.system": "leasequeue",
         "messaging.destination.name": name,
         "messaging.operation.name": "add",
         "messaging.operation.type": "send",
@@ -153,14 +153,14 @@ async def test_a_run_is_linked_to_the_call_that_added_its_item(
     }
     assert runs[0].name == f"process {name}"
     assert dict(runs[0].attributes or {}) == {
-        "messaging.system": "leasehold",
+        "messaging.system": "leasequeue",
         "messaging.destination.name": name,
         "messaging.operation.name": "process",
         "messaging.operation.type": "process",
         "messaging.message.id": "1",
-        "leasehold.task": "do_nothing",
-        "leasehold.attempt": 1,
-        "leasehold.outcome": "completed",
+        "leasequeue.task": "do_nothing",
+        "leasequeue.attempt": 1,
+        "leasequeue.outcome": "completed",
     }
     assert len({place_of(span)[0] for span in recorded.spans}) == 3, "each run has a trace of its own"
 
@@ -266,7 +266,7 @@ async def test_retries_dead_letters_and_requeued_items_keep_the_trace(
         await finished(queue)
     (producer,) = recorded.producers
     assert [links_of(run) for run in recorded.runs] == [[place_of(producer)]] * 4
-    assert [(run.attributes or {})["leasehold.outcome"] for run in recorded.runs] == [
+    assert [(run.attributes or {})["leasequeue.outcome"] for run in recorded.runs] == [
         *["failed"] * 3,
         "completed",
     ]
@@ -353,7 +353,7 @@ async def test_a_producer_in_a_span_is_its_child_also_from_plain_code(
     (producer,) = recorded.producers
     (request,) = (span for span in recorded.spans if span.name == "request")
     assert producer.parent == request.context
-    assert (producer.attributes or {})["leasehold.task"] == "job"
+    assert (producer.attributes or {})["leasequeue.task"] == "job"
 
 
 async def test_an_item_in_a_pipeline_of_the_user_is_linked_too(
@@ -401,7 +401,7 @@ async def test_what_the_sdk_raises_fails_neither_calls_nor_runs(
     recorded.switch_on()
     monkeypatch.setattr("opentelemetry.sdk.trace.Tracer.start_span", lambda *_, **__: 1 / 0)
     monkeypatch.setattr("opentelemetry.sdk.metrics._internal.instrument.Histogram.record", lambda *_: 1 / 0)
-    monkeypatch.setattr("leasehold.telemetry.guard._logged", {})
+    monkeypatch.setattr("leasequeue.telemetry.guard._logged", {})
     done: list[bytes] = []
 
     async def handler(payload: bytes) -> None:
@@ -409,7 +409,7 @@ async def test_what_the_sdk_raises_fails_neither_calls_nor_runs(
 
     await work(queue, handler, b"1", b"2")
     assert done == [b"1", b"2"]
-    said = [record.message for record in caplog.records if record.name == "leasehold.telemetry"]
+    said = [record.message for record in caplog.records if record.name == "leasequeue.telemetry"]
     assert said == ["OpenTelemetry raised an error; something was not recorded"] * 3
 
 

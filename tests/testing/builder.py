@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from leasehold.testing.history import Event, FinalState, History, check
+from leasequeue.testing.history import Event, FinalState, History, check
 
 if TYPE_CHECKING:
-    from leasehold.testing.history.events import Kind
+    from leasequeue.testing.history.events import Kind
 
 QUEUE = "q"
 

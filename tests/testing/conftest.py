@@ -10,7 +10,7 @@ from tests.worker.conftest import clock, make_queue, queue, tidy
 
 __all__ = ["clock", "make_queue", "queue", "tidy"]
 
-_REMOVED_VARIABLES = ("COV_", "LEASEHOLD_", "PYTEST_", "REDIS_URL")
+_REMOVED_VARIABLES = ("COV_", "LEASEQUEUE_", "PYTEST_", "REDIS_URL")
 #: Plugins that act on the whole process, so that they cannot run inside of another run of pytest.
 _NOT_IN_PROCESS = ("cacheprovider", "faulthandler", "timeout", "xdist", "pytester")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leasehold.testing.history import Event, FinalState
+from leasequeue.testing.history import Event, FinalState
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from leasehold.testing.history.events import Kind
+    from leasequeue.testing.history.events import Kind
 
 QUEUE = "q"
 STEP = 100

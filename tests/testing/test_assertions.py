@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument, Item
-from leasehold.testing import (
+from leasequeue import InvalidArgument, Item
+from leasequeue.testing import (
     Clock,
     assert_added,
     assert_completed,
@@ -15,12 +15,12 @@ from leasehold.testing import (
     assert_empty,
     assert_not_added,
 )
-from leasehold.testing.contents import PAGE
+from leasequeue.testing.contents import PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 

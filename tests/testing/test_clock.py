@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument, Item
-from leasehold.testing import Clock
+from leasequeue import InvalidArgument, Item
+from leasequeue.testing import Clock
 from tests.eventually import eventually
 
 if TYPE_CHECKING:

@@ -7,105 +7,105 @@ import itertools
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from leasehold import AsyncWorkQueue, Item, Lease, RetryPolicy, Snooze
-from leasehold.testing import assert_added, assert_dead, assert_empty
+from leasequeue import AsyncWorkQueue, Item, Lease, RetryPolicy, Snooze
+from leasequeue.testing import assert_added, assert_dead, assert_empty
 from tests.eventually import eventually
 from tests.worker.working import Gate, counted, finished
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold.testing import Clock, Proxy, Queues, Workers
+    from leasequeue.testing import Clock, Proxy, Queues, Workers
 
 
 async def test_draining_runs_due_items_and_leaves_the_others(
-    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
+    leasequeue_queue: AsyncWorkQueue, leasequeue_worker: Workers, leasequeue_clock: Clock
 ) -> None:
-    worker, ran = leasehold_worker(), list[bytes]()
-    worker.handler(leasehold_queue)(ran.append)
-    await leasehold_queue.add_item(Item("now"))
-    await leasehold_queue.add_item(Item("in an hour"), delay=3600)
-    await leasehold_queue.add_item(Item("tomorrow"), at=leasehold_clock.now + timedelta(days=1))
+    worker, ran = leasequeue_worker(), list[bytes]()
+    worker.handler(leasequeue_queue)(ran.append)
+    await leasequeue_queue.add_item(Item("now"))
+    await leasequeue_queue.add_item(Item("in an hour"), delay=3600)
+    await leasequeue_queue.add_item(Item("tomorrow"), at=leasequeue_clock.now + timedelta(days=1))
     await worker.drain()
     assert ran == [b"now"]
-    leasehold_clock.advance(3600)
+    leasequeue_clock.advance(3600)
     await worker.drain()
     assert ran == [b"now", b"in an hour"]
-    leasehold_clock.move_to(leasehold_clock.now + timedelta(hours=22, minutes=59, seconds=59))
+    leasequeue_clock.move_to(leasequeue_clock.now + timedelta(hours=22, minutes=59, seconds=59))
     await worker.drain()
-    await assert_added(leasehold_queue, data="tomorrow", state="scheduled")
-    leasehold_clock.advance(1)
+    await assert_added(leasequeue_queue, data="tomorrow", state="scheduled")
+    leasequeue_clock.advance(1)
     await worker.drain()
     assert ran == [b"now", b"in an hour", b"tomorrow"]
-    await assert_empty(leasehold_queue)
+    await assert_empty(leasequeue_queue)
 
 
 async def test_retries_back_off_until_the_item_is_dead(
-    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
+    leasequeue_queue: AsyncWorkQueue, leasequeue_worker: Workers, leasequeue_clock: Clock
 ) -> None:
-    worker = leasehold_worker(retry=RetryPolicy(attempts=4, first=10, longest=25, jitter=False))
+    worker = leasequeue_worker(retry=RetryPolicy(attempts=4, first=10, longest=25, jitter=False))
     attempts: list[int] = []
 
-    @worker.handler(leasehold_queue)
+    @worker.handler(leasequeue_queue)
     async def handle(_: bytes, lease: Lease) -> None:
         attempts.append(lease.attempt)
         raise ValueError(f"failure {lease.attempt}")
 
-    await leasehold_queue.add_item(Item("hello", id="one"))
+    await leasequeue_queue.add_item(Item("hello", id="one"))
     await worker.drain()
     for attempt, wait in enumerate((10, 20, 25), start=1):
-        view = await assert_added(leasehold_queue, "one", state="scheduled")
-        assert view.due == leasehold_clock() + wait
+        view = await assert_added(leasequeue_queue, "one", state="scheduled")
+        assert view.due == leasequeue_clock() + wait
         assert view.attempt == attempt
-        leasehold_clock.advance(wait - 0.001)
+        leasequeue_clock.advance(wait - 0.001)
         await worker.drain()
         assert attempts == list(range(1, attempt + 1))
-        leasehold_clock.advance(0.001)
+        leasequeue_clock.advance(0.001)
         await worker.drain()
     assert attempts == [1, 2, 3, 4]
-    letter = await assert_dead(leasehold_queue, "one", error="failure 4")
+    letter = await assert_dead(leasequeue_queue, "one", error="failure 4")
     assert letter.attempt == 4
 
 
 async def test_draining_reclaims_expired_leases(
-    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
+    leasequeue_queue: AsyncWorkQueue, leasequeue_worker: Workers, leasequeue_clock: Clock
 ) -> None:
-    worker = leasehold_worker()
+    worker = leasequeue_worker()
     ran: list[tuple[bytes, int]] = []
 
-    @worker.handler(leasehold_queue)
+    @worker.handler(leasequeue_queue)
     async def handle(data: bytes, lease: Lease) -> None:
         ran.append((data, lease.attempt))
 
-    await leasehold_queue.add_item(Item("hello"))
-    held = await leasehold_queue.lease(30)
-    leasehold_clock.advance(29.999)
+    await leasequeue_queue.add_item(Item("hello"))
+    held = await leasequeue_queue.lease(30)
+    leasequeue_clock.advance(29.999)
     await worker.drain()
     assert ran == []
-    leasehold_clock.advance(0.001)
+    leasequeue_clock.advance(0.001)
     await worker.drain()
     assert ran == [(b"hello", 2)]
-    assert not await leasehold_queue.complete(held)
-    await assert_empty(leasehold_queue)
+    assert not await leasequeue_queue.complete(held)
+    await assert_empty(leasequeue_queue)
 
 
-async def test_all_batches_are_drained(leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers) -> None:
-    worker, ran = leasehold_worker(), list[list[bytes]]()
-    worker.handler(leasehold_queue, batch=4)(ran.append)
-    await leasehold_queue.add_items([Item(f"{number:03}") for number in range(101)])
+async def test_all_batches_are_drained(leasequeue_queue: AsyncWorkQueue, leasequeue_worker: Workers) -> None:
+    worker, ran = leasequeue_worker(), list[list[bytes]]()
+    worker.handler(leasequeue_queue, batch=4)(ran.append)
+    await leasequeue_queue.add_items([Item(f"{number:03}") for number in range(101)])
     await worker.drain()
     assert max(map(len, ran)) == 4
     assert sorted(itertools.chain(*ran)) == [f"{number:03}".encode() for number in range(101)]
-    await assert_empty(leasehold_queue)
+    await assert_empty(leasequeue_queue)
 
 
 async def test_a_running_worker_gets_a_snoozed_item_when_the_clock_reaches_its_time(
-    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
+    leasequeue_queue: AsyncWorkQueue, leasequeue_worker: Workers, leasequeue_clock: Clock
 ) -> None:
-    worker = leasehold_worker()
+    worker = leasequeue_worker()
     attempts: list[int] = []
 
-    @worker.handler(leasehold_queue)
+    @worker.handler(leasequeue_queue)
     async def handle(_: bytes, lease: Lease) -> None:
         attempts.append(lease.attempt)
         if len(attempts) < 3:
@@ -115,31 +115,31 @@ async def test_a_running_worker_gets_a_snoozed_item_when_the_clock_reaches_its_t
         return lambda: len(attempts) == times
 
     running = asyncio.create_task(worker.run())
-    await leasehold_queue.add_item(Item("hello", id="one"))
+    await leasequeue_queue.add_item(Item("hello", id="one"))
     for attempt in (1, 2):
         await eventually("it has run", ran(attempt))
-        await counted(leasehold_queue, "it is scheduled", lambda counts: counts.scheduled == 1)
-        leasehold_clock.advance(timedelta(hours=8))
+        await counted(leasequeue_queue, "it is scheduled", lambda counts: counts.scheduled == 1)
+        leasequeue_clock.advance(timedelta(hours=8))
     await eventually("it has run", ran(3))
     assert attempts == [1, 1, 1]
     worker.stop()
     await running
-    await assert_empty(leasehold_queue)
+    await assert_empty(leasequeue_queue)
 
 
 async def test_a_worker_continues_when_the_faults_are_removed(
-    leasehold_queues: Queues, leasehold_worker: Workers, leasehold_faults: Proxy
+    leasequeue_queues: Queues, leasequeue_worker: Workers, leasequeue_faults: Proxy
 ) -> None:
-    worker = leasehold_worker()
-    queue, direct = leasehold_queues("queue"), leasehold_queues("queue", direct=True)
+    worker = leasequeue_worker()
+    queue, direct = leasequeue_queues("queue"), leasequeue_queues("queue", direct=True)
     gate = Gate(worker, queue)
     await queue.add_item(Item("hello", id="one"))
     draining = asyncio.create_task(worker.run())
     await gate.reached(1)
-    await leasehold_faults.fail()
+    await leasequeue_faults.fail()
     gate.opened.set()
     await assert_added(direct, "one", state="leased")
-    await leasehold_faults.heal()
+    await leasequeue_faults.heal()
     await finished(direct)
     worker.stop()
     await draining
@@ -147,22 +147,22 @@ async def test_a_worker_continues_when_the_faults_are_removed(
 
 
 async def test_schedules_use_the_clock(
-    leasehold_queue: AsyncWorkQueue, leasehold_worker: Workers, leasehold_clock: Clock
+    leasequeue_queue: AsyncWorkQueue, leasequeue_worker: Workers, leasequeue_clock: Clock
 ) -> None:
-    leasehold_clock.move_to(datetime(2030, 3, 31, tzinfo=UTC))
-    worker = leasehold_worker()
+    leasequeue_clock.move_to(datetime(2030, 3, 31, tzinfo=UTC))
+    worker = leasequeue_worker()
     ran: list[str] = []
 
-    @worker.handler(leasehold_queue)
+    @worker.handler(leasequeue_queue)
     async def report(_: bytes, lease: Lease) -> None:
         ran.append(lease.id)
 
-    await leasehold_queue.schedules.cron("0 3 * * *", "report")
+    await leasequeue_queue.schedules.cron("0 3 * * *", "report")
     for _ in range(2):
-        leasehold_clock.advance(timedelta(hours=3))
-        await leasehold_queue.schedules.tick()
+        leasequeue_clock.advance(timedelta(hours=3))
+        await leasequeue_queue.schedules.tick()
         await worker.drain()
     assert ran == ["report@2030-03-31T03:00:00Z"]
-    leasehold_clock.move_to(datetime(2030, 4, 1, 3, tzinfo=UTC))
-    await leasehold_queue.schedules.tick()
-    await assert_added(leasehold_queue, "report@2030-04-01T03:00:00Z")
+    leasequeue_clock.move_to(datetime(2030, 4, 1, 3, tzinfo=UTC))
+    await leasequeue_queue.schedules.tick()
+    await assert_added(leasequeue_queue, "report@2030-04-01T03:00:00Z")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Reject, Worker
-from leasehold.queue.plan import Plan, StagePlan
-from leasehold.testing.history import FinalState, History, HistoryLog, check, record_calls, record_runs
+from leasequeue import Reject, Worker
+from leasequeue.queue.plan import Plan, StagePlan
+from leasequeue.testing.history import FinalState, History, HistoryLog, check, record_calls, record_runs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.testing.history import FinalRun, FinalState, History, check
+from leasequeue.testing.history import FinalRun, FinalState, History, check
 from tests.testing.builder import QUEUE, HistoryBuilder
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import ConnectionLost, InvalidArgument, Item, RetryPolicy
-from leasehold.testing.history import (
+from leasequeue import ConnectionLost, InvalidArgument, Item, RetryPolicy
+from leasequeue.testing.history import (
     Event,
     FinalState,
     History,
@@ -22,12 +22,12 @@ from leasehold.testing.history import (
     record_calls,
     record_runs,
 )
-from leasehold.worker import Reject, Snooze, Worker
+from leasequeue.worker import Reject, Snooze, Worker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 
@@ -72,7 +72,7 @@ class TestLogs:
 
     def test_a_killed_process_loses_at_most_its_last_line(self, tmp_path: Path) -> None:
         program = f"""
-from leasehold.testing.history import Event, HistoryLog
+from leasequeue.testing.history import Event, HistoryLog
 log = HistoryLog({str(tmp_path / "killed.jsonl")!r})
 at = 0
 while True:

@@ -6,9 +6,9 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
-import _leasehold_pytest
-import leasehold.testing
-from leasehold.testing.history import RULES
+import _leasequeue_pytest
+import leasequeue.testing
+from leasequeue.testing.history import RULES
 from tests.docs.pages import DOCS, REFERENCE, blocks, table
 from tests.docs.test_api import section_of, signature_in, signature_of
 from tests.testing.conftest import run_in_process
@@ -21,13 +21,13 @@ API = REFERENCE / "api.md"
 
 
 FAILING = """
-async def test_that_fails(leasehold_queue, leasehold_clock):
+async def test_that_fails(leasequeue_queue, leasequeue_clock):
     mailbox = Mailbox()
     mailbox.full = True
-    await welcome(leasehold_queue, "ada", "ada@example.org")
-    await welcome(leasehold_queue, "bob", "bob at example.org")
-    await make_worker(leasehold_queue, mailbox).drain()
-    await assert_added(leasehold_queue, "welcome-eve")
+    await welcome(leasequeue_queue, "ada", "ada@example.org")
+    await welcome(leasequeue_queue, "bob", "bob at example.org")
+    await make_worker(leasequeue_queue, mailbox).drain()
+    await assert_added(leasequeue_queue, "welcome-eve")
 """
 
 
@@ -53,7 +53,7 @@ def without_label(message: str) -> str:
 
 
 def test_the_reference_lists_the_fixtures_and_the_rules_of_histories() -> None:
-    made = {name for name in vars(_leasehold_pytest) if name.startswith("leasehold_")}
+    made = {name for name in vars(_leasequeue_pytest) if name.startswith("leasequeue_")}
     assert {row[0].strip("`") for row in table(API, "### Fixtures")} == made
     assert [row[0] for row in table(API, "### Rules")] == list(RULES)
 
@@ -61,8 +61,8 @@ def test_the_reference_lists_the_fixtures_and_the_rules_of_histories() -> None:
 def test_the_reference_shows_the_signatures_of_the_assertions_and_classes() -> None:
     """tests/docs/test_api.py compares the names and the members of the classes."""
     text = API.read_text()
-    for name in leasehold.testing.__all__:
-        thing = getattr(leasehold.testing, name)
+    for name in leasequeue.testing.__all__:
+        thing = getattr(leasequeue.testing, name)
         if inspect.isfunction(thing) or name in ("Clock", "Proxy"):
             level = "###" if inspect.isfunction(thing) else "##"
             assert signature_in(section_of(text, level, name)) == signature_of(name, thing)

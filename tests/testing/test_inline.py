@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     InvalidArgument,
     JobFailed,
     Provided,
@@ -22,10 +22,10 @@ from leasehold import (
     call_sync,
     current_run,
 )
-from leasehold.testing import Inline, assert_added, assert_dead, assert_empty
+from leasequeue.testing import Inline, assert_added, assert_dead, assert_empty
 
 if TYPE_CHECKING:
-    from leasehold.testing import Clock, InlineTasks, Queues
+    from leasequeue.testing import Clock, InlineTasks, Queues
 
 #: As in a module of a program: a server that no test may use.
 tasks = TaskQueue.from_url("redis://localhost:1", "app")
@@ -94,9 +94,9 @@ def attempts(inline: InlineTasks) -> list[tuple[str, int, str | None]]:
     return [(run.task, run.attempt, type(run.error).__name__ if run.error else None) for run in inline.runs]
 
 
-async def test_adding_a_task_runs_it_and_the_result_is_typed(leasehold_inline: Inline) -> None:
+async def test_adding_a_task_runs_it_and_the_result_is_typed(leasequeue_inline: Inline) -> None:
     smtp = Smtp()
-    inline = leasehold_inline(tasks, provide={"smtp": smtp})
+    inline = leasequeue_inline(tasks, provide={"smtp": smtp})
     job = await send_mail.add("ann")
     assert smtp.sent == ["ann"]
     assert await job.result(timeout=120) == Receipt(1, "ann")
@@ -105,8 +105,8 @@ async def test_adding_a_task_runs_it_and_the_result_is_typed(leasehold_inline: I
     await assert_empty(tasks.queue)
 
 
-async def test_retries_run_at_once_and_each_attempt_is_seen(leasehold_inline: Inline) -> None:
-    inline = leasehold_inline(tasks, provide={"smtp": Smtp(refuses=2)})
+async def test_retries_run_at_once_and_each_attempt_is_seen(leasequeue_inline: Inline) -> None:
+    inline = leasequeue_inline(tasks, provide={"smtp": Smtp(refuses=2)})
     job = await send_mail.add("ann")
     assert attempts(inline) == [
         ("send_mail", 1, "Refused"),
@@ -117,9 +117,9 @@ async def test_retries_run_at_once_and_each_attempt_is_seen(leasehold_inline: In
 
 
 async def test_the_error_of_the_last_attempt_is_raised_where_the_task_was_added(
-    leasehold_inline: Inline,
+    leasequeue_inline: Inline,
 ) -> None:
-    inline = leasehold_inline(tasks, provide={"smtp": Smtp(refuses=3)})
+    inline = leasequeue_inline(tasks, provide={"smtp": Smtp(refuses=3)})
     with pytest.raises(Refused, match="ann") as caught:
         await send_mail.add("ann")
     assert caught.value is inline.runs[-1].error
@@ -128,23 +128,23 @@ async def test_the_error_of_the_last_attempt_is_raised_where_the_task_was_added(
     assert (await (await send_mail.add("bob")).result()).to == "bob"
 
 
-async def test_errors_can_stay_with_the_job_as_in_production(leasehold_inline: Inline) -> None:
-    inline = leasehold_inline(tasks, provide={"smtp": Smtp(refuses=3)}, raise_errors=False)
+async def test_errors_can_stay_with_the_job_as_in_production(leasequeue_inline: Inline) -> None:
+    inline = leasequeue_inline(tasks, provide={"smtp": Smtp(refuses=3)}, raise_errors=False)
     job = await send_mail.add("ann")
     with pytest.raises(JobFailed, match="Refused: ann"):
         await job.result(timeout=120)
     assert [run.attempt for run in inline.runs] == [1, 2, 3]
 
 
-async def test_several_errors_are_raised_as_a_group(leasehold_inline: Inline) -> None:
-    leasehold_inline(tasks, provide={"smtp": Smtp(refuses=6)})
+async def test_several_errors_are_raised_as_a_group(leasequeue_inline: Inline) -> None:
+    leasequeue_inline(tasks, provide={"smtp": Smtp(refuses=6)})
     with pytest.raises(ExceptionGroup) as caught:
         await tasks.add_many([send_mail.call("ann"), send_mail.call("bob")])
     assert sorted(str(error) for error in caught.value.exceptions) == ["ann", "bob"]
 
 
-async def test_tasks_that_tasks_add_run_as_well(leasehold_inline: Inline) -> None:
-    inline = leasehold_inline(tasks, others, provide={"smtp": Smtp(refuses=1)})
+async def test_tasks_that_tasks_add_run_as_well(leasequeue_inline: Inline) -> None:
+    inline = leasequeue_inline(tasks, others, provide={"smtp": Smtp(refuses=1)})
     receipts = await (await send_all.add(["ann", "bob"])).result(timeout=120)
     assert [receipt.to for receipt in receipts] == ["ann", "bob"]
     assert sorted(run.task for run in inline.runs) == ["send_all"] + ["send_mail"] * 3
@@ -156,11 +156,11 @@ async def begin_sending(to: str) -> None:
     await send_mail.add(to)
 
 
-async def test_two_task_queues_may_share_a_queue(leasehold_inline: Inline) -> None:
+async def test_two_task_queues_may_share_a_queue(leasequeue_inline: Inline) -> None:
     one, two = (TaskQueue.from_url("redis://localhost:1", "shared") for _ in range(2))
     doubled = one.task(name="double")(_double)
     squared = two.task(name="square")(_square)
-    inline = leasehold_inline(one, two)
+    inline = leasequeue_inline(one, two)
     await squared.add(3)
     await doubled.add(3)
     assert [(run.task, run.returned) for run in inline.runs] == [("square", 9), ("double", 6)]
@@ -174,8 +174,8 @@ async def _square(number: int) -> int:
     return number * number
 
 
-async def test_a_task_does_not_fail_by_one_that_it_adds(leasehold_inline: Inline) -> None:
-    inline = leasehold_inline(tasks, provide={"smtp": Smtp(refuses=3)})
+async def test_a_task_does_not_fail_by_one_that_it_adds(leasequeue_inline: Inline) -> None:
+    inline = leasequeue_inline(tasks, provide={"smtp": Smtp(refuses=3)})
     with pytest.raises(Refused):
         await begin_sending.add("ann")
     assert sorted(attempts(inline)[-4:], key=str) == [
@@ -186,8 +186,8 @@ async def test_a_task_does_not_fail_by_one_that_it_adds(leasehold_inline: Inline
     ]
 
 
-async def test_batches_threads_and_processes_run_in_the_test(leasehold_inline: Inline) -> None:
-    inline = leasehold_inline(tasks, raise_errors=False)
+async def test_batches_threads_and_processes_run_in_the_test(leasequeue_inline: Inline) -> None:
+    inline = leasequeue_inline(tasks, raise_errors=False)
     await tasks.add_many(map(double.call, [1, 0, 3]))
     returned = [run.returned for run in inline.runs if run.error is None]
     assert sorted(returned) == [2, 6]
@@ -198,20 +198,20 @@ async def test_batches_threads_and_processes_run_in_the_test(leasehold_inline: I
 
 
 async def test_delays_of_the_program_wait_for_the_clock(
-    leasehold_inline: Inline, leasehold_clock: Clock
+    leasequeue_inline: Inline, leasequeue_clock: Clock
 ) -> None:
-    inline = leasehold_inline(tasks, provide={"smtp": Smtp()})
+    inline = leasequeue_inline(tasks, provide={"smtp": Smtp()})
     job = await send_mail.options(delay=60).add("ann")
     await assert_added(tasks.queue, job.id, state="scheduled")
     assert inline.runs == []
-    leasehold_clock.advance(60)
+    leasequeue_clock.advance(60)
     await inline.run()
     assert (await job.result(timeout=120)).to == "ann"
 
 
-async def test_many_callers_at_once(leasehold_inline: Inline) -> None:
+async def test_many_callers_at_once(leasequeue_inline: Inline) -> None:
     smtp = Smtp()
-    inline = leasehold_inline(tasks, provide={"smtp": smtp})
+    inline = leasequeue_inline(tasks, provide={"smtp": smtp})
 
     async def add(name: str) -> None:
         await send_mail.add(name)
@@ -221,26 +221,26 @@ async def test_many_callers_at_once(leasehold_inline: Inline) -> None:
     assert len(inline.runs) == 20
 
 
-def test_plain_tests_use_the_synchronous_door(leasehold_inline: Inline) -> None:
-    leasehold_inline(tasks, provide={"smtp": Smtp(refuses=2)})
+def test_plain_tests_use_the_synchronous_door(leasequeue_inline: Inline) -> None:
+    leasequeue_inline(tasks, provide={"smtp": Smtp(refuses=2)})
     job = call_sync(send_mail.add, "ann")
     assert call_sync(job.result, timeout=30) == Receipt(1, "ann")
 
 
-async def test_what_is_missing_is_named(leasehold_inline: Inline) -> None:
-    leasehold_inline(tasks)
+async def test_what_is_missing_is_named(leasequeue_inline: Inline) -> None:
+    leasequeue_inline(tasks)
     with pytest.raises(Reject, match=r"send_mail has smtp = Provided\(\): see provide="):
         await send_mail.add("ann")
     wrong: Any
     for wrong in ((), (tasks.queue,)):
         with pytest.raises(InvalidArgument, match="task queues"):
-            leasehold_inline(*wrong)
+            leasequeue_inline(*wrong)
     wrong_provide: Any = ["smtp"]
     with pytest.raises(InvalidArgument, match="a mapping"):
-        leasehold_inline(tasks, provide=wrong_provide)
+        leasequeue_inline(tasks, provide=wrong_provide)
 
 
-async def test_a_time_limit_is_an_error_and_a_snooze_is_seen(leasehold_inline: Inline) -> None:
+async def test_a_time_limit_is_an_error_and_a_snooze_is_seen(leasequeue_inline: Inline) -> None:
     mine = TaskQueue.from_url("redis://localhost:1", "mine")
 
     @mine.task(timeout=0.05, retry=RetryPolicy(attempts=1))
@@ -251,7 +251,7 @@ async def test_a_time_limit_is_an_error_and_a_snooze_is_seen(leasehold_inline: I
     async def snooze() -> None:
         raise Snooze(60)
 
-    inline = leasehold_inline(mine)
+    inline = leasequeue_inline(mine)
     with pytest.raises(TimeLimitExceeded):
         await sleep.add()
     await snooze.add()
@@ -264,17 +264,17 @@ async def where() -> str:
     return current_run().handler.queue.name
 
 
-async def test_the_test_has_queues_of_its_own(leasehold_inline: Inline) -> None:
-    inline = leasehold_inline(tasks)
+async def test_the_test_has_queues_of_its_own(leasequeue_inline: Inline) -> None:
+    inline = leasequeue_inline(tasks)
     await where.add()
     assert inline.runs[0].returned == tasks.queue.name
     assert tasks.queue.name.startswith("app-")
     assert thread.queue.name.startswith("slow-")
 
 
-async def test_the_end_of_a_test_undoes_it(leasehold_queues: Queues) -> None:
+async def test_the_end_of_a_test_undoes_it(leasequeue_queues: Queues) -> None:
     before = [tasks.queue, *(one.queue for one in tasks.tasks)]
-    inline = Inline(leasehold_queues)
+    inline = Inline(leasequeue_queues)
     inline(tasks)
     assert not {*before} & {tasks.queue, *(one.queue for one in tasks.tasks)}
     inline.close()

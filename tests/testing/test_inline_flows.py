@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import FanOut, FlowFailed, Provided, RetryPolicy, TaskQueue, Worker, fan_out, group
+from leasequeue import FanOut, FlowFailed, Provided, RetryPolicy, TaskQueue, Worker, fan_out, group
 
 if TYPE_CHECKING:
-    from leasehold.testing import Clock, Inline
-    from leasehold.testing.plugin import Workers
+    from leasequeue.testing import Clock, Inline
+    from leasequeue.testing.plugin import Workers
 
 #: As in a module of a program: a server that no test may use.
 tasks = TaskQueue.from_url("redis://localhost:1", "flows")
@@ -41,8 +41,8 @@ async def split(names: list[str]) -> FanOut[int]:
     return fan_out([look_up.call(name) for name in names])
 
 
-async def test_a_run_has_ended_when_the_call_that_starts_it_returns(leasehold_inline: Inline) -> None:
-    inline = leasehold_inline(tasks, provide={"table": {"a": 1, "b": 2}})
+async def test_a_run_has_ended_when_the_call_that_starts_it_returns(leasequeue_inline: Inline) -> None:
+    inline = leasequeue_inline(tasks, provide={"table": {"a": 1, "b": 2}})
     run = await look_up.call("a").then(double).add()
     assert await run.status() == "completed"
     assert await run.result() == 2
@@ -53,9 +53,9 @@ async def test_a_run_has_ended_when_the_call_that_starts_it_returns(leasehold_in
     assert await split.call(["b", "a"]).then(total).flow_run("7").result() == 3
 
 
-async def test_what_a_stage_raises_is_raised_where_the_run_is_started(leasehold_inline: Inline) -> None:
+async def test_what_a_stage_raises_is_raised_where_the_run_is_started(leasequeue_inline: Inline) -> None:
     table = {"a": 1}
-    inline = leasehold_inline(tasks, provide={"table": table})
+    inline = leasequeue_inline(tasks, provide={"table": table})
     with pytest.raises(KeyError, match="b"):
         await look_up.call("b").then(double).add(id="7")
     assert [one.attempt for one in inline.runs] == [1, 2]
@@ -67,17 +67,19 @@ async def test_what_a_stage_raises_is_raised_where_the_run_is_started(leasehold_
     assert await run.result() == 8
 
 
-async def test_a_delayed_stage_waits_for_the_clock(leasehold_inline: Inline, leasehold_clock: Clock) -> None:
-    inline = leasehold_inline(tasks, provide={"table": {"a": 1}})
+async def test_a_delayed_stage_waits_for_the_clock(
+    leasequeue_inline: Inline, leasequeue_clock: Clock
+) -> None:
+    inline = leasequeue_inline(tasks, provide={"table": {"a": 1}})
     run = await look_up.call("a").then(double.options(delay=3600)).add()
     assert await run.status() == "active"
-    leasehold_clock.advance(3601)
+    leasequeue_clock.advance(3601)
     await inline.run()
     assert await run.result() == 2
 
 
-async def test_a_worker_like_that_of_a_program_runs_its_chains(leasehold_worker: Workers) -> None:
-    worker = leasehold_worker.like(Worker(tasks), provide={"table": {"a": 1}})
+async def test_a_worker_like_that_of_a_program_runs_its_chains(leasequeue_worker: Workers) -> None:
+    worker = leasequeue_worker.like(Worker(tasks), provide={"table": {"a": 1}})
     chain = look_up.call("a").then(total_of)
     run = await chain.add(id="7")
     await worker.drain()

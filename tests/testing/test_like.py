@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, InvalidArgument, Item, Provided, RetryPolicy, TaskQueue, Worker
-from leasehold.testing import assert_completed, assert_dead
+from leasequeue import AsyncWorkQueue, InvalidArgument, Item, Provided, RetryPolicy, TaskQueue, Worker
+from leasequeue.testing import assert_completed, assert_dead
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from leasehold.testing.plugin import Queues, Workers
+    from leasequeue.testing.plugin import Queues, Workers
 
 #: Nothing listens there.
 ELSEWHERE = "redis://localhost:1"
@@ -29,7 +29,7 @@ async def real() -> AsyncIterator[dict[str, str]]:
 
 
 async def test_a_worker_runs_on_queues_of_the_test(
-    leasehold_queues: Queues, leasehold_worker: Workers
+    leasequeue_queues: Queues, leasequeue_worker: Workers
 ) -> None:
     unreachable = AsyncWorkQueue.from_url(ELSEWHERE, "emails")
     ran: list[tuple[str, str]] = []
@@ -42,8 +42,8 @@ async def test_a_worker_runs_on_queues_of_the_test(
             await unreachable.add_item(Item("bob", id="two"))
         return f"{greeting} {name}"
 
-    worker = leasehold_worker.like(app, provide={"greeting": "hello"})
-    emails = leasehold_queues("emails")
+    worker = leasequeue_worker.like(app, provide={"greeting": "hello"})
+    emails = leasequeue_queues("emails")
     await emails.add_item(Item("ada", id="one"))
     await worker.drain()
     assert ran == [("hello", "ada"), ("hello", "bob")]
@@ -51,18 +51,18 @@ async def test_a_worker_runs_on_queues_of_the_test(
     await assert_completed(emails, "two", result="hello bob")
     assert unreachable.name == emails.name
     assert worker.concurrency == 2
-    again = leasehold_worker.like(app, provide={"greeting": "hi"})
+    again = leasequeue_worker.like(app, provide={"greeting": "hi"})
     await unreachable.add_item(Item("cem", id="three"))
     await again.drain()
     assert ran[-1] == ("hi", "cem")
-    await leasehold_worker.close()
+    await leasequeue_worker.close()
     assert (unreachable.name, unreachable.url) == ("emails", f"{ELSEWHERE}/0")
     assert [handler.queue for handler in app.handlers] == [unreachable]
     await unreachable.close()
 
 
 async def test_tasks_run_on_queues_of_the_test_and_add_each_other(
-    leasehold_queues: Queues, leasehold_worker: Workers
+    leasequeue_queues: Queues, leasequeue_worker: Workers
 ) -> None:
     tasks = TaskQueue.from_url(ELSEWHERE, "default")
     ran: list[str] = []
@@ -76,21 +76,21 @@ async def test_tasks_run_on_queues_of_the_test_and_add_each_other(
     def shout(name: str) -> None:
         ran.append(name.upper())
 
-    worker = leasehold_worker.like(Worker(tasks, lifespan=real), provide={"greeting": "hello"})
+    worker = leasequeue_worker.like(Worker(tasks, lifespan=real), provide={"greeting": "hello"})
     await greet.add("ada")
-    await leasehold_queues("own").add_item(shout.call("bob").item())
-    await leasehold_queues("default").add_item(Item('{"task":"unknown","args":{}}', id="unknown"))
+    await leasequeue_queues("own").add_item(shout.call("bob").item())
+    await leasequeue_queues("default").add_item(Item('{"task":"unknown","args":{}}', id="unknown"))
     await worker.drain()
     assert sorted(ran) == ["ADA", "BOB", "hello ada"]
-    assert (await leasehold_queues("default").counts()).scheduled == 1
-    await leasehold_worker.close()
+    assert (await leasequeue_queues("default").counts()).scheduled == 1
+    await leasequeue_worker.close()
     assert [handler.queue for handler in Worker(tasks).handlers] == [greet.queue, shout.queue]
     assert greet.queue.url == f"{ELSEWHERE}/0"
     await tasks.close()
 
 
 async def test_a_run_that_uses_a_queue_of_another_server_fails(
-    leasehold_queues: Queues, leasehold_worker: Workers
+    leasequeue_queues: Queues, leasequeue_worker: Workers
 ) -> None:
     emails, other = (AsyncWorkQueue.from_url(ELSEWHERE, name) for name in ("emails", "audit"))
     app = Worker(retry=RetryPolicy(attempts=1))
@@ -99,11 +99,11 @@ async def test_a_run_that_uses_a_queue_of_another_server_fails(
     async def note(name: str) -> None:
         await other.add_item(Item(name))
 
-    worker = leasehold_worker.like(app)
-    await leasehold_queues("emails").add_item(Item("ada", id="one"))
+    worker = leasequeue_worker.like(app)
+    await leasequeue_queues("emails").add_item(Item("ada", id="one"))
     await worker.drain()
-    await assert_dead(leasehold_queues("emails"), "one", error="uses the queue 'audit' of another server")
-    await leasehold_worker.close()
+    await assert_dead(leasequeue_queues("emails"), "one", error="uses the queue 'audit' of another server")
+    await leasequeue_worker.close()
     with pytest.raises(Exception, match="repeat when the server is back"):
         await other.add_item(Item("outside of a run"))
     await asyncio.gather(emails.close(), other.close())
@@ -115,19 +115,19 @@ def in_this_process(_: str) -> int:
 
 
 async def test_functions_for_processes_run_in_threads(
-    leasehold_queues: Queues, leasehold_worker: Workers
+    leasequeue_queues: Queues, leasequeue_worker: Workers
 ) -> None:
     emails = AsyncWorkQueue.from_url(ELSEWHERE, "emails")
     app = Worker()
     app.handler(emails, run_in="process", keep_result=60)(in_this_process)
-    worker = leasehold_worker.like(app)
-    await leasehold_queues("emails").add_item(Item("ada", id="one"))
+    worker = leasequeue_worker.like(app)
+    await leasequeue_queues("emails").add_item(Item("ada", id="one"))
     await worker.drain()
-    await assert_completed(leasehold_queues("emails"), "one", result=os.getpid())
+    await assert_completed(leasequeue_queues("emails"), "one", result=os.getpid())
     assert [handler.run_in for handler in app.handlers] == ["process"]
 
 
-async def test_a_lifespan_can_be_given_instead(leasehold_queues: Queues, leasehold_worker: Workers) -> None:
+async def test_a_lifespan_can_be_given_instead(leasequeue_queues: Queues, leasequeue_worker: Workers) -> None:
     emails = AsyncWorkQueue.from_url(ELSEWHERE, "emails")
     app, ran = Worker(lifespan=real), list[str]()
 
@@ -140,9 +140,9 @@ async def test_a_lifespan_can_be_given_instead(leasehold_queues: Queues, leaseho
         yield {"greeting": "hello"}
         ran.append("ended")
 
-    worker = leasehold_worker.like(app, lifespan=lifespan)
-    await leasehold_queues("emails").add_item(Item("ada"))
+    worker = leasequeue_worker.like(app, lifespan=lifespan)
+    await leasequeue_queues("emails").add_item(Item("ada"))
     await worker.drain()
     assert ran == ["hello ada", "ended"]
     with pytest.raises(InvalidArgument, match="either"):
-        leasehold_worker.like(app, lifespan=lifespan, provide={"greeting": "hello"})
+        leasequeue_worker.like(app, lifespan=lifespan, provide={"greeting": "hello"})

@@ -20,83 +20,83 @@ pytestmark = pytest.mark.slow
 ALL_FIXTURES = """
 import asyncio
 import pytest
-from leasehold import ConnectionLost, Item, RetryPolicy
-from leasehold.testing import assert_added, assert_completed, assert_dead, assert_empty
+from leasequeue import ConnectionLost, Item, RetryPolicy
+from leasequeue.testing import assert_added, assert_completed, assert_dead, assert_empty
 
 
 @pytest.mark.asyncio
-async def test_a_private_queue(leasehold_queue, leasehold_queues):
-    assert await leasehold_queue.add_item(Item("hello", id="mail-1"))
-    await assert_added(leasehold_queue, "mail-1", data="hello")
-    assert leasehold_queues("emails").name != leasehold_queues("letters").name
-    await leasehold_queues("emails").add_item(Item("hello", id="mail-1"))
-    await assert_added(leasehold_queues("emails"), "mail-1")
+async def test_a_private_queue(leasequeue_queue, leasequeue_queues):
+    assert await leasequeue_queue.add_item(Item("hello", id="mail-1"))
+    await assert_added(leasequeue_queue, "mail-1", data="hello")
+    assert leasequeue_queues("emails").name != leasequeue_queues("letters").name
+    await leasequeue_queues("emails").add_item(Item("hello", id="mail-1"))
+    await assert_added(leasequeue_queues("emails"), "mail-1")
 
 
 @pytest.mark.asyncio
-async def test_a_queue_is_empty_at_first(leasehold_queue, leasehold_queues):
-    await assert_empty(leasehold_queue)
-    await assert_empty(leasehold_queues("emails"))
+async def test_a_queue_is_empty_at_first(leasequeue_queue, leasequeue_queues):
+    await assert_empty(leasequeue_queue)
+    await assert_empty(leasequeue_queues("emails"))
 
 
 @pytest.mark.asyncio
-async def test_a_worker_and_a_clock(leasehold_queue, leasehold_worker, leasehold_clock):
-    worker = leasehold_worker(retry=RetryPolicy(attempts=2, first=60, jitter=False))
+async def test_a_worker_and_a_clock(leasequeue_queue, leasequeue_worker, leasequeue_clock):
+    worker = leasequeue_worker(retry=RetryPolicy(attempts=2, first=60, jitter=False))
 
-    @worker.handler(leasehold_queue)
+    @worker.handler(leasequeue_queue)
     async def send(mail: dict) -> None:
         raise ValueError(f"no such address: {mail['to']}")
 
-    await leasehold_queue.add_item(Item.from_json_data({"to": "ada"}, id="mail-1"))
+    await leasequeue_queue.add_item(Item.from_json_data({"to": "ada"}, id="mail-1"))
     await worker.drain()
-    await assert_added(leasehold_queue, "mail-1", state="scheduled", data={"to": "ada"})
-    leasehold_clock.advance(60)
+    await assert_added(leasequeue_queue, "mail-1", state="scheduled", data={"to": "ada"})
+    leasequeue_clock.advance(60)
     await worker.drain()
-    letter = await assert_dead(leasehold_queue, "mail-1", error="no such address: ada")
+    letter = await assert_dead(leasequeue_queue, "mail-1", error="no such address: ada")
     assert letter.attempt == 2
 
 
 @pytest.mark.asyncio
-async def test_faults(leasehold_queue, leasehold_queues, leasehold_faults):
-    await leasehold_queue.counts()
-    await leasehold_faults.fail()
+async def test_faults(leasequeue_queue, leasequeue_queues, leasequeue_faults):
+    await leasequeue_queue.counts()
+    await leasequeue_faults.fail()
     with pytest.raises(ConnectionLost):
-        await leasehold_queue.add_item(Item("hello", id="mail-1"))
-    await assert_empty(leasehold_queues("queue", direct=True))
-    await leasehold_faults.heal()
-    assert await leasehold_queue.add_item(Item("hello", id="mail-1"))
-    assert b"EVALSHA" in leasehold_faults.commands
+        await leasequeue_queue.add_item(Item("hello", id="mail-1"))
+    await assert_empty(leasequeue_queues("queue", direct=True))
+    await leasequeue_faults.heal()
+    assert await leasequeue_queue.add_item(Item("hello", id="mail-1"))
+    assert b"EVALSHA" in leasequeue_faults.commands
 
 
 @pytest.mark.asyncio
-async def test_that_leaves_the_proxy_stalled(leasehold_queue, leasehold_faults):
-    await leasehold_queue.counts()
-    leasehold_faults.stall()
-    asking = asyncio.ensure_future(leasehold_queue.counts())
+async def test_that_leaves_the_proxy_stalled(leasequeue_queue, leasequeue_faults):
+    await leasequeue_queue.counts()
+    leasequeue_faults.stall()
+    asking = asyncio.ensure_future(leasequeue_queue.counts())
     await asyncio.sleep(0)
     asking.cancel()
 
 
 @pytest.mark.asyncio
-async def test_that_leaves_a_worker_running(leasehold_queue, leasehold_worker):
-    worker = leasehold_worker()
+async def test_that_leaves_a_worker_running(leasequeue_queue, leasequeue_worker):
+    worker = leasequeue_worker()
     begun = asyncio.Event()
 
-    @worker.handler(leasehold_queue)
+    @worker.handler(leasequeue_queue)
     async def wait(data: bytes) -> None:
         begun.set()
         await asyncio.Event().wait()
 
     test_that_leaves_a_worker_running.running = asyncio.create_task(worker.run())
-    await leasehold_queue.add_item(Item("hello"))
+    await leasequeue_queue.add_item(Item("hello"))
     await begun.wait()
 
 
-def test_without_an_event_loop(leasehold_server, leasehold_clock):
-    assert leasehold_server.url.startswith("redis://")
-    before = leasehold_clock()
-    leasehold_clock.advance(1.5)
-    assert leasehold_clock() == before + 1.5
+def test_without_an_event_loop(leasequeue_server, leasequeue_clock):
+    assert leasequeue_server.url.startswith("redis://")
+    before = leasequeue_clock()
+    leasequeue_clock.advance(1.5)
+    assert leasequeue_clock() == before + 1.5
 """
 
 
@@ -108,16 +108,16 @@ def test_all_fixtures_work_in_both_modes_of_pytest_asyncio(project: pytest.Pytes
 
 FAILING = """
 import pytest
-from leasehold import Item
-from leasehold.testing import assert_dead
+from leasequeue import Item
+from leasequeue.testing import assert_dead
 
 
 @pytest.mark.asyncio
-async def test_that_fails(leasehold_queue, leasehold_clock):
-    await leasehold_queue.add_item(Item("hello", id="mail-1"))
-    await leasehold_queue.add_item(Item("later", id="mail-2"), delay=60)
-    await leasehold_queue.lease(30)
-    await assert_dead(leasehold_queue, "mail-1")
+async def test_that_fails(leasequeue_queue, leasequeue_clock):
+    await leasequeue_queue.add_item(Item("hello", id="mail-1"))
+    await leasequeue_queue.add_item(Item("later", id="mail-2"), delay=60)
+    await leasequeue_queue.lease(30)
+    await assert_dead(leasequeue_queue, "mail-1")
 """
 
 
@@ -126,7 +126,7 @@ def test_a_failed_assertion_lists_the_contents_and_points_at_the_test(project: p
     run = run_in_process(project)
     run.assert_outcomes(failed=1)
     for line in (
-        '>       await assert_dead(leasehold_queue, "mail-1")',
+        '>       await assert_dead(leasequeue_queue, "mail-1")',
         "which holds 1 leased, 1 scheduled:",
         "E         leased     'mail-1'  b'hello', the lease expires in 30.0 s, attempt 1",
         "E         scheduled  'mail-2'  b'later', due in 60.0 s",
@@ -139,14 +139,14 @@ def test_a_failed_assertion_lists_the_contents_and_points_at_the_test(project: p
 
 ON_A_SERVER = """
 import pytest
-from leasehold import Item
+from leasequeue import Item
 
 
 @pytest.mark.asyncio
-async def test_that_leaves_things_in_all_states(leasehold_queues, leasehold_server):
-    assert leasehold_server.url == "{url}"
+async def test_that_leaves_things_in_all_states(leasequeue_queues, leasequeue_server):
+    assert leasequeue_server.url == "{url}"
     for name in ("emails", "odd*[name]?\\\\"):
-        queue = leasehold_queues(name)
+        queue = leasequeue_queues(name)
         assert await queue.add_items([Item(b"", id=str(number)) for number in range(5)]) == [True] * 5
         await queue.add_item(Item("later"), delay=60)
         await queue.complete(await queue.lease(30), result=b"done")
@@ -155,7 +155,7 @@ async def test_that_leaves_things_in_all_states(leasehold_queues, leasehold_serv
 """
 
 
-@pytest.mark.parametrize("variable", ["LEASEHOLD_TEST_URL", "REDIS_URL"])
+@pytest.mark.parametrize("variable", ["LEASEQUEUE_TEST_URL", "REDIS_URL"])
 def test_a_given_server_is_used_and_no_key_is_left(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, redis_url: str, variable: str, name: str
 ) -> None:
@@ -171,7 +171,7 @@ def test_a_given_server_is_used_and_no_key_is_left(
 
 INLINE = """
 import pytest
-from leasehold import TaskQueue
+from leasequeue import TaskQueue
 
 tasks = TaskQueue.from_url("{url}", "{name}")
 
@@ -181,14 +181,14 @@ async def send(to: str) -> None: ...
 
 
 @pytest.mark.asyncio
-async def test_that_calls_it(leasehold_inline):
-    inline = leasehold_inline(tasks)
+async def test_that_calls_it(leasequeue_inline):
+    inline = leasequeue_inline(tasks)
     await send.add("ann")
     assert len(inline.runs) == 1
 
 
 @pytest.mark.asyncio
-async def test_that_does_not_call_it(leasehold_inline):
+async def test_that_does_not_call_it(leasequeue_inline):
     pass
 """
 
@@ -199,17 +199,17 @@ def test_a_test_that_does_not_call_the_inline_fixture_fails(
     project.makepyfile(INLINE.format(url=redis_url, name=name))
     run = run_in_process(project)
     run.assert_outcomes(passed=2, errors=1)
-    assert "Call leasehold_inline(tasks) with its task queues." in run.stdout.str()
+    assert "Call leasequeue_inline(tasks) with its task queues." in run.stdout.str()
     assert "ERROR at teardown of test_that_does_not_call_it" in run.stdout.str()
 
 
 NOT_USED = """
 import sys
 
-IMPORTED = [name for name in sys.modules if name.partition(".")[0] in ("leasehold", "redis")]
+IMPORTED = [name for name in sys.modules if name.partition(".")[0] in ("leasequeue", "redis")]
 
 
-def test_nothing_of_leasehold_was_imported():
+def test_nothing_of_leasequeue_was_imported():
     assert not IMPORTED
 """
 
@@ -222,22 +222,22 @@ def test_the_plugin_imports_nothing_and_reports_a_missing_server_program(
     project.makepyfile(test_1=NOT_USED, test_2=ALL_FIXTURES)  # imported in this order
     run = project.runpytest_subprocess("-k", "imported or private_queue", "-p", "no:valkey")
     run.assert_outcomes(passed=1, deselected=6, errors=1)
-    assert "leasehold[embedded]" in run.stdout.str()
-    assert "LEASEHOLD_TEST_URL" in run.stdout.str()
+    assert "leasequeue[embedded]" in run.stdout.str()
+    assert "LEASEQUEUE_TEST_URL" in run.stdout.str()
     assert "Traceback" not in run.stdout.str()
 
 
 def test_clock_proxy_and_assertions_need_no_pytest(tmp_path: Path) -> None:
     code = (
-        "import leasehold.testing, sys; assert not {'pytest', '_pytest', 'pytest_asyncio'} & {*sys.modules}"
+        "import leasequeue.testing, sys; assert not {'pytest', '_pytest', 'pytest_asyncio'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
 WITH_ANYIO = """
 import pytest
-from leasehold import Item
-from leasehold.testing import assert_empty
+from leasequeue import Item
+from leasequeue.testing import assert_empty
 
 pytestmark = pytest.mark.anyio
 
@@ -247,16 +247,16 @@ def anyio_backend():
     return "asyncio"
 
 
-async def test_a_worker(leasehold_queue, leasehold_worker, leasehold_faults):
-    worker = leasehold_worker()
+async def test_a_worker(leasequeue_queue, leasequeue_worker, leasequeue_faults):
+    worker = leasequeue_worker()
 
-    @worker.handler(leasehold_queue)
+    @worker.handler(leasequeue_queue)
     async def send(data: bytes) -> None:
         assert data == b"hello"
 
-    await leasehold_queue.add_item(Item("hello"))
+    await leasequeue_queue.add_item(Item("hello"))
     await worker.drain()
-    await assert_empty(leasehold_queue)
+    await assert_empty(leasequeue_queue)
 """
 
 
@@ -271,20 +271,20 @@ def test_without_pytest_asyncio_the_plugin_imports_nothing_and_works_with_anyio(
 
 OTHER_LOOP = """
 import pytest
-from leasehold import Item
-from leasehold.testing import assert_added
+from leasequeue import Item
+from leasequeue.testing import assert_added
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize("turn", range(2))
-async def test_in_another_event_loop_than_the_fixtures(leasehold_queue, leasehold_worker, turn):
-    worker = leasehold_worker()
-    worker.handler(leasehold_queue)(handle)
-    await leasehold_queue.add_item(Item("hello"), delay=60)
+async def test_in_another_event_loop_than_the_fixtures(leasequeue_queue, leasequeue_worker, turn):
+    worker = leasequeue_worker()
+    worker.handler(leasequeue_queue)(handle)
+    await leasequeue_queue.add_item(Item("hello"), delay=60)
     await worker.drain()
-    await assert_added(leasehold_queue, data="hello")
-    await leasehold_queue.lease(30, timeout=0.001)
+    await assert_added(leasequeue_queue, data="hello")
+    await leasequeue_queue.lease(30, timeout=0.001)
 
 
 async def handle(data: bytes) -> None:

@@ -15,8 +15,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from leasehold import EmbeddedServer, InvalidArgument
-from leasehold.testing import Proxy
+from leasequeue import EmbeddedServer, InvalidArgument
+from leasequeue.testing import Proxy
 from tests.eventually import eventually
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold.testing.history import Event, FinalState, History, check
+from leasequeue.testing.history import Event, FinalState, History, check
 from tests.testing.simulation import QUEUE, STEP, Simulation
 from tests.testing.test_rules import CASES
 

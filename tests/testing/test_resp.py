@@ -7,7 +7,7 @@ import random
 import hiredis
 import pytest
 
-from leasehold.testing.resp import CommandReader
+from leasequeue.testing.resp import CommandReader
 
 
 def packed(*words: bytes) -> bytes:

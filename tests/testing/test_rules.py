@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold.testing.history import RULES
+from leasequeue.testing.history import RULES
 from tests.testing.builder import HistoryBuilder
 from tests.testing.test_flow_rules import ENDED_AGAIN, RUN_LOST, STAGE_EARLY, UNRECORDED
 
 if TYPE_CHECKING:
-    from leasehold.testing.history.events import Kind
+    from leasequeue.testing.history.events import Kind
 
 LOST = "no item is lost"
 ENDED_TWICE = "an incarnation ends once"

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import leasehold
+import leasequeue
 from docs import generated
-from leasehold.scripting.access import CONNECTIONS, PRODUCING, Role, ServerFacts, pattern_of, rules_of
-from leasehold.scripting.catalogue import load
+from leasequeue.scripting.access import CONNECTIONS, PRODUCING, Role, ServerFacts, pattern_of, rules_of
+from leasequeue.scripting.catalogue import load
 from tests.docs.pages import DOCS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Sent by redis-py, and not by the code of Leasehold.
+#: Sent by redis-py, and not by the code of Leasequeue.
 BY_REDIS_PY = {"client|setinfo", "select"}
 #: Rooms that send commands for operators and tests only.
 ELSEWHERE = {"cli", "embedded", "testing"}
@@ -55,7 +55,7 @@ def _is_bytes(node: ast.expr) -> bool:
 
 
 def test_each_command_that_is_sent_is_declared_and_each_declared_one_is_sent() -> None:
-    root = Path(leasehold.__file__).parent
+    root = Path(leasequeue.__file__).parent
     files = [file for file in root.rglob("*.py") if file.relative_to(root).parts[0] not in ELSEWHERE]
     sent = {name for file in files for name in sent_in(ast.parse(file.read_text()))}
     assert sent - {"command"} == CONNECTIONS.keys() - BY_REDIS_PY
@@ -71,7 +71,7 @@ def test_a_new_command_of_a_script_is_in_the_line(monkeypatch: pytest.MonkeyPatc
     )
     one = load()["counts"]
     changed = {**load(), "counts": one.__class__(**{**vars(one), "commands": frozenset({"ZUNION"})})}
-    monkeypatch.setattr("leasehold.scripting.access.load", lambda: changed)
+    monkeypatch.setattr("leasequeue.scripting.access.load", lambda: changed)
     for role in Role:
         assert rules_of(["q"], role, server)[:8] == [
             *("clearselectors", "resetkeys", "~q:*", "resetchannels", "&q:*", "-@all", "+eval", "+zunion")

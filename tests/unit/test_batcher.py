@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold.errors import ConnectionLost, LeaseholdError
-from leasehold.keys import QueueKeys
-from leasehold.queue.engine import BATCHED
-from leasehold.scripting.batcher import Batcher
-from leasehold.scripting.catalogue import load
-from leasehold.scripting.runner import BoundScript
-from leasehold.testing.history.events import KINDS
+from leasequeue.errors import ConnectionLost, LeasequeueError
+from leasequeue.keys import QueueKeys
+from leasequeue.queue.engine import BATCHED
+from leasequeue.scripting.batcher import Batcher
+from leasequeue.scripting.catalogue import load
+from leasequeue.scripting.runner import BoundScript
+from leasequeue.testing.history.events import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from leasehold.scripting.connection import OnReply
+    from leasequeue.scripting.connection import OnReply
 
 #: Any script: a batcher does not look into it.
 SCRIPT = BoundScript("add_items", QueueKeys("queue", "session"))
@@ -273,7 +273,7 @@ async def test_the_error_of_a_trip_keeps_its_facts_for_each_caller(server: Serve
     server.answer()
     server.fail(error)
     for each in calls:
-        with pytest.raises(LeaseholdError) as raised:
+        with pytest.raises(LeasequeueError) as raised:
             await each
         assert isinstance(raised.value, ConnectionLost)
         assert raised.value.maybe_applied is False
@@ -377,7 +377,7 @@ async def test_calls_that_were_made_later_are_sent_after_a_trip_is_lost(
         await first
 
 
-@pytest.mark.parametrize("error", [None, LeaseholdError("no")])
+@pytest.mark.parametrize("error", [None, LeasequeueError("no")])
 async def test_calls_go_on_waiting_while_the_server_answers(
     server: Server, batcher: Batcher, error: Exception | None
 ) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.scripting import catalogue
-from leasehold.scripting.linker import BrokenContract, Library
-from leasehold.states import EventKind
+from leasequeue.scripting import catalogue
+from leasequeue.scripting.linker import BrokenContract, Library
+from leasequeue.states import EventKind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leasehold.scripting.catalogue import Script
+    from leasequeue.scripting.catalogue import Script
 
 SCRIPT = """\
 -- Add one to a number.
@@ -106,7 +106,7 @@ BROKEN = {
     "an unknown key": (
         "-- Keys: ledger,",
         "-- Keys: ledger, numbers,",
-        "leasehold.keys does not declare a key numbers",
+        "leasequeue.keys does not declare a key numbers",
     ),
     "no arguments": ("-- Arguments:\n", "-- Words:\n", "lacks Arguments"),
     "no reply": ("-- Reply: the number.\n", "", "lacks Reply"),
@@ -258,7 +258,7 @@ def test_a_piece_must_define_what_it_gives() -> None:
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        ("emit('aded', prefix)", "emits 'aded', which leasehold.states does not declare"),
+        ("emit('aded', prefix)", "emits 'aded', which leasequeue.states does not declare"),
         ("emit_all('', {})", "emits .*: write the name"),
         ("emit(\n  name or 'added', prefix)", "emits name: write the name of the event there, in quotes"),
     ],
@@ -363,8 +363,8 @@ def test_all_scripts_are_read_once() -> None:
 def test_a_package_without_scripts_is_an_error_that_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("leasehold.scripting.catalogue.resources.files", lambda _: tmp_path / "a" / "b")
-    with pytest.raises(FileNotFoundError, match="reinstall leasehold"):
+    monkeypatch.setattr("leasequeue.scripting.catalogue.resources.files", lambda _: tmp_path / "a" / "b")
+    with pytest.raises(FileNotFoundError, match="reinstall leasequeue"):
         catalogue.folder()
 
 

@@ -14,8 +14,8 @@ import msgspec
 import pydantic
 import pytest
 
-from leasehold import InvalidArgument, Item
-from leasehold.codec import UnknownType, decoder, encode
+from leasequeue import InvalidArgument, Item
+from leasequeue.codec import UnknownType, decoder, encode
 from tests.worker.models import Mail, Opaque, Order, Parcel
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold.scripting import catalogue
-from leasehold.scripting.linker import read_piece
+from leasequeue.scripting import catalogue
+from leasequeue.scripting.linker import read_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from leasehold.scripting.catalogue import Script
+    from leasequeue.scripting.catalogue import Script
 
 PIECE = """\
 -- Say it louder.

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold import ExtraMissing, InvalidArgument
-from leasehold.durations import moment_ms
-from leasehold.queue.cron import Cron, Every, moment, read_timing, stamp
+from leasequeue import ExtraMissing, InvalidArgument
+from leasequeue.durations import moment_ms
+from leasequeue.queue.cron import Cron, Every, moment, read_timing, stamp
 
 BERLIN = "Europe/Berlin"
 #: The nights in which the clocks of Berlin change: 2:00 is followed by 3:00, and 3:00 by 2:00.
@@ -215,7 +215,7 @@ def test_invalid_zones_are_refused(tz: Any) -> None:
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
-    with pytest.raises(ExtraMissing, match=r'pip install "leasehold\[schedules\]"') as caught:
+    with pytest.raises(ExtraMissing, match=r'pip install "leasequeue\[schedules\]"') as caught:
         Cron.checked("* * * * *", "UTC")
     assert isinstance(caught.value, ImportError)
     assert caught.value.extra == "schedules"

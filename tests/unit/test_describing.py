@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import InvalidArgument
-from leasehold.describing import describe, full_traceback_of, shown, text_of, traceback_of
-from leasehold.log import Log
-from leasehold.queue.encoding import error_text
+from leasequeue import InvalidArgument
+from leasequeue.describing import describe, full_traceback_of, shown, text_of, traceback_of
+from leasequeue.log import Log
+from leasequeue.queue.encoding import error_text
 from tests.unreadable import UNREADABLE, Delegating, Escape, Silent
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def test_any_exception_can_be_logged(
     make: Callable[[], BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     error = raised(make)
-    log = Log("leasehold.tests")
+    log = Log("leasequeue.tests")
     log.error("it failed", exc_info=error)
     try:
         raise error  # noqa: TRY301 - as user's code does
@@ -94,10 +94,10 @@ def test_a_log_line_that_fails_is_reported_on_stderr(
             raise make("no line")
 
     failing = Failing()
-    logger = logging.getLogger("leasehold.tests")
+    logger = logging.getLogger("leasequeue.tests")
     logger.addHandler(failing)
     try:
-        Log("leasehold.tests").error("it failed")
+        Log("leasequeue.tests").error("it failed")
     finally:
         logger.removeHandler(failing)
     assert f"{make.__name__}: no line" in capsys.readouterr().err

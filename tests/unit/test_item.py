@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.item import MAX_ID_BYTES, Item, check_id
+from leasequeue.item import MAX_ID_BYTES, Item, check_id
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=MAX_ID_BYTES // 4)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import BaseModel
 
-from leasehold import InvalidCall, InvalidTask, ItemFailed, JobFailed, JobUnknown, ResultError
-from leasehold.describing import traceback_of
-from leasehold.errors import summary_of
-from leasehold.worker import RetryPolicy
-from leasehold.worker.outcomes import Fail, Reject, attempts_used_up, outcome_of
+from leasequeue import InvalidCall, InvalidTask, ItemFailed, JobFailed, JobUnknown, ResultError
+from leasequeue.describing import traceback_of
+from leasequeue.errors import summary_of
+from leasequeue.worker import RetryPolicy
+from leasequeue.worker.outcomes import Fail, Reject, attempts_used_up, outcome_of
 
 if TYPE_CHECKING:
-    from leasehold import LeaseholdError
+    from leasequeue import LeasequeueError
 
 
 class Lost(Exception):
@@ -93,7 +93,7 @@ def test_a_signal_with_a_cause_is_read_as_the_signal() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_errors_of_tasks_can_be_copied_and_pickled(error: LeaseholdError) -> None:
+def test_errors_of_tasks_can_be_copied_and_pickled(error: LeasequeueError) -> None:
     for made in (copy.copy(error), pickle.loads(pickle.dumps(error))):  # noqa: S301 - our own
         assert type(made) is type(error)
         assert (str(made), vars(made)) == (str(error), vars(error))

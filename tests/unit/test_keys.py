@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.keys import (
+from leasequeue.keys import (
     KEYS,
     KeyPrefix,
     QueueKeys,

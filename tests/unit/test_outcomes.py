@@ -7,10 +7,10 @@ import pickle
 
 import pytest
 
-from leasehold import InvalidArgument, PayloadError
-from leasehold.retry import RetryPolicy
-from leasehold.worker import Reject, Retry, Signal, Snooze
-from leasehold.worker.outcomes import Fail, Outcome, Release, attempts_used_up, outcome_of
+from leasequeue import InvalidArgument, PayloadError
+from leasequeue.retry import RetryPolicy
+from leasequeue.worker import Reject, Retry, Signal, Snooze
+from leasequeue.worker.outcomes import Fail, Outcome, Release, attempts_used_up, outcome_of
 from tests.docs.pages import REFERENCE
 
 DECLARATIONS = ("counted_as", "is_attempt", "acknowledge", "__str__")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from leasehold import InvalidArgument, Item, PayloadError
-from leasehold.item import MAX_DATA_BYTES
-from leasehold.worker.payload import decoder, encode_result
+from leasequeue import InvalidArgument, Item, PayloadError
+from leasequeue.item import MAX_DATA_BYTES
+from leasequeue.worker.payload import decoder, encode_result
 from tests.worker.models import Mail, Opaque, Order, Parcel
 
 if TYPE_CHECKING:
-    from leasehold import Lease
+    from leasequeue import Lease
 
 
 @dataclass
@@ -28,7 +28,7 @@ def read(annotation: Any, data: bytes) -> Any:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make pydantic not importable: only what `pip install leasehold` brings is there."""
+    """Make pydantic not importable: only what `pip install leasequeue` brings is there."""
     real = importlib.import_module
 
     def without(name: str, package: str | None = None) -> Any:

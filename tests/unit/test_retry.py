@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from leasehold import InvalidArgument, errors
-from leasehold.retry import Backoff, RetryPolicy
+from leasequeue import InvalidArgument, errors
+from leasequeue.retry import Backoff, RetryPolicy
 
 STEADY = RetryPolicy(first=1, longest=60, jitter=False)
 
@@ -105,7 +105,7 @@ def test_a_backoff_does_not_overflow() -> None:
 def test_only_errors_of_a_server_that_may_come_back_are_transient() -> None:
     classes = [kind for name in dir(errors) if isinstance(kind := getattr(errors, name), type)]
     transient = {
-        kind.__name__ for kind in classes if issubclass(kind, errors.LeaseholdError) and kind.transient
+        kind.__name__ for kind in classes if issubclass(kind, errors.LeasequeueError) and kind.transient
     }
     assert transient == {
         "ConnectionLost",

@@ -9,11 +9,11 @@ from redis import exceptions as redis_errors
 from redis._parsers.base import BaseParser
 from redis.sentinel import MasterNotFoundError
 
-from leasehold import errors
-from leasehold.scripting.server_errors import is_lost, translate
+from leasequeue import errors
+from leasequeue.scripting.server_errors import is_lost, translate
 
 #: The server's words, and what they are to us. What redis-py makes of them differs between its versions.
-TABLE: list[tuple[str, type[errors.LeaseholdError]]] = [
+TABLE: list[tuple[str, type[errors.LeasequeueError]]] = [
     ("WRONGTYPE Operation against a key holding the wrong kind of value", errors.WrongKeyType),
     ("OOM command not allowed when used memory > 'maxmemory'.", errors.ServerOutOfMemory),
     ("READONLY You can't write against a read only replica.", errors.ServerReadOnly),
@@ -60,7 +60,7 @@ def raised(line: str) -> Exception:
 )
 @pytest.mark.parametrize("code_is_kept", [True, False], ids=["", "as older redis-py"])
 def test_the_server_s_words_choose_the_class(
-    line: str, kind: type[errors.LeaseholdError], *, code_is_kept: bool
+    line: str, kind: type[errors.LeasequeueError], *, code_is_kept: bool
 ) -> None:
     error = raised(line)
     if not code_is_kept and hasattr(error, "status_code"):
@@ -123,5 +123,5 @@ def test_an_unknown_error_is_a_failed_script() -> None:
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(kind for _, kind in TABLE), ids=lambda kind: kind.__name__)
-def test_all_of_them_are_errors_of_the_server(kind: type[errors.LeaseholdError]) -> None:
+def test_all_of_them_are_errors_of_the_server(kind: type[errors.LeasequeueError]) -> None:
     assert issubclass(kind, errors.ServerError)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.queue.encoding import TRIP_BYTES, TRIP_ROWS, trips
+from leasequeue.queue.encoding import TRIP_BYTES, TRIP_ROWS, trips
 
 HALF = TRIP_BYTES // 2
 

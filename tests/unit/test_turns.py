@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leasehold.queue.leasing import MAX_ITEMS
-from leasehold.worker.turns import Source, Turns
+from leasequeue.queue.leasing import MAX_ITEMS
+from leasequeue.worker.turns import Source, Turns
 
 if TYPE_CHECKING:
-    from leasehold.worker.turns import Order
+    from leasequeue.worker.turns import Order
 
 
 def make(*weights: float, order: Order = "weighted") -> tuple[Turns, list[Source]]:

@@ -9,9 +9,9 @@ import pytest
 from redis.asyncio import RedisCluster
 from redis.asyncio.connection import SSLConnection
 
-from leasehold import AsyncWorkQueue, InvalidArgument, TaskQueue
-from leasehold.scripting.endpoints import client_for
-from leasehold.scripting.urls import holds_login
+from leasequeue import AsyncWorkQueue, InvalidArgument, TaskQueue
+from leasequeue.scripting.endpoints import client_for
+from leasequeue.scripting.urls import holds_login
 
 SECRET = "s3cr3tpw"  # noqa: S105 - not a real one
 #: Each is wrong, and holds SECRET, whole or in pieces of which the first is "s3c" and the last "tpw".

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from leasehold.queue.plan import ChildPlan, Plan, StagePlan
-from leasehold.queue.runs.stages import start_run
-from leasehold.queue.slot import read_key
-from leasehold.tasks.wire import data_of
+from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.queue.runs.stages import start_run
+from leasequeue.queue.slot import read_key
+from leasequeue.tasks.wire import data_of
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 def call(task: str, needs: dict[str, Any] | None = None, **constants: Any) -> bytes:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pydantic
 
-from leasehold.worker import Snooze
+from leasequeue.worker import Snooze
 
 if TYPE_CHECKING:
-    from leasehold import Task, TaskQueue
+    from leasequeue import Task, TaskQueue
 
 
 class Mail(pydantic.BaseModel):

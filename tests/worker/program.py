@@ -16,9 +16,9 @@ import sys
 import threading
 import time
 
-from leasehold import AsyncWorkQueue
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import RetryPolicy, Worker
+from leasequeue import AsyncWorkQueue
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.worker import RetryPolicy, Worker
 
 
 def say(*words: object) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
 
-from leasehold.queue.internals import running_engine
-from leasehold.worker import peers
-from leasehold.worker.connections import OwnConnections
-from leasehold.worker.peers import PeerWatch, Ring, successors
+from leasequeue.queue.internals import running_engine
+from leasequeue.worker import peers
+from leasequeue.worker.connections import OwnConnections
+from leasequeue.worker.peers import PeerWatch, Ring, successors
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 #: How long a trip to the server takes (s), and until when the registrations hold (ms).
 TRIP, FAR = 0.001, 1 << 50

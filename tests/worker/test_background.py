@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from leasehold import WorkerNotRunning
-from leasehold.worker.background import BackgroundThread
+from leasequeue import WorkerNotRunning
+from leasequeue.worker.background import BackgroundThread
 
 
 class Calls:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import Item
-from leasehold.worker import RetryPolicy, current_run, lease_renewer
+from leasequeue import Item
+from leasequeue.worker import RetryPolicy, current_run, lease_renewer
 from tests.eventually import eventually
 from tests.queue.asking import command, until
 from tests.queue.keyspace import audit, left_over
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue, EmbeddedServer
-    from leasehold.testing import Proxy
+    from leasequeue import AsyncWorkQueue, EmbeddedServer
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 
@@ -52,7 +52,7 @@ async def test_a_running_handler_is_cancelled_and_its_outcome_discarded(
     worker = new_worker(lease_time=600)
     gate = Gate(worker, queue)
     await add(queue, b"x", b"y")
-    with caplog.at_level(logging.INFO, "leasehold.worker"):
+    with caplog.at_level(logging.INFO, "leasequeue.worker"):
         async with working(worker):
             await gate.reached(2)
             assert await other.cancel("1")
@@ -302,7 +302,7 @@ async def test_where_pushes_are_forbidden_the_next_renewal_cancels(
     worker = new_worker(lease_time=0.6)
     gate = Gate(worker, queue)
     await add(other, b"x")
-    with caplog.at_level(logging.INFO, "leasehold.worker"):
+    with caplog.at_level(logging.INFO, "leasequeue.worker"):
         async with working(worker):
             await gate.reached(1)
             assert await other.cancel("1")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold.queue.internals import running_engine
-from leasehold.worker.maintenance import Maintenance
+from leasequeue.queue.internals import running_engine
+from leasequeue.worker.maintenance import Maintenance
 from tests.queue.keyspace import calls
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

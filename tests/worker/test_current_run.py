@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item, NoCurrentRun, RetryPolicy, current_run
+from leasequeue import Item, NoCurrentRun, RetryPolicy, current_run
 from tests.queue.asking import until
 from tests.worker.working import dead_letter_of, finished, new_worker, work, working
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from leasehold import AsyncWorkQueue, Run
+    from leasequeue import AsyncWorkQueue, Run
 
 
 def item_of_run() -> str:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Fleet
-from leasehold.queue.internals import registry
-from leasehold.worker import background
-from leasehold.worker.membership import Membership
-from leasehold.worker.registrations import registration_of
+from leasequeue import Fleet
+from leasequeue.queue.internals import registry
+from leasequeue.worker import background
+from leasequeue.worker.membership import Membership
+from leasequeue.worker.registrations import registration_of
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.queue.connections import session
 from tests.worker.working import Gate, add, finished, new_worker, working
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
-    from leasehold.scripting.session import OpenedConnection
-    from leasehold.testing import Proxy
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.scripting.session import OpenedConnection
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue import InvalidArgument
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from tests.worker.models import Opaque  # noqa: TC001 - the worker reads annotations
 from tests.worker.working import add, new_worker, work
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from decimal import Decimal
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.worker import Run
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.worker import Run
 
 
 async def no_parameter() -> None: ...

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.worker import Worker
-from leasehold.worker.run import ActiveRun
+from leasequeue import Item
+from leasequeue.worker import Worker
+from leasequeue.worker.run import ActiveRun
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue, Lease
+    from leasequeue import AsyncWorkQueue, Lease
 
 
 @pytest.fixture

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from leasehold import Item
-from leasehold.queue.internals import registry
-from leasehold.queue.pushes.listener import Listener
-from leasehold.worker import background, fetcher, served
-from leasehold.worker.acknowledger import Acknowledger
-from leasehold.worker.health import Monitor
-from leasehold.worker.lease_renewer import LeaseRenewer
-from leasehold.worker.membership import Membership
-from leasehold.worker.runtime import WorkerRuntime
+from leasequeue import Item
+from leasequeue.queue.internals import registry
+from leasequeue.queue.pushes.listener import Listener
+from leasequeue.worker import background, fetcher, served
+from leasequeue.worker.acknowledger import Acknowledger
+from leasequeue.worker.health import Monitor
+from leasequeue.worker.lease_renewer import LeaseRenewer
+from leasequeue.worker.membership import Membership
+from leasequeue.worker.runtime import WorkerRuntime
 from tests.eventually import eventually
 from tests.worker.working import Gate, add, counted, finished, new_worker
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
-    from leasehold.worker import Worker
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.worker import Worker
     from tests.queue.fixtures import MakeQueue
 
 #: What the tasks call that lease, run and complete an item: an object, and its function.

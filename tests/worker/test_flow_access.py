@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AccessDenied, Flow, Item, RetryPolicy, RunGone, TaskQueue
-from leasehold.queue.plan import Plan, StagePlan
+from leasequeue import AccessDenied, Flow, Item, RetryPolicy, RunGone, TaskQueue
+from leasequeue.queue.plan import Plan, StagePlan
 from tests.eventually import eventually
 from tests.queue.asking import command
 from tests.worker.working import new_worker, working
@@ -16,8 +16,8 @@ from tests.worker.working import new_worker, working
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import EmbeddedServer
-    from leasehold.worker import Worker
+    from leasequeue import EmbeddedServer
+    from leasequeue.worker import Worker
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

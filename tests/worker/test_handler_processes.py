@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.worker import RetryPolicy, Worker
-from leasehold.worker.handler_process import HandlerProcess
-from leasehold.worker.processes import usable_cores
+from leasequeue import Item
+from leasequeue.worker import RetryPolicy, Worker
+from leasequeue.worker.handler_process import HandlerProcess
+from leasequeue.worker.processes import usable_cores
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.worker.models import hold, note_pid, own_pid
@@ -24,7 +24,7 @@ from tests.worker.working import add, counted, finished, new_worker, work, worki
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 ONCE = RetryPolicy(attempts=1)
@@ -158,7 +158,7 @@ async def test_a_process_that_cannot_be_started_is_started_later(
             raise left.pop()
         return Pipe()
 
-    monkeypatch.setattr("leasehold.worker.handler_process.Pipe", pipe)
+    monkeypatch.setattr("leasequeue.worker.handler_process.Pipe", pipe)
     worker = new_worker(handler_processes=1, retry=ONCE)
     await work(queue, own_pid, b"x", worker=worker, run_in="process")
     assert await queue.dead_letters.count() == 0
@@ -185,7 +185,7 @@ async def test_an_answer_that_this_process_cannot_hold_fails_its_run_alone(
 
 PROGRAM = """
 import asyncio, sys
-from leasehold import TaskQueue, Worker
+from leasequeue import TaskQueue, Worker
 
 tasks = TaskQueue.from_url(sys.argv[1], sys.argv[2])
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import Item
-from leasehold.queue.internals import running_engine
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue import Item
+from leasequeue.queue.internals import running_engine
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from tests.eventually import eventually
 from tests.queue.asking import take
 from tests.queue.keyspace import calls
@@ -31,10 +31,10 @@ from tests.worker.working import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.testing import Clock
-    from leasehold.worker import Worker
-    from leasehold.worker.run import ActiveRun
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.testing import Clock
+    from leasequeue.worker import Worker
+    from leasequeue.worker.run import ActiveRun
     from tests.queue.fixtures import MakeQueue
 
 

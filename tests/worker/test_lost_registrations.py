@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import Item
-from leasehold.testing import Proxy
-from leasehold.worker import peers
+from leasequeue import Item
+from leasequeue.testing import Proxy
+from leasequeue.worker import peers
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.worker.working import Gate, add, finished, new_worker, working
@@ -21,7 +21,7 @@ from tests.worker.working import Gate, add, finished, new_worker, working
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from leasehold import EmbeddedServer
+    from leasequeue import EmbeddedServer
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.queue import cleaning
-from leasehold.queue.schedules import Schedules
-from leasehold.worker.maintenance import Maintenance
+from leasequeue import Item
+from leasequeue.queue import cleaning
+from leasequeue.queue.schedules import Schedules
+from leasequeue.worker.maintenance import Maintenance
 from tests.eventually import eventually
 from tests.queue.asking import take
 from tests.worker.working import counted, finished, new_worker, working
@@ -18,7 +18,7 @@ from tests.worker.working import counted, finished, new_worker, working
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 

@@ -12,7 +12,7 @@ from tests.worker.ring import SimulatedFleet
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]

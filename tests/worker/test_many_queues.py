@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from tests.eventually import eventually
 from tests.queue.asking import blocked
 from tests.queue.keyspace import calls
@@ -87,7 +87,7 @@ async def test_a_queue_whose_item_was_returned_is_asked_when_a_slot_is_free(
     queues: Queues, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "leasehold.queue.pushes.listener.BLOCK_SECONDS", 1
+        "leasequeue.queue.pushes.listener.BLOCK_SECONDS", 1
     )  # for how long it listens on the first
     worker = new_worker(concurrency=1)
     first, second = queues(2)

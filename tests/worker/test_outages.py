@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.queue.pushes import listener
-from leasehold.worker import Retry, Snooze, health
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.queue.pushes import listener
+from leasequeue.worker import Retry, Snooze, health
 from tests.eventually import eventually
 from tests.queue.asking import command, until
 from tests.queue.keyspace import audit
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from leasehold import EmbeddedServer
-    from leasehold.testing import Clock, Proxy
-    from leasehold.worker import Worker
+    from leasequeue import EmbeddedServer
+    from leasequeue.testing import Clock, Proxy
+    from leasequeue.worker import Worker
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
@@ -53,7 +53,7 @@ async def durable(make_server: MakeServer, folder: Path, port: int | None = None
 async def test_runs_that_finish_while_the_server_is_down_are_completed_once_it_is_back(
     make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "leasehold.worker")
+    caplog.set_level(logging.INFO, "leasequeue.worker")
     server = await durable(make_server, tmp_path)
     queue = make_queue(url=server.url, reply_timeout=1)
     worker = new_worker(concurrency=3, lease_time=30)

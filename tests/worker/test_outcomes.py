@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import Reject, Retry, RetryPolicy, Snooze
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.worker import Reject, Retry, RetryPolicy, Snooze
 from tests.worker.models import Mail, Parcel
 from tests.worker.working import dead_letter_of, new_worker, work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 
@@ -188,7 +188,7 @@ class Failing(logging.Handler):
 
 @pytest.fixture
 def failing_log() -> Iterator[None]:
-    logger, failing = logging.getLogger("leasehold.worker"), Failing()
+    logger, failing = logging.getLogger("leasequeue.worker"), Failing()
     level = logger.level
     logger.setLevel(logging.DEBUG)
     logger.addHandler(failing)

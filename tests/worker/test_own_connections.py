@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue
-from leasehold.worker.connections import NOT_CHECKABLE, OwnConnections, Vouched
+from leasequeue import AsyncWorkQueue
+from leasequeue.worker.connections import NOT_CHECKABLE, OwnConnections, Vouched
 from tests.eventually import eventually
 from tests.queue.connections import session
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold.testing import Proxy
+    from leasequeue.testing import Proxy
 
 pytestmark = pytest.mark.core
 
@@ -68,7 +68,7 @@ async def test_the_connections_are_those_that_last(
     listed = {
         client["name"].split(":")[1]: int(client["id"])
         for client in await redis.client_list()
-        if client["name"].startswith("leasehold:")
+        if client["name"].startswith("leasequeue:")
     }
     assert ours.connections == tuple(sorted({listed["commands"], listed["pushes"]}))
     assert ours.server == (await redis.info("server"))["run_id"]
@@ -111,7 +111,7 @@ async def test_where_the_server_refuses_to_say_it_is_off(
         url = redis_url.replace("redis://", "redis://plain:x@")
         async with AsyncWorkQueue.from_url(url, name) as queue:
             await queue.counts()
-            with caplog.at_level(logging.WARNING, "leasehold.worker"):
+            with caplog.at_level(logging.WARNING, "leasequeue.worker"):
                 assert await vouched(own, queue) == NOT_CHECKABLE
                 assert await vouched(own, queue) == NOT_CHECKABLE
             assert own.off is not None
@@ -133,7 +133,7 @@ async def test_behind_a_proxy_that_renames_connections_it_is_off(
 ) -> None:
     """Two clients that share a connection behind a proxy give it two names."""
     await listen(queue)
-    await session(queue).runner.ask((b"CLIENT", b"SETNAME", b"leasehold:commands:other:1"))
+    await session(queue).runner.ask((b"CLIENT", b"SETNAME", b"leasequeue:commands:other:1"))
     assert await vouched(own, queue) == NOT_CHECKABLE
     assert own.off is not None
     assert "other names" in own.off

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import Item, TaskQueue
-from leasehold.worker import RetryPolicy, Worker
-from leasehold.worker.parking import Parking, beyond_share
+from leasequeue import Item, TaskQueue
+from leasequeue.worker import RetryPolicy, Worker
+from leasequeue.worker.parking import Parking, beyond_share
 from tests.eventually import eventually
 from tests.worker.models import hold, tasks_of, twice
 from tests.worker.test_handler_processes import begun
@@ -19,7 +19,7 @@ from tests.worker.working import Gate, add, counted, finished, new_worker, worki
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leasehold import AsyncWorkQueue, Lease
+    from leasequeue import AsyncWorkQueue, Lease
     from tests.queue.fixtures import MakeQueue
 
 ONCE = RetryPolicy(attempts=1)
@@ -97,7 +97,7 @@ async def test_a_run_does_not_wait_behind_all_those_of_another_queue(
     make_queue: MakeQueue, queue: AsyncWorkQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is kept, while theirs are put aside, again and again."""
-    monkeypatch.setattr("leasehold.worker.parking.OFFER_SECONDS", 3600)
+    monkeypatch.setattr("leasequeue.worker.parking.OFFER_SECONDS", 3600)
     looks: list[Parking] = []
     look = Parking._look
 
@@ -154,7 +154,7 @@ def test_queues_and_groups_share_what_is_kept_of_the_runs_that_wait(
 async def test_drain_ends_when_runs_that_were_put_aside_are_done(
     queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.worker.parking.MAX_KEPT", 1)
+    monkeypatch.setattr("leasequeue.worker.parking.MAX_KEPT", 1)
     worker = new_worker(handler_processes=1)
     worker.handler(queue, run_in="process", keep_result=60)(twice)
     await add(queue, *["[1]"] * 20)
@@ -165,8 +165,8 @@ async def test_drain_ends_when_runs_that_were_put_aside_are_done(
 async def test_drain_waits_for_a_run_whose_delay_began_when_the_server_got_it(
     queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.worker.parking.MAX_KEPT", 1)
-    monkeypatch.setattr("leasehold.worker.parking.SHORTEST_DELAY", 0.5)
+    monkeypatch.setattr("leasequeue.worker.parking.MAX_KEPT", 1)
+    monkeypatch.setattr("leasequeue.worker.parking.SHORTEST_DELAY", 0.5)
     release = queue.release
 
     async def late(lease: Lease, *, delay: float) -> bool:
@@ -184,7 +184,7 @@ async def test_drain_waits_for_a_run_whose_delay_began_when_the_server_got_it(
 async def test_the_lease_of_a_run_that_waits_for_a_process_is_renewed(
     queue: AsyncWorkQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.worker.parking.OFFER_SECONDS", 3600)
+    monkeypatch.setattr("leasequeue.worker.parking.OFFER_SECONDS", 3600)
     worker = new_worker(handler_processes=1, lease_time=1)
     worker.handler(queue, run_in="process")(hold)
     await add(queue, *[str(tmp_path)] * 2)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from tests.worker.models import Mail, Order, Parcel
 from tests.worker.working import dead_letter_of, work
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 PAYLOADS: list[tuple[Any, bytes, Any]] = [
     (bytes, b"\xff\x00", b"\xff\x00"),

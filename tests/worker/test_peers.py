@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
-from leasehold.queue.internals import registry
-from leasehold.worker import peers
-from leasehold.worker.connections import NOT_CHECKABLE, OwnConnections, Vouched
-from leasehold.worker.peers import PeerWatch, fail_sessions, successors
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.queue.internals import registry
+from leasequeue.worker import peers
+from leasequeue.worker.connections import NOT_CHECKABLE, OwnConnections, Vouched
+from leasequeue.worker.peers import PeerWatch, fail_sessions, successors
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.queue.connections import session
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold.queue.lease import Lease
+    from leasequeue.queue.lease import Lease
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

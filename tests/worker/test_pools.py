@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import Item
-from leasehold.worker import Reject, Retry, RetryPolicy, Snooze
+from leasequeue import Item
+from leasequeue.worker import Reject, Retry, RetryPolicy, Snooze
 from tests.eventually import eventually
 from tests.unreadable import SIGNALS, UNREADABLE, raise_named
 from tests.worker.models import ends_badly, own_pid, sleep_for, twice
@@ -28,8 +28,8 @@ from tests.worker.working import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.worker import Run
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.worker import Run
 
 ONCE = RetryPolicy(attempts=1)
 request: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="none")

@@ -13,7 +13,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from leasehold import Item
+from leasequeue import Item
 from tests.queue.asking import until
 from tests.queue.keyspace import audit
 from tests.worker.working import counted, finished, the_dead
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     AccessDenied,
     AsyncWorkQueue,
     DatabaseMissing,
@@ -18,8 +18,8 @@ from leasehold import (
     ServerRefused,
     ServerTooOld,
 )
-from leasehold.queue.plan import ChildPlan, Plan, StagePlan
-from leasehold.worker import health, refusals
+from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.worker import health, refusals
 from tests.eventually import eventually
 from tests.queue.asking import command, until
 from tests.queue.pretender import Pretender, bulk
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import EmbeddedServer
-    from leasehold.worker import Worker
+    from leasequeue import EmbeddedServer
+    from leasequeue.worker import Worker
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 

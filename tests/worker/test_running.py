@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item, WorkerBusy
-from leasehold.queue.engine import Engine
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.queue.pushes.router import PushRouter
-from leasehold.worker import Retry, RetryPolicy
+from leasequeue import Item, WorkerBusy
+from leasequeue.queue.engine import Engine
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.queue.pushes.router import PushRouter
+from leasequeue.worker import Retry, RetryPolicy
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.worker.working import Gate, add, finished, new_worker, order_of, working
@@ -19,7 +19,7 @@ from tests.worker.working import Gate, add, finished, new_worker, order_of, work
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 

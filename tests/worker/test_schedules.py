@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import maintenance
+from leasequeue import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.worker import maintenance
 from tests.eventually import eventually
 from tests.queue.keyspace import audit
 from tests.worker.working import counted, finished, new_worker, working
@@ -18,7 +18,7 @@ from tests.worker.working import counted, finished, new_worker, working
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import AsyncWorkQueue, Fleet, Item, QueueClosed
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import executor, lease_renewer, runtime
+from leasequeue import AsyncWorkQueue, Fleet, Item, QueueClosed
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.worker import executor, lease_renewer, runtime
 from tests.eventually import eventually
 from tests.queue.asking import registered, until
 from tests.queue.keyspace import audit
@@ -20,8 +20,8 @@ from tests.worker.working import SHORT_LEASE, Gate, add, counted, new_worker, or
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold.testing import Clock, Proxy
-    from leasehold.worker import Worker
+    from leasequeue.testing import Clock, Proxy
+    from leasequeue.worker import Worker
     from tests.queue.fixtures import MakeQueue
 
 
@@ -182,7 +182,7 @@ async def test_a_cancelled_worker_releases_everything(
 
 
 def background_threads() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name == "leasehold background"]
+    return [one.name for one in threading.enumerate() if one.name == "leasequeue background"]
 
 
 async def test_the_item_of_a_handler_that_ignores_its_cancellation_is_released(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     AsyncWorkQueue,
     FanOut,
     HandedOver,
@@ -22,7 +22,7 @@ from leasehold import (
     current_stage,
     once,
 )
-from leasehold.queue.runs.stages import StageRef, report
+from leasequeue.queue.runs.stages import StageRef, report
 from tests.worker.flows import call, ended, field, stage, start, states
 from tests.worker.working import counted, new_worker, working
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import (
+from leasequeue import (
     AsyncWorkQueue,
     FanOut,
     Lease,
@@ -24,8 +24,8 @@ from leasehold import (
     current_stage,
     once,
 )
-from leasehold.queue.runs.stages import StageRef
-from leasehold.tasks.wire import data_of
+from leasequeue.queue.runs.stages import StageRef
+from leasequeue.tasks.wire import data_of
 from tests.worker.flows import call, child, ended, field, stage, start, states
 from tests.worker.working import counted, new_worker, working
 
@@ -236,7 +236,7 @@ async def test_the_correlation_id_is_in_the_context_and_in_the_log(
         flow="access",
     )
     await plain.add()
-    with caplog.at_level(logging.WARNING, "leasehold.worker"):
+    with caplog.at_level(logging.WARNING, "leasequeue.worker"):
         async with working(new_worker(tasks, concurrency=1)):
             await ended(queue, "failed")
     assert seen.count(("request-7", "request-7")) == 1

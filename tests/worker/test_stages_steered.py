@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import FanOut, Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.queue import slot
-from leasehold.queue.runs import stage_inputs, stages
-from leasehold.queue.runs.stages import StageRow, child_text, finish_stages, stage_children
+from leasequeue import FanOut, Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.queue import slot
+from leasequeue.queue.runs import stage_inputs, stages
+from leasequeue.queue.runs.stages import StageRow, child_text, finish_stages, stage_children
 from tests.queue.asking import command, take
 from tests.worker.flows import call, child, ended, field, stage, start, states
 from tests.worker.working import counted, new_worker, working
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue, TaskQueue
-    from leasehold.queue.slot import QueueObject
-    from leasehold.testing import Proxy
+    from leasequeue import AsyncWorkQueue, TaskQueue
+    from leasequeue.queue.slot import QueueObject
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 #: More than one call adds.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.worker import RetryPolicy
+from leasequeue import Item
+from leasequeue.worker import RetryPolicy
 from tests.eventually import eventually
 from tests.worker.models import own_pid
 from tests.worker.starters import both_return, leave_behind, survive, terminate
@@ -21,7 +21,7 @@ from tests.worker.working import add, finished, new_worker, the_dead, work, work
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 ONCE = RetryPolicy(attempts=1)
@@ -80,7 +80,7 @@ async def test_no_process_is_left_when_the_worker_has_ended(queue: AsyncWorkQueu
         await finished(queue)
         pids = pids_of(worker)
     assert not [pid for pid in pids if is_there(pid)]
-    assert "leasehold process" not in {one.name for one in threading.enumerate()}
+    assert "leasequeue process" not in {one.name for one in threading.enumerate()}
 
 
 async def test_a_worker_that_stops_while_a_process_starts_leaves_none(

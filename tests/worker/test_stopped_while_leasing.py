@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import Item, Worker
-from leasehold.queue.leasing import LeaseDispatcher
+from leasequeue import Item, Worker
+from leasequeue.queue.leasing import LeaseDispatcher
 from tests.worker.working import Gate, add, new_worker
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 
@@ -41,7 +41,7 @@ async def test_items_are_released_if_the_fetcher_is_cancelled_before_it_gets_the
         if args[1][3:]:  # the reply has items
             leased = True
             for task in asyncio.all_tasks():
-                if task.get_name() == "leasehold fetcher" or task.get_name().startswith("leasehold fetch "):
+                if task.get_name() == "leasequeue fetcher" or task.get_name().startswith("leasequeue fetch "):
                     task.cancel()
 
     monkeypatch.setattr(LeaseDispatcher, "_distribute", distribute_and_cancel)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasehold import Item
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import lease_renewer
+from leasequeue import Item
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.worker import lease_renewer
 from tests.eventually import eventually
 from tests.queue.asking import take, until
 from tests.worker.working import Gate, add, counted, finished, new_worker, order_of, work, working
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from leasehold.worker import RetryPolicy, Signal
-from leasehold.worker.acknowledger import Acknowledger, Backlog
-from leasehold.worker.lease_renewer import LeaseRenewer
-from leasehold.worker.outcomes import DONE, Outcome, Release, by_exception
-from leasehold.worker.run import ActiveRun
+from leasequeue.worker import RetryPolicy, Signal
+from leasequeue.worker.acknowledger import Acknowledger, Backlog
+from leasequeue.worker.lease_renewer import LeaseRenewer
+from leasequeue.worker.outcomes import DONE, Outcome, Release, by_exception
+from leasequeue.worker.run import ActiveRun
 from tests.worker.working import add, dead_letter_of, new_worker
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
-    from leasehold.worker.coordinator import Coordinator
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.worker.coordinator import Coordinator
 
 
 DECLARATIONS = ("counted_as", "is_attempt", "acknowledge", "__str__")

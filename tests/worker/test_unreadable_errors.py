@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from leasehold import Item
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import RetryPolicy
+from leasequeue import Item
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.worker import RetryPolicy
 from tests.unreadable import SIGNALS, UNREADABLE, Escape
 from tests.worker.working import add, dead_letter_of, finished, new_worker, work, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.queue.dead_letters import DeadLetter
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.queue.dead_letters import DeadLetter
 
 ONCE = RetryPolicy(attempts=1)
 EVERY = UNREADABLE | SIGNALS

@@ -6,9 +6,9 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from leasehold import Item
-from leasehold.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasehold.worker import RetryPolicy, Worker
+from leasequeue import Item
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.worker import RetryPolicy, Worker
 from tests.eventually import eventually
 from tests.queue.asking import until
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasehold import AsyncWorkQueue
-    from leasehold.queue.dead_letters import DeadLetter
-    from leasehold.queue.views import Counts
-    from leasehold.testing import Clock
-    from leasehold.worker.dispatch import HandlerSource
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.queue.dead_letters import DeadLetter
+    from leasequeue.queue.views import Counts
+    from leasequeue.testing import Clock
+    from leasequeue.worker.dispatch import HandlerSource
 
 #: Retries at once, twice.
 AT_ONCE = RetryPolicy(attempts=3, first=0)

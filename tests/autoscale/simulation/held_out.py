@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leasehold.autoscale import DeploymentPolicy, JobPolicy, Policy, TierPolicy
+from leasequeue.autoscale import DeploymentPolicy, JobPolicy, Policy, TierPolicy
 from tests.autoscale.simulation.load import Items, Load, along, run_times
 from tests.autoscale.simulation.loads import HOUR, TIER
 

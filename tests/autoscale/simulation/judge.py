@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.autoscale.simulation.simulate import Rule
 
 #: By name. The other rules are told the true mean run times; ours measures them.
-OURS, SEED, INT32, KEDA = "leasehold", "redis-work-queue", "redis-work-queue, int32", "KEDA, by length"
+OURS, SEED, INT32, KEDA = "leasequeue", "redis-work-queue", "redis-work-queue, int32", "KEDA, by length"
 RULES: Mapping[str, Callable[[Load], Rule]] = {
     OURS: lambda _: Ours(),
     SEED: lambda load: Seed(load.mean_seconds()),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from leasehold.autoscale import Policy
+    from leasequeue.autoscale import Policy
 
     Times = npt.NDArray[np.float64]
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leasehold.autoscale import TierUnits
-from leasehold.autoscale.arrivals import look_ahead, patience_of
-from leasehold.autoscale.measuring import Sample, WorkerSample, measure
-from leasehold.autoscale.planning import plan
+from leasequeue.autoscale import TierUnits
+from leasequeue.autoscale.arrivals import look_ahead, patience_of
+from leasequeue.autoscale.measuring import Sample, WorkerSample, measure
+from leasequeue.autoscale.planning import plan
 from tests.autoscale.simulation.rules import FIRST_PASS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from leasehold.autoscale import Plan, Signals
+    from leasequeue.autoscale import Plan, Signals
     from tests.autoscale.simulation.load import Load
     from tests.autoscale.simulation.pool import Line, Pool, Run
     from tests.autoscale.simulation.rules import Requests

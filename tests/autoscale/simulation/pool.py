@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from leasehold.autoscale import TierPolicy
+    from leasequeue.autoscale import TierPolicy
     from tests.autoscale.simulation.reports import Reports
 
 #: What a worker needs between two runs (s): to complete one item and to lease the next.

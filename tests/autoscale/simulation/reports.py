@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from leasehold.autoscale.measuring import WorkerSample
+from leasequeue.autoscale.measuring import WorkerSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from leasehold.autoscale import TierPolicy
+    from leasequeue.autoscale import TierPolicy
     from tests.autoscale.simulation.pool import Line, Pool, Tier
     from tests.autoscale.simulation.simulate import World
 

@@ -15,7 +15,7 @@ import pyspark
 import pytest
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from leasehold.spark import register
+from leasequeue.spark import register
 from tests.spark.quick import quick_python
 
 if TYPE_CHECKING:

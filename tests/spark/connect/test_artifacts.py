@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from leasehold.spark import register
+from leasequeue.spark import register
 from tests.spark.connect.conftest import connect_server
 from tests.spark.programs.test_cluster import package, python
 from tests.spark.streaming import stream
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 @pytest.mark.long
@@ -32,17 +32,17 @@ async def test_artifacts_are_enough_for_all_but_streams(
     with connect_server(tmp_path, python) as url:
         spark = cast("SparkSession", ConnectSession.builder.remote(url).create())
         register(spark)
-        with pytest.raises(PySparkException, match="No module named 'leasehold'"):
+        with pytest.raises(PySparkException, match="No module named 'leasequeue'"):
             writer(numbered(spark, 5), queue).save()
         spark.addArtifacts(str(package), pyfile=True)
         register(spark)
         writer(numbered(spark, 5), queue).save()
         assert (await waiting(queue)).keys() == names(5)
-        items = spark.read.format("leasehold").options(url=str(queue.url), queue=queue.name).load()
+        items = spark.read.format("leasequeue").options(url=str(queue.url), queue=queue.name).load()
         assert items.where("id > 'i2'").count() == 2
         query = (
             stream(spark, queue).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "at"))
         )
-        with pytest.raises(PySparkException, match="No module named 'leasehold'"):
+        with pytest.raises(PySparkException, match="No module named 'leasequeue'"):
             query.trigger(availableNow=True).start().awaitTermination()
         spark.stop()

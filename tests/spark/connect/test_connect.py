@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasehold import InvalidArgument, InvalidCall, Item, TaskQueue, Worker
-from leasehold.spark import add, add_task, process, task_results
-from leasehold.spark.jobs.archive import archive
-from leasehold.spark.jobs.backfill import backfill
-from leasehold.spark.jobs.load import load
-from leasehold.spark.jobs.redrive import redrive
-from leasehold.spark.jobs.report import report
-from leasehold.spark.options import server_options
+from leasequeue import InvalidArgument, InvalidCall, Item, TaskQueue, Worker
+from leasequeue.spark import add, add_task, process, task_results
+from leasequeue.spark.jobs.archive import archive
+from leasequeue.spark.jobs.backfill import backfill
+from leasequeue.spark.jobs.load import load
+from leasequeue.spark.jobs.redrive import redrive
+from leasequeue.spark.jobs.report import report
+from leasequeue.spark.options import server_options
 from tests.spark.streaming import stream
 from tests.spark.tables import names, numbered, waiting, writer
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 
 async def test_rows_are_added_and_read(connect: SparkSession, queue: AsyncWorkQueue) -> None:
     writer(numbered(connect, 5), queue).save()
     assert (await waiting(queue)).keys() == names(5)
-    items = connect.read.format("leasehold").options(url=str(queue.url), queue=queue.name).load()
+    items = connect.read.format("leasequeue").options(url=str(queue.url), queue=queue.name).load()
     assert {row.id for row in items.where("state = 'waiting' and id > 'i2'").collect()} == {"i3", "i4"}
 
 
@@ -82,7 +82,7 @@ async def test_any_thread_can_write(connect: SparkSession, queue: AsyncWorkQueue
 @pytest.mark.long
 async def test_tables_of_sql(connect: SparkSession, queue: AsyncWorkQueue) -> None:
     options = f"options (url '{queue.url}', queue '{queue.name}')"
-    connect.sql(f"create or replace temporary view items (id string, data string) using leasehold {options}")
+    connect.sql(f"create or replace temporary view items (id string, data string) using leasequeue {options}")
     connect.sql("insert into items values ('a', 'one')")
     assert [tuple(row) for row in connect.sql("select * from items").collect()] == [("a", "one")]
 
@@ -114,7 +114,7 @@ async def test_streams_of_events_and_into_a_queue(
     events = stream(connect, queue, **{"from": "events"})
     again = events.selectExpr("concat('again-', id) id", "what data")
     target = {"url": str(queue.url), "queue": queue.name}
-    run(again.writeStream.format("leasehold").options(**target), tmp_path)
+    run(again.writeStream.format("leasequeue").options(**target), tmp_path)
     found = await waiting(queue)
     assert {id_: data for id_, data in found.items() if id_.startswith("again")} == {
         f"again-i{number}": b"added" for number in range(5)
@@ -158,9 +158,9 @@ async def test_what_renames_folders_is_refused(
 @pytest.mark.usefixtures("connect")
 def test_a_password_comes_from_the_environment_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "redis://:secret@localhost"  # noqa: S105 - no secret
-    with pytest.raises(InvalidArgument, match="LEASEHOLD_URL, set here and on the Connect server"):
+    with pytest.raises(InvalidArgument, match="LEASEQUEUE_URL, set here and on the Connect server"):
         server_options(secret).__enter__()
-    monkeypatch.setenv("LEASEHOLD_URL", secret)
+    monkeypatch.setenv("LEASEQUEUE_URL", secret)
     with server_options(None) as given:
         assert given == {}, "the Connect server reads its own variable"
 
@@ -171,7 +171,7 @@ async def test_a_job_of_the_command_line(connect_url: str, queue: AsyncWorkQueue
     job = ("load", queue.name, str(tmp_path / "rows.csv"), "--url", str(queue.url))
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "leasehold.cli", "pipeline", *job],
+        [sys.executable, "-m", "leasequeue.cli", "pipeline", *job],
         env=os.environ | {"SPARK_REMOTE": connect_url},
         capture_output=True,
         text=True,

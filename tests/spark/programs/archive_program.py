@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from leasehold.spark.events import EventRange, EventsReader
-from leasehold.spark.jobs import archive as job
-from leasehold.spark.output import OutputFolder
-from leasehold.spark.source import LeaseholdSource, register
+from leasequeue.spark.events import EventRange, EventsReader
+from leasequeue.spark.jobs import archive as job
+from leasequeue.spark.output import OutputFolder
+from leasequeue.spark.source import LeasequeueSource, register
 from tests.spark.programs.drain_program import session
 from tests.spark.programs.faults import inject, place
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 STEPS = ("planned", "read", "counted", "begun", "beside", "dropped", "placed", "committed")
 
 
-class FaultySource(LeaseholdSource):
+class FaultySource(LeasequeueSource):
     """The data source, with faults in its stream of events."""
 
     def streamReader(self, schema: StructType) -> EventsReader:  # noqa: N802 - Spark's name

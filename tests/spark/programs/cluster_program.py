@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-import leasehold
-from leasehold.spark import add, process, register
+import leasequeue
+from leasequeue.spark import add, process, register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,11 +23,11 @@ def main(queue: str, folder: str) -> None:
     register(spark)
     rows = spark.range(2_000).select(sql.col("id").cast("string").alias("id"), sql.lit("x").alias("data"))
     report = add(rows.repartition(4), queue)
-    waiting = spark.read.format("leasehold").option("queue", queue).load().where("state = 'waiting'").count()
+    waiting = spark.read.format("leasequeue").option("queue", queue).load().where("state = 'waiting'").count()
 
     def handle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            files = pa.array([leasehold.__file__] * batch.num_rows)
+            files = pa.array([leasequeue.__file__] * batch.num_rows)
             yield pa.record_batch({"id": batch.column("id"), "file": files})
 
     schema = "id string, file string"

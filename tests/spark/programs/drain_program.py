@@ -35,7 +35,7 @@ def main(url: str, queue: str, folder: str, rows: str) -> None:
         inject("after_write", batch_id + 1)
 
     stream = (
-        spark.readStream.format("leasehold").options(url=url, queue=queue, maxItemsPerTrigger=rows).load()
+        spark.readStream.format("leasequeue").options(url=url, queue=queue, maxItemsPerTrigger=rows).load()
     )
     query = (
         stream.select("id", "data", "token")

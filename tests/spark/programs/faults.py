@@ -13,10 +13,10 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leasehold.spark import lease_sets
-from leasehold.spark.lease_sets import LeaseSets
-from leasehold.spark.leases import LeasesReader, SetPartition
-from leasehold.spark.source import LeaseholdSource
+from leasequeue.spark import lease_sets
+from leasequeue.spark.lease_sets import LeaseSets
+from leasequeue.spark.leases import LeasesReader, SetPartition
+from leasequeue.spark.source import LeasequeueSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def is_there(pid: int) -> bool:
     return False
 
 
-class FaultySource(LeaseholdSource):
+class FaultySource(LeasequeueSource):
     """The data source, with faults in its lease stream."""
 
     def streamReader(self, schema: StructType) -> LeasesReader:  # noqa: N802 - Spark's name

@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from leasehold import AsyncWorkQueue, Lease, RetryPolicy, Worker
+from leasequeue import AsyncWorkQueue, Lease, RetryPolicy, Worker
 
 RECORD = Path(os.environ["RECORD"])
 worker = Worker(concurrency=8, lease_time=2, retry=RetryPolicy(attempts=2, first=0.05))

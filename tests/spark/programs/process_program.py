@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from leasehold.spark import process
+from leasequeue.spark import process
 from tests.spark.quick import quick_session
 
 if TYPE_CHECKING:

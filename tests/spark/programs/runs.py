@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from leasehold import EmbeddedServer
+    from leasequeue import EmbeddedServer
     from tests.conftest import MakeServer
 
 

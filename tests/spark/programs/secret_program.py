@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import NoReturn
 
-from leasehold.spark.options import server_options
+from leasequeue.spark.options import server_options
 
 URL = "redis://user:secret@localhost"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset
 import pytest
 
-from leasehold import AsyncWorkQueue, Item
+from leasequeue import AsyncWorkQueue, Item
 from tests.cli.program import started
 from tests.eventually import eventually
 from tests.faults.test_killed_server import kill, start
@@ -81,7 +81,7 @@ class Archive(Runs):
 async def command(archive: Archive, name: str) -> AsyncIterator[Process]:
     """Start the command."""
     arguments = ("pipeline", "archive", name, str(archive.output), "--batch", str(ROWS), "--json")
-    async with started(*arguments, environment={"LEASEHOLD_URL": archive.server.url}) as process:
+    async with started(*arguments, environment={"LEASEQUEUE_URL": archive.server.url}) as process:
         yield process
 
 

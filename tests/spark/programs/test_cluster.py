@@ -20,7 +20,7 @@ from tests.spark.programs import cluster_program
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -34,7 +34,7 @@ def package(tmp_path: Path) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)]
     subprocess.run(command, cwd=Path(__file__).parents[3], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
-    return Path(shutil.copy(wheel, tmp_path / "leasehold.zip"))
+    return Path(shutil.copy(wheel, tmp_path / "leasequeue.zip"))
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def python(tmp_path: Path) -> Path:
     venv.create(home, symlinks=True)
     (packages,) = home.glob("lib/*/site-packages")
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if "leasehold" not in entry.name:
+        if "leasequeue" not in entry.name:
             (packages / entry.name).symlink_to(entry)
     return home / "bin" / "python"
 
@@ -66,8 +66,8 @@ async def run(command: Sequence[object], place: Path, more: dict[str, str]) -> t
 async def test_executors_need_only_a_wheel_among_the_py_files(
     queue: AsyncWorkQueue, redis_url: str, package: Path, python: Path, tmp_path: Path
 ) -> None:
-    code, _, said = await run([python, "-c", "import leasehold"], tmp_path, {})
-    assert (code, "No module named 'leasehold'" in said) == (1, True), said
+    code, _, said = await run([python, "-c", "import leasequeue"], tmp_path, {})
+    assert (code, "No module named 'leasequeue'" in said) == (1, True), said
     program = Path(shutil.copy(cluster_program.__file__, tmp_path))
     submit = Path(sys.executable).with_name("spark-submit")
     settings = (
@@ -79,12 +79,12 @@ async def test_executors_need_only_a_wheel_among_the_py_files(
     given = [part for setting in settings for part in ("--conf", f"spark.{setting}")]
     given += ["--master", MASTER, "--py-files", str(package)]
     command = [submit, *given, program, queue.name, tmp_path]
-    where = {"PYSPARK_PYTHON": str(python), "LEASEHOLD_URL": redis_url, "SPARK_LOCAL_IP": "127.0.0.1"}
+    where = {"PYSPARK_PYTHON": str(python), "LEASEQUEUE_URL": redis_url, "SPARK_LOCAL_IP": "127.0.0.1"}
     code, out, said = await run(command, tmp_path, where)
     assert code == 0, out + said
     result = json.loads(out.splitlines()[-1])
     assert result.pop("executors") == 2
     (file,) = result.pop("files")
-    assert "leasehold.zip" in file
+    assert "leasequeue.zip" in file
     assert result == {"added": 2000, "waiting": 2000, "items": 2000, "ids": 2000, "rows": 2000}
     assert (await queue.counts()).total == 0

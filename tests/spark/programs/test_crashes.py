@@ -13,7 +13,7 @@ import pyarrow.dataset
 import pytest
 from redis.asyncio import Redis
 
-from leasehold import AsyncWorkQueue, Item
+from leasequeue import AsyncWorkQueue, Item
 from tests.queue.asking import command
 from tests.queue.keyspace import audit, left_over
 from tests.spark.programs.faults import STEPS

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from leasehold.cli import pipeline
-from leasehold.cli.server import Code
-from leasehold.spark.jobs.failures import JobFailed
+from leasequeue.cli import pipeline
+from leasequeue.cli.server import Code
+from leasequeue.spark.jobs.failures import JobFailed
 from tests.cli.program import run_process, started
 from tests.spark.quick import quick_python
 from tests.spark.tables import waiting
 
 if TYPE_CHECKING:
-    from leasehold import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue
 
 CSV = "Id;text\na;one\nb;two\n"
 
@@ -38,7 +38,7 @@ async def test_a_job_as_a_command(
     (tmp_path / "rows.csv").write_text(CSV)
     command = ("pipeline", "load", queue.name, str(tmp_path / "rows.csv"))
     outcome = await run_process(
-        *command, "--option", "sep=;", "--id", "Id", "--json", LEASEHOLD_URL=redis_url
+        *command, "--option", "sep=;", "--id", "Id", "--json", LEASEQUEUE_URL=redis_url
     )
     assert outcome.code == 0, outcome.err
     assert outcome.document == {"queue": queue.name, "rows": 2, "added": 2, "already_there": 0}
@@ -109,7 +109,7 @@ def test_a_job_under_spark_submit_refuses_a_password_among_its_arguments(
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     result = CliRunner().invoke(pipeline.app, ["load", "q", "rows", "--url", url])
     assert result.exit_code == 2
-    assert "LEASEHOLD_URL or REDIS_URL" in " ".join(result.stderr.split())
+    assert "LEASEQUEUE_URL or REDIS_URL" in " ".join(result.stderr.split())
     assert "secret" not in result.stderr
 
 
@@ -119,13 +119,13 @@ async def test_a_job_without_the_extra_names_it(tmp_path: Path) -> None:
         out, err = await process.communicate()
     assert (process.returncode, out) == (2, b"")
     assert err.decode().strip() == (
-        'leasehold: queues in Spark need a library that is not installed: pip install "leasehold[spark]"'
+        'leasequeue: queues in Spark need a library that is not installed: pip install "leasequeue[spark]"'
     )
 
 
 def test_the_reason_of_a_failure_is_found_in_the_error_of_spark() -> None:
     ours = JobFailed(
-        "[SOURCE] Failed: Traceback:\n  File\nleasehold.errors.ServerBusy: busy\n SQLSTATE: 38000"
+        "[SOURCE] Failed: Traceback:\n  File\nleasequeue.errors.ServerBusy: busy\n SQLSTATE: 38000"
     )
     assert (str(ours), ours.kind, pipeline.exit_code(ours)) == ("busy", "ServerBusy", Code.SERVER)
     python = JobFailed(
@@ -133,5 +133,5 @@ def test_the_reason_of_a_failure_is_found_in_the_error_of_spark() -> None:
     )
     assert (str(python), python.kind, pipeline.exit_code(python)) == ("ValueError: no", "", Code.MISSED)
     assert str(JobFailed("[PATH] none\n\nplan")) == "[PATH] none"
-    invalid = JobFailed("leasehold.errors.InvalidArgument: x: got 1, expected 2")
+    invalid = JobFailed("leasequeue.errors.InvalidArgument: x: got 1, expected 2")
     assert pipeline.exit_code(invalid) == Code.USAGE

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.spark.options import server_options
+from leasequeue.spark.options import server_options
 
 #: Prints the number of partitions of a shuffle.
 PARTS = """
 import sys
-from leasehold.spark.jobs.session import SHUFFLE_PARTITIONS, session
+from leasequeue.spark.jobs.session import SHUFFLE_PARTITIONS, session
 
 with session("test") as spark:
     print(spark.conf.get(SHUFFLE_PARTITIONS), spark.sparkContext.defaultParallelism)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from leasehold import AsyncWorkQueue
+from leasequeue import AsyncWorkQueue
 from tests.faults.test_killed_server import kill, start
 from tests.spark.programs.write_program import BATCH_ROWS
 from tests.spark.tables import names, waiting

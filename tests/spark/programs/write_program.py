@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
-from leasehold.spark import add
+from leasequeue.spark import add
 from tests.spark.quick import quick_session
 
 if TYPE_CHECKING:

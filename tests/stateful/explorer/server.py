@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hiredis
 
-from leasehold.keys import KEYS
-from leasehold.scripting.catalogue import compose, folder
-from leasehold.scripting.linker import Library
+from leasequeue.keys import KEYS
+from leasequeue.scripting.catalogue import compose, folder
+from leasequeue.scripting.linker import Library
 from tests.stateful.explorer.state import DELAYED, FOREIGN, FREE, NONE, OURS, ItemKeys, Keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from leasehold.scripting.catalogue import Script
+    from leasequeue.scripting.catalogue import Script
 
 #: The queue's name, and the time at which every step of a search runs.
 PREFIX = "q"

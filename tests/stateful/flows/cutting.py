@@ -13,13 +13,13 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from leasehold.scripting import catalogue, runner
+from leasequeue.scripting import catalogue, runner
 from tests.stateful.interruption import READS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from leasehold.scripting.catalogue import Script
+    from leasequeue.scripting.catalogue import Script
 
 #: What the error of a stopped script says.
 STOPPED = "stopped by the test"

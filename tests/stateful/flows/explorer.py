@@ -13,15 +13,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasehold.queue.plan import ChildPlan
-from leasehold.queue.runs.stages import StageRow, settle
+from leasequeue.queue.plan import ChildPlan
+from leasequeue.queue.runs.stages import StageRow, settle
 from tests.stateful.flows.world import ROUND_MS, Known, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from leasehold import Lease
-    from leasehold.queue.plan import Plan
+    from leasequeue import Lease
+    from leasequeue.queue.plan import Plan
 
 RUN = "run"
 #: More writes than one step makes on the small runs here.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from leasehold.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from leasehold.queue.plan import Plan, StagePlan
+    from leasequeue.queue.plan import Plan, StagePlan
 
 #: What became of the edge from a stage to one after it.
 Edge = Literal["open", "good", "bad", "skipped"]

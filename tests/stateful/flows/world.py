@@ -10,15 +10,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis import Redis
 
-from leasehold import AsyncWorkQueue, Lease, RunGone, RunUnfinished, ScriptFailed
-from leasehold.queue.runs.stages import StageRef, StageRow, cancel_rest, fan, finish_stages, settle, start_run
+from leasequeue import AsyncWorkQueue, Lease, RunGone, RunUnfinished, ScriptFailed
+from leasequeue.queue.runs.stages import (
+    StageRef,
+    StageRow,
+    cancel_rest,
+    fan,
+    finish_stages,
+    settle,
+    start_run,
+)
 from tests.stateful.flows.cutting import STOPPED, stop_next, stop_none
 from tests.stateful.flows.rules import RunState, problems, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from leasehold.queue.plan import Plan, StagePlan
+    from leasequeue.queue.plan import Plan, StagePlan
 
 T = TypeVar("T")
 #: How long leases last, in seconds, and how far the clock moves when all of them are to end, in ms.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis import Redis
 
-from leasehold import AsyncWorkQueue, Item, Lease, QueueDeleted, ScriptFailed, lease_from
+from leasequeue import AsyncWorkQueue, Item, Lease, QueueDeleted, ScriptFailed, lease_from
 from tests.stateful.flows.cutting import STOPPED, stop_after, stop_none
 
 if TYPE_CHECKING:

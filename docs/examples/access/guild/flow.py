@@ -1,4 +1,4 @@
-"""The flow of a user who joins roles of a guild: `leasehold worker guild.flow:worker` runs its stages."""
+"""The flow of a user who joins roles of a guild: `leasequeue worker guild.flow:worker` runs its stages."""
 
 import os
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from guild.platforms import Platforms, Refused
-from leasehold import (
+from leasequeue import (
     FanOut,
     HandedOver,
     Next,
@@ -19,7 +19,7 @@ from leasehold import (
     fan_out,
     once,
 )
-from leasehold.flow import Flow
+from leasequeue.flow import Flow
 
 REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379")
 #: The queues of a flow have the same hash tag, so that a cluster has them on one node.

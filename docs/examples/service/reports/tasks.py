@@ -1,4 +1,4 @@
-"""The tasks, and the worker that runs them: `leasehold worker reports.tasks:worker`."""
+"""The tasks, and the worker that runs them: `leasequeue worker reports.tasks:worker`."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from leasehold import Provided, RetryPolicy, TaskQueue, Worker
+from leasequeue import Provided, RetryPolicy, TaskQueue, Worker
 
 REDIS_URL = os.environ.get("REDIS_URL", "redis://localhost:6379")
 tasks = TaskQueue.from_url(REDIS_URL, "reports")

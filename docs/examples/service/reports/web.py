@@ -12,8 +12,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from prometheus_client import make_asgi_app
 from pydantic import BaseModel, Field
 
-from leasehold import ServerError, telemetry
-from leasehold.fastapi import lifespan, router
+from leasequeue import ServerError, telemetry
+from leasequeue.fastapi import lifespan, router
 from reports.tasks import make_report, tasks
 
 API_KEY = os.environ["API_KEY"]

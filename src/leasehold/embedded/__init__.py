@@ -1,9 +1,0 @@
-"""A real server for tests, notebooks and single machines, which ends with this process.
-
-`program` finds a server program, `guardian` ends its process with this one, `server` is the public part.
-"""
-
-from leasehold.embedded.program import ServerProgram, find_server
-from leasehold.embedded.server import EmbeddedServer, Server, open_server
-
-__all__ = ["EmbeddedServer", "Server", "ServerProgram", "find_server", "open_server"]

@@ -1,8 +1,0 @@
-"""`python -m leasehold.scripting --dump FOLDER`: write the composed scripts into a folder."""
-
-import sys
-
-from leasehold.scripting.catalogue import main
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,0 +1,71 @@
+"""The autoscaler: how many workers the work needs, asked again and again, on whatever runs them."""
+
+from typing import TYPE_CHECKING
+
+from leasequeue.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from leasequeue.autoscale.answer import wanted_workers
+    from leasequeue.autoscale.backends import Backend
+    from leasequeue.autoscale.config import Config, DeploymentConfig, JobConfig, TierConfig, load_config
+    from leasequeue.autoscale.estimating import Estimate, estimate
+    from leasequeue.autoscale.flow_children import FlowChildren
+    from leasequeue.autoscale.loop import Autoscaler
+    from leasequeue.autoscale.measuring import Measured, Sample, WorkerSample, measure, sample_of
+    from leasequeue.autoscale.model import (
+        Answer,
+        DeploymentPolicy,
+        JobPolicy,
+        JobReport,
+        Plan,
+        Policy,
+        Signals,
+        TierPolicy,
+        TierRequest,
+        TierUnits,
+    )
+    from leasequeue.autoscale.planning import plan
+    from leasequeue.autoscale.report import MetricValue, PassError, PassReport, TierReport, metric_values
+
+__all__ = [
+    "Answer",
+    "Autoscaler",
+    "Backend",
+    "Config",
+    "DeploymentConfig",
+    "DeploymentPolicy",
+    "Estimate",
+    "FlowChildren",
+    "JobConfig",
+    "JobPolicy",
+    "JobReport",
+    "Measured",
+    "MetricValue",
+    "PassError",
+    "PassReport",
+    "Plan",
+    "Policy",
+    "Sample",
+    "Signals",
+    "TierConfig",
+    "TierPolicy",
+    "TierReport",
+    "TierRequest",
+    "TierUnits",
+    "WorkerSample",
+    "estimate",
+    "load_config",
+    "measure",
+    "metric_values",
+    "plan",
+    "sample_of",
+    "wanted_workers",
+]
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    # A module that others depend on comes first; a function of a module's name is not shadowed by it.
+    _MODULES = (
+        *("model", "answer", "backends", "estimating", "measuring", "planning", "config"),
+        *("flow_children", "report", "loop"),
+    )
+    __getattr__ = lazy_names(__name__, __all__, _MODULES)

@@ -1,0 +1,259 @@
+"""What a pass does: look at all queues and back ends at once, plan, and ask for units."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.autoscale.arrivals import look_ahead, patience_of
+from leasequeue.autoscale.flow_children import FlowChildren
+from leasequeue.autoscale.measuring import measure, sample_of
+from leasequeue.autoscale.model import TierUnits
+from leasequeue.autoscale.planning import plan
+from leasequeue.autoscale.report import TierReport
+from leasequeue.errors import BackendError
+from leasequeue.log import Log
+from leasequeue.queue.queue import AsyncWorkQueue
+from leasequeue.scripting.endpoints import client_for, close_client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from leasequeue.autoscale.backends import Backend
+    from leasequeue.autoscale.config import Config
+    from leasequeue.autoscale.flow_children import Learned
+    from leasequeue.autoscale.measuring import Measured
+    from leasequeue.autoscale.model import JobReport, Plan, Signals
+    from leasequeue.autoscale.parts import Parts
+    from leasequeue.autoscale.state import State
+    from leasequeue.scripting.endpoints import Client
+
+#: How long a queue and a back end may take to answer (s), unless a back end has a `timeout` of its own.
+CALL_SECONDS = 10.0
+#: No back end has more units.
+MAX_UNITS = 10**9
+#: A dry run that has no memory samples twice, so long apart (s), as one sample has no rates.
+DRY_PAUSE = 1.0
+
+log = Log("leasequeue.autoscale")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """What a pass has seen."""
+
+    signals: Mapping[str, Signals]
+    units: Mapping[tuple[str, str], TierUnits]
+    #: What the next pass is to be given of each job.
+    memory: dict[str, dict[str, Any]]
+    #: What it is to be given of flows.
+    children: list[Learned]
+
+    def seen_of(self, planned: Plan | None) -> tuple[JobReport, ...]:
+        """Return what a plan says of the jobs whose queues could be read."""
+        jobs = () if planned is None else planned.jobs
+        return tuple(one for one in jobs if one.job in self.signals)
+
+
+class Passes:
+    """The queues and the back ends of a configuration.
+
+    Args:
+        config: What is wished.
+        open_backend: Opens the back end of a tier.
+        clock: For tests: returns the time in seconds since 1970, in place of the servers' clocks.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        open_backend: Callable[[Config, str, str], Backend],
+        clock: Callable[[], float] | None,
+    ) -> None:
+        self._config = config
+        self._open_backend = open_backend
+        self._clock = clock
+        self._clients: dict[tuple[str, bool], Client] = {}
+        self._queues: dict[str, AsyncWorkQueue] = {}
+        self._backends: dict[tuple[str, str], Backend] = {}
+        self._children = FlowChildren()
+        #: By job: until when scheduled items count as due soon (s), and `measure`'s patience.
+        self._horizons = {job: look_ahead(config.policy, job) for job in config.jobs}
+        self._patience = {job: patience_of(config.policy, job) for job in config.jobs}
+
+    def queue_at(self, url: str, name: str, *, cluster: bool) -> AsyncWorkQueue:
+        """Make a queue object; all of one server share their connections.
+
+        Raises:
+            InvalidArgument: If the URL or the name cannot be used.
+        """
+        if (server := (url, cluster)) not in self._clients:
+            self._clients[server] = client_for(url, name, cluster=cluster)
+        return AsyncWorkQueue(name, self._clients[server], reply_timeout=CALL_SECONDS, clock=self._clock)
+
+    def queue_of(self, job: str) -> AsyncWorkQueue:
+        """Return the queue of a job.
+
+        Raises:
+            InvalidArgument: If its URL or its name cannot be used.
+        """
+        if job not in self._queues:
+            found = self._config.jobs[job]
+            self._queues[job] = self.queue_at(found.url, found.queue, cluster=found.cluster)
+        return self._queues[job]
+
+    async def look(self, state: State, parts: Parts, *, dry_run: bool) -> Sight:
+        """Look at all queues and back ends at once. What fails is left out, and noted in `parts`."""
+        tiers = [(name, tier) for name, one in self._config.deployments.items() for tier in one.tiers]
+        self._children.recall(state.children)
+        children, units, measured = await asyncio.gather(
+            self._average_children(parts),
+            asyncio.gather(*(self._units_of(name, tier, parts) for name, tier in tiers)),
+            asyncio.gather(*(self._measure(job, state, parts, dry_run=dry_run) for job in self._config.jobs)),
+        )
+        signals: dict[str, Signals] = {}
+        memory = {job: state.jobs[job] for job in self._config.jobs if job in state.jobs}
+        for job, one in zip(self._config.jobs, measured, strict=True):
+            if one is not None:
+                signals[job] = replace(one.signals, children=children.get(job, {}))
+                memory[job] = one.memory
+        return Sight(
+            signals=signals,
+            units=dict(zip(tiers, units, strict=True)),
+            memory=memory,
+            children=self._children.learned,
+        )
+
+    def plan(self, sight: Sight, state: State, parts: Parts, *, now: float) -> Plan | None:
+        """Return what to ask for; None: that cannot be said, and no unit is asked for.
+
+        A memory with which no plan can be made is dropped.
+        """
+        for memory in (state.plan, {}):
+            try:
+                return plan(self._config.policy, sight.signals, sight.units, memory, now)
+            except Exception as error:  # whatever it is, the cleaner and the next pass go on
+                log.exception("no plan could be made")
+                parts.fail("plan", f"{type(error).__name__}: {error}")
+        return None
+
+    async def request(self, planned: Plan, sight: Sight, parts: Parts) -> list[TierReport]:
+        """Ask the back ends for the units of a plan, all at once; say what became of it.
+
+        Also where nothing has changed: a back end may have to replace units that are gone. One that could not
+        say what it has is asked in the next pass.
+        """
+
+        async def ask(one: TierReport) -> TierReport:
+            key = (one.deployment, one.tier)
+            known = sight.units[key]
+            if known.ready is None and known.requested is None:
+                return one
+            request = partial(self._ask_for, *key, one.wanted)
+            done = await parts.call(_part(*key), request, limit=self._limit_of(*key))
+            return replace(one, asked=done is True)
+
+        return [*await asyncio.gather(*map(ask, reports_of(planned)))]
+
+    async def close(self) -> None:
+        """Close the back ends and the queues."""
+        backends, self._backends = [*self._backends.values()], {}
+        for result in await asyncio.gather(*(one.close() for one in backends), return_exceptions=True):
+            if isinstance(result, Exception):
+                log.warning("a back end could not be closed: %s", result)
+        for queue in self._queues.values():
+            await queue.close()
+        for client in self._clients.values():
+            await close_client(client)
+
+    # -------------------------------------------------------------------------- inside
+
+    async def _measure(self, job: str, state: State, parts: Parts, *, dry_run: bool) -> Measured | None:
+        """Return what is known of a job, and what is to be remembered of it."""
+
+        async def sample(memory: Mapping[str, object]) -> Measured:
+            stats = await self.queue_of(job).stats(horizon=self._horizons[job], note=not dry_run)
+            return measure(sample_of(stats), memory, stats.at, patience=patience)
+
+        memory: Mapping[str, object] = state.jobs.get(job, {})
+        # The two samples of a dry run tell what the rate is, not how long it has lasted.
+        patience = self._patience[job] if memory or not dry_run else 0.0
+        measured = await parts.call(f"job {job}", partial(sample, memory), limit=CALL_SECONDS)
+        if dry_run and not memory and measured is not None:
+            await asyncio.sleep(DRY_PAUSE)
+            again = partial(sample, measured.memory)
+            measured = await parts.call(f"job {job}", again, limit=CALL_SECONDS)
+        return measured
+
+    async def _average_children(self, parts: Parts) -> dict[str, dict[str, float]]:
+        """Return how many items an item of each job adds to others, for those where that is measured."""
+        jobs = self._config.jobs
+        parents = [job for job, one in jobs.items() if None in one.policy.children.values()]
+        if not parents:
+            return {}
+
+        async def read() -> Mapping[tuple[str, str], float]:
+            return await self._children.of([self.queue_of(job) for job in jobs])
+
+        averages = await parts.call("children", read, limit=CALL_SECONDS) or {}
+        return {
+            parent: {
+                child: averages[pair]
+                for child in jobs[parent].policy.children
+                if child in jobs and (pair := (jobs[parent].queue, jobs[child].queue)) in averages
+            }
+            for parent in parents
+        }
+
+    async def _units_of(self, deployment: str, tier: str, parts: Parts) -> TierUnits:
+        part, limit = _part(deployment, tier), self._limit_of(deployment, tier)
+
+        async def ask(which: str) -> int:
+            answer: object = await getattr(self._backend(deployment, tier), which)()
+            if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer <= MAX_UNITS:
+                kind = self._config.deployments[deployment].tiers[tier].backend
+                raise BackendError(kind, f"{deployment}/{tier}", f"`{which}` has answered {answer!r:.80}")
+            return answer
+
+        ready, requested = await asyncio.gather(
+            parts.call(part, partial(ask, "ready"), limit=limit),
+            parts.call(part, partial(ask, "requested"), limit=limit),
+        )
+        return TierUnits(ready=ready, requested=requested)
+
+    async def _ask_for(self, deployment: str, tier: str, units: int) -> bool:
+        await self._backend(deployment, tier).request(units)
+        return True
+
+    def _backend(self, deployment: str, tier: str) -> Backend:
+        key = (deployment, tier)
+        if key not in self._backends:
+            self._backends[key] = self._open_backend(self._config, deployment, tier)
+        return self._backends[key]
+
+    def _limit_of(self, deployment: str, tier: str) -> float:
+        """Return how long a call of a back end may take (s)."""
+        own = self._config.deployments[deployment].tiers[tier].settings.get("timeout")
+        return max(CALL_SECONDS, own + 1.0) if isinstance(own, (int, float)) else CALL_SECONDS
+
+
+def reports_of(planned: Plan) -> list[TierReport]:
+    """Return what a plan wants of each tier, not asked for yet."""
+    return [
+        TierReport(
+            deployment=one.deployment,
+            tier=one.tier,
+            ready=one.ready,
+            requested=one.requested,
+            wanted=one.wanted,
+            why=one.why,
+        )
+        for one in planned.tiers
+    ]
+
+
+def _part(deployment: str, tier: str) -> str:
+    return f"tier {deployment}/{tier}"

@@ -1,0 +1,148 @@
+"""`leasequeue add`: add items to a queue."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from datetime import datetime  # noqa: TC003 - typer reads the annotations when it runs
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leasequeue.cli.formatting import print_json, printable
+from leasequeue.cli.options import number_option
+from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, fail, open_queue, run_command
+from leasequeue.cli.times import duration_option, parse_time
+from leasequeue.errors import ServerError
+from leasequeue.item import Item
+from leasequeue.queue.encoding import MAX_LEVEL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: Lines of a file that are added in one call.
+LINES_AT_ONCE = 2_000
+
+
+def add(  # noqa: PLR0913 - each is an option of the command
+    queue: QueueName,
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA|-", help="The item's data; - reads it from standard input.")
+    ] = None,
+    *,
+    id: Annotated[str | None, typer.Option(help="The item's id; a random one by default.")] = None,  # noqa: A002 - the option's name
+    content_id: Annotated[
+        bool,
+        typer.Option(
+            "--content-id", help="Use a hash of the data as the id, so that equal data is added once."
+        ),
+    ] = False,
+    delay: Annotated[
+        float, duration_option("Delay the item: 30s, 5m, 2d.", instead="use --at, which takes any time")
+    ] = 0,
+    at: Annotated[
+        datetime | None,
+        typer.Option(parser=parse_time, metavar="TIME", help="Delay the item until 2030-01-31T09:00Z."),
+    ] = None,
+    priority: Annotated[
+        int,
+        number_option("Its level; a higher one is leased first.", minimum=-MAX_LEVEL, maximum=MAX_LEVEL),
+    ] = 0,
+    group: Annotated[str | None, typer.Option(help="The item's group.")] = None,
+    expires_in: Annotated[
+        float | None,
+        duration_option("Discard the item after this time, unless a worker has begun with it."),
+    ] = None,
+    dedupe_for: Annotated[
+        float | None, duration_option("Keep the id taken for this time, even if the item is completed.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an item with this id that is waiting or delayed.")
+    ] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Add each line of a file as an item; - is standard input."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Add an item to a queue, or one for each line of a file.
+
+    An item whose id is already in the queue is not added, and the exit code is 1.
+    With --file such items are counted, and the exit code is 0.
+    """
+    if (data is None) == (file is None):
+        raise typer.BadParameter("give either the data, - for standard input, or --file", param_hint="DATA")
+    if id is not None and (content_id or file):
+        raise typer.BadParameter("cannot be combined with --content-id or --file", param_hint="--id")
+    when: dict[str, Any] = {
+        "delay": delay,
+        "at": at,
+        "priority": priority,
+        "group": group,
+        "expires_in": expires_in,
+        "dedupe_for": dedupe_for,
+        "replace": replace,
+    }
+    if file is not None:
+        run_command(_add_lines(url, queue, file, when, content_id=content_id, as_json=as_json))
+    content = sys.stdin.buffer.read() if data == "-" else os.fsencode(data or "")
+    run_command(_add(url, queue, content, id, when, content_id=content_id, as_json=as_json))
+
+
+async def _add(
+    url: str,
+    name: str,
+    data: bytes,
+    item_id: str | None,
+    when: dict[str, Any],
+    *,
+    content_id: bool,
+    as_json: bool,
+) -> Code:
+    item = Item.with_content_id(data) if content_id else Item(data, item_id)
+    async with open_queue(url, name) as queue:
+        added = await queue.add_item(item, **when)
+    if as_json:
+        print_json({"queue": name, "id": item.id, "added": added})
+    elif added:
+        typer.echo(printable(item.id))
+    if added:
+        return Code.DONE
+    if as_json:
+        return Code.MISSED
+    taken = f"{name!r} has an unfinished item with the id {item.id!r}, or the id is still taken"
+    return fail(f"not added: {taken}", Code.MISSED)
+
+
+async def _add_lines(
+    url: str, name: str, file: Path, when: dict[str, Any], *, content_id: bool, as_json: bool
+) -> Code:
+    added = existing = 0
+    try:
+        with sys.stdin.buffer if file == Path("-") else file.open("rb") as lines:
+            items = _items_of(lines, content_id=content_id)
+            async with open_queue(url, name) as queue:
+                while some := [*itertools.islice(items, LINES_AT_ONCE)]:
+                    answers = await queue.add_items(some, **when)
+                    added += sum(answers)
+                    existing += len(answers) - sum(answers)
+    except ServerError as error:
+        error.add_note(f"({added:,} items were added before the error)")
+        raise
+    except OSError as error:
+        return fail(f"{file}: {error.strerror}; {added:,} items were added", Code.USAGE)
+    if as_json:
+        print_json({"queue": name, "added": added, "already_there": existing})
+    else:
+        typer.echo(f"{added:,} added" + f", {existing:,} already there" * bool(existing))
+    return Code.DONE
+
+
+def _items_of(lines: Iterable[bytes], *, content_id: bool) -> Iterator[Item]:
+    """Yield an item for each line that is not empty."""
+    for line in lines:
+        if data := line.rstrip(b"\r\n"):
+            yield Item.with_content_id(data) if content_id else Item(data)

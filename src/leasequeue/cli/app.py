@@ -1,0 +1,187 @@
+"""The table of commands. A command's module is imported when the command is called."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+import importlib.metadata
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+from leasequeue.cli.values import convert_quickly
+
+#: The end of the help of commands that use a server: see `leasequeue.cli.server.Code`.
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 an item was not found or not changed, 2 wrong usage, "
+    "5 the server cannot be reached or refuses."
+)
+
+
+class Command(NamedTuple):
+    """The module of a command, and its text in `leasequeue --help`."""
+
+    module: str
+    help: str
+    epilog: str | None = None
+
+
+#: Each module has a function with the command's name, or a `typer.Typer` named `app`.
+COMMANDS = {
+    "add": Command(
+        "leasequeue.cli.add", "Add an item to a queue, or one for each line of a file.", EXIT_CODES
+    ),
+    "ls": Command(
+        "leasequeue.cli.ls", "Count the items of queues: waiting, leased, scheduled, dead.", EXIT_CODES
+    ),
+    "stats": Command(
+        "leasequeue.cli.stats", "Show how long items wait, and what workers do; serve metrics.", EXIT_CODES
+    ),
+    "show": Command("leasequeue.cli.show", "Show the items of a queue, or one of them in full.", EXIT_CODES),
+    "peek": Command(
+        "leasequeue.cli.peek", "Show the items that are leased next, without leasing them.", EXIT_CODES
+    ),
+    "dead": Command("leasequeue.cli.dead", "List, show, requeue and drop dead letters.", EXIT_CODES),
+    "schedule": Command("leasequeue.cli.schedule", "List schedules; add, run or remove one.", EXIT_CODES),
+    "flow": Command(
+        "leasequeue.cli.flow",
+        "List, show, find, cancel, retry, replay, delete and check flow runs.",
+        EXIT_CODES,
+    ),
+    "cancel": Command("leasequeue.cli.cancel", "Cancel items, whether they wait or run.", EXIT_CODES),
+    "limits": Command(
+        "leasequeue.cli.limits", "Show, set or remove limits of a queue and its groups.", EXIT_CODES
+    ),
+    "pause": Command("leasequeue.cli.limits", "Pause a queue or a group.", EXIT_CODES),
+    "resume": Command("leasequeue.cli.limits", "End the pause of a queue or a group.", EXIT_CODES),
+    "clean": Command(
+        "leasequeue.cli.clean",
+        "Reclaim expired leases and repair what dead processes and other clients left behind.",
+        EXIT_CODES,
+    ),
+    "mv": Command(
+        "leasequeue.cli.mv", "Move items that wait to the end of another queue, in their order.", EXIT_CODES
+    ),
+    "purge": Command("leasequeue.cli.purge", "Remove all items of a queue that wait.", EXIT_CODES),
+    "rm": Command(
+        "leasequeue.cli.rm",
+        "Delete queues, with all their items, dead letters, results, schedules, events and limits.",
+        EXIT_CODES,
+    ),
+    "recover": Command(
+        "leasequeue.cli.recover",
+        "Return items that were leased long ago to the front of the queue, and print their ids.",
+        EXIT_CODES,
+    ),
+    "clear-leases": Command(
+        "leasequeue.cli.clear_leases",
+        "End all leases of one queue, or of all: the items return to the front.",
+        EXIT_CODES,
+    ),
+    "fsck": Command(
+        "leasequeue.cli.fsck",
+        "Check the keys of queues against each other, and repair what does not agree.",
+        "Exit codes: 0 nothing was found, 1 all that was found is repaired, 2 wrong usage, "
+        "3 something is left to you, 5 the server cannot be reached or refuses.",
+    ),
+    "events": Command(
+        "leasequeue.cli.events", "Print the events of a queue; switch them on and off.", EXIT_CODES
+    ),
+    "workers": Command(
+        "leasequeue.cli.workers", "List the workers of queues; fail, quiet or stop one.", EXIT_CODES
+    ),
+    "acl": Command(
+        "leasequeue.cli.acl", "Print the ACL SETUSER line with all that a user must be permitted.", EXIT_CODES
+    ),
+    "pipeline": Command(
+        "leasequeue.cli.pipeline",
+        "Load, archive, analyse, redrive and backfill queues with Spark.",
+        EXIT_CODES,
+    ),
+    "worker": Command("leasequeue.cli.worker", "Run a worker until it is stopped."),
+    "autoscale": Command(
+        "leasequeue.cli.autoscale.command",
+        "Run as many workers as the work of queues needs; plan how many that will be.",
+    ),
+    "demo": Command(
+        "leasequeue.cli.demo.command",
+        "Process files with worker processes, kill one and stop one, and check that nothing is lost.",
+    ),
+    "serve": Command("leasequeue.cli.serve", "Run a server until Ctrl-C or SIGTERM."),
+}
+
+
+def load(name: str) -> Any:
+    """Import a command and return it as a Click command."""
+    module = importlib.import_module(COMMANDS[name].module)
+    group = getattr(module, "app", None)
+    if group is None:
+        group = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        group.command(name)(getattr(module, name.replace("-", "_")))
+    command = typer.main.get_command(group)
+    command.name = name
+    for one in getattr(command, "commands", {"": command}).values():
+        one.epilog = one.epilog or COMMANDS[name].epilog
+        one.get_params = functools.partial(_parameters, one.get_params)
+    return command
+
+
+def _parameters(get_params: Any, ctx: Any) -> list[Any]:
+    return convert_quickly(get_params(ctx))
+
+
+class LazyGroup(TyperGroup):
+    """A group that imports only the command that is called.
+
+    Help and completion use the table above, so they need no imports.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """See `TyperGroup`."""
+        return convert_quickly(super().get_params(ctx))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """See `TyperGroup`."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
+            command = load(name)
+        if not gc.isenabled():  # see `leasequeue.cli.main`
+            gc.freeze()
+            gc.enable()
+        return name, command, rest
+
+
+app = typer.Typer(
+    name="leasequeue",
+    cls=LazyGroup,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,  # a password may be among them
+    rich_markup_mode="rich",
+)
+
+
+def _show_version(*, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"leasequeue {importlib.metadata.version('leasequeue')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _leasequeue(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Leasequeue: an atomic work queue for asyncio on Redis or Valkey."""
+
+
+def _not_imported() -> None:
+    """Stand for a command until it is imported."""
+    raise AssertionError
+
+
+for _name, _command in COMMANDS.items():
+    app.command(_name, help=_command.help)(_not_imported)

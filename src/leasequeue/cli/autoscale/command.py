@@ -1,0 +1,377 @@
+"""`leasequeue autoscale`: run the autoscaler, plan with it, print manifests for Kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from leasequeue.autoscale import load_config
+from leasequeue.cli.autoscale.tables import print_config, print_estimate, print_report
+from leasequeue.cli.options import number_option
+from leasequeue.cli.server import AsJson, Code, command, fail, note
+from leasequeue.cli.times import duration_option
+from leasequeue.cli.worker.logs import set_up_logs
+from leasequeue.describing import counted, describe
+from leasequeue.errors import InvalidConfig, LeasequeueError
+from leasequeue.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from leasequeue.autoscale import Autoscaler, Config
+    from leasequeue.autoscale.report import PassReport
+
+#: The largest number of workers, and of items.
+MAX_WORKERS, MAX_ITEMS = 1_000_000, 1_000_000_000
+#: What stands for one of a file's deployments in --worker.
+_WORKER = re.compile(r"(?:([A-Za-z0-9_-]{1,63})=)?([^=\s]+:[^=\s]+)", re.ASCII)
+#: How long `--check` waits for the server (s).
+COMPARE_SECONDS = 3.0
+_RATE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(?:/(s|m|h|d))?", re.ASCII)
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, None: 1.0}
+
+log = Log("leasequeue.autoscale")
+
+
+class RunByDefault(TyperGroup):
+    """A group whose command `run` may be left out: a first argument that is no command is its FILE."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See `TyperGroup`."""
+        if args and args[0] not in {*self.commands, "--help"}:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=RunByDefault,
+    help="Run as many workers as the work of queues needs; plan how many that will be.\n\n"
+    "`leasequeue autoscale FILE` is short for `leasequeue autoscale run FILE`.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The configuration: autoscale.toml.")]
+
+
+@app.command(
+    epilog="Exit codes: 0 done, 1 a part of the pass has failed, 2 wrong usage or configuration, "
+    "5 the server cannot be reached or refuses."
+)
+@command
+async def run(
+    file: File,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Make one pass, print its report, and end.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="The same, but ask for nothing and change nothing.")
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
+    retire: Annotated[
+        str | None,
+        typer.Option(metavar="TIER", help="Forget a tier, DEPLOYMENT/NAME, that was removed from FILE."),
+    ] = None,
+    as_json: AsJson = False,
+) -> Code:
+    """Run as many workers as the work of the queues needs, until SIGTERM or Ctrl-C.
+
+    Any number of copies may run: one of them leads at a time. It ends after the pass that it
+    makes; a second signal ends it at once. With --json each pass is a line.
+    """
+    try:
+        config = load_config(file, programs=check)
+    except InvalidConfig as error:
+        return _refuse(error)
+    if check:
+        print_config(config, as_json=as_json)
+        await _compare(config)
+        return Code.DONE
+    if retire is not None:
+        return await _retire(config, retire)
+    if once or dry_run:
+        return await _once(config, dry_run=dry_run, as_json=as_json)
+    return await _run(config, as_json=as_json)
+
+
+def _refuse(error: InvalidConfig) -> Code:
+    for line in str(error).splitlines():
+        note(line)
+    return Code.USAGE
+
+
+async def _compare(config: Config) -> None:
+    """Name the tiers that the autoscaler's state has and the file does not."""
+    from leasequeue.autoscale import Autoscaler
+
+    try:
+        async with Autoscaler(config) as autoscaler, asyncio.timeout(COMPARE_SECONDS):
+            removed = await autoscaler.removed_tiers()
+    except (LeasequeueError, TimeoutError) as error:
+        note(f"the file was not compared with the tiers that have units: {describe(error)}")
+        return
+    for one in removed:
+        ours = one.backend == "processes"
+        problem = "it is no longer in the file: the next pass stops its processes" if ours else one.problem
+        if ours or one.units:
+            note(f"warning: tier {one.name}: {problem}")
+
+
+async def _retire(config: Config, name: str) -> Code:
+    from leasequeue.autoscale import Autoscaler
+
+    async with Autoscaler(config) as autoscaler:
+        gone, errors = await autoscaler.retire(name)
+    for one in gone:
+        units = counted(one.units or 0, "unit")
+        note(f"forgot tier {one.name} ({one.backend}), which was asked for {units} last")
+    for error in errors:
+        fail(f"{error.part}: {error.problem}", Code.MISSED)
+    if not gone and not errors:
+        return fail(f"there is no tier {name!r} that was removed from the file", Code.MISSED)
+    return Code.MISSED if errors else Code.DONE
+
+
+async def _once(config: Config, *, dry_run: bool, as_json: bool) -> Code:
+    from leasequeue.autoscale import Autoscaler
+    from leasequeue.autoscale.backends.opening import leaving_units
+
+    autoscaler = Autoscaler(leaving_units(config))
+    with _errors_only():
+        try:
+            report = await autoscaler.once(dry_run=dry_run)
+        finally:
+            await autoscaler.close()
+    print_report(report, as_json=as_json)
+    if not report.leads and not report.errors:
+        note("another copy makes a pass at this moment: nothing was asked for")
+    code = Code.MISSED if report.errors else Code.DONE
+    for error in dict.fromkeys(report.errors):
+        code = fail(f"{error.part}: {error.problem}", Code.SERVER if error.part == "server" else code)
+    return code
+
+
+@contextlib.contextmanager
+def _errors_only() -> Iterator[None]:
+    """Log only errors of the program itself: what else is logged is in the report."""
+    handler, logger = logging.StreamHandler(), logging.getLogger("leasequeue")
+    handler.setLevel(logging.ERROR)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+async def _run(config: Config, *, as_json: bool) -> Code:
+    from leasequeue.autoscale import Autoscaler
+    from leasequeue.cli.autoscale.http import ReportServer
+
+    set_up_logs("json" if as_json else "text", "info")
+    # The client of Kubernetes logs each request.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    autoscaler = Autoscaler(config)
+    server = None if config.http is None else ReportServer(config, autoscaler.last_report)
+
+    def show(report: PassReport) -> None:
+        if as_json:
+            print_report(report, as_json=True)
+        if server is not None:
+            server.show(report)
+
+    reading = None if server is None else asyncio.create_task(server.run())
+    try:
+        _stop_on_signals(autoscaler, asyncio.current_task())
+        if server is not None:
+            server.start()
+        await autoscaler.run(on_report=show)
+        await autoscaler.close()
+    except asyncio.CancelledError:
+        log.warning("interrupted; what runs goes on")
+    finally:
+        if server is not None and reading is not None:
+            server.close()
+            reading.cancel()
+            await asyncio.wait([reading])
+    return Code.DONE
+
+
+def _stop_on_signals(autoscaler: Autoscaler, command: asyncio.Task[Code] | None) -> None:
+    """Stop after the pass at the first signal, and at once at the second one."""
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        log.info("%s: %s", signal.Signals(number).name, "stopping at once" if received else "stopping")
+        if received and command is not None:
+            command.cancel()
+        received.append(number)
+        autoscaler.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+
+
+# -------------------------------------------------------------------------- estimate
+
+
+def _parse_rate(text: object) -> float:
+    match = _RATE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a rate; write 50/s, 100/m, 5000/h or 20000/d")
+    return float(match[1]) / _SECONDS[match[2]]
+
+
+@app.command()
+@command
+async def estimate(  # noqa: PLR0913 - each is an option of the command
+    *,
+    rate: Annotated[
+        float,
+        typer.Option(
+            parser=_parse_rate, metavar="RATE", help="Items that arrive in a time: 50/s, 100/m, 5000/h."
+        ),
+    ],
+    service_time: Annotated[float, duration_option("How long a worker takes for one item.")],
+    age_target: Annotated[float, duration_option("How long an item may wait until its run begins.")] = 60.0,
+    confidence: Annotated[
+        float,
+        number_option("The share of items that wait no longer.", minimum=0.5, maximum=0.9999, whole=False),
+    ] = 0.99,
+    arrival_variation: Annotated[
+        float,
+        number_option(
+            "The squared coefficient of variation of the times between arrivals; 1: at random.",
+            minimum=0,
+            maximum=10_000,
+            whole=False,
+        ),
+    ] = 1.0,
+    service_variation: Annotated[
+        float,
+        number_option(
+            "That of the service times; 0: always the same, 1: exponential.",
+            minimum=0,
+            maximum=10_000,
+            whole=False,
+        ),
+    ] = 1.0,
+    backlog: Annotated[int, number_option("Items that wait already.", minimum=0, maximum=MAX_ITEMS)] = 0,
+    spin_up: Annotated[
+        float, duration_option("With --backlog: from the request of a worker until it works.")
+    ] = 30.0,
+    workers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="N", help="A number of workers to look at; repeat it for more. By default some."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> Code:
+    """Print how many workers a rate of items needs, and how long items wait. Asks no server."""
+    from leasequeue.autoscale import estimate as estimated
+
+    rows = estimated(
+        rate=rate,
+        service_time=service_time,
+        age_target=age_target,
+        confidence=confidence,
+        arrival_variation=arrival_variation,
+        service_variation=service_variation,
+        backlog=backlog,
+        spin_up=spin_up,
+        workers=[*map(_parse_workers, workers or [])],
+    )
+    print_estimate(rows, backlog=backlog, as_json=as_json)
+    return Code.DONE
+
+
+def _parse_workers(text: str) -> int:
+    if not re.fullmatch(r"\d{1,7}", text, re.ASCII) or not 1 <= int(text) <= MAX_WORKERS:
+        problem = f"{text!r} is not a whole number from 1 to {MAX_WORKERS:,}"
+        raise typer.BadParameter(problem, param_hint="--workers")
+    return int(text)
+
+
+# -------------------------------------------------------------------------- manifests
+
+
+@app.command()
+@command
+async def manifests(
+    file: File,
+    *,
+    image: Annotated[
+        str, typer.Option(metavar="IMAGE", help="The image of the workers.")
+    ] = "registry.example.org/app:1",
+    autoscaler_image: Annotated[
+        str | None,
+        typer.Option(metavar="IMAGE", help="That of the autoscaler; by default that of the workers."),
+    ] = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TARGET",
+            help="What the workers run: MODULE:WORKER, or DEPLOYMENT=MODULE:WORKER for one deployment.",
+        ),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Where the autoscaler runs; by default where its first workers do."
+        ),
+    ] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LABEL", help="Where pre-emptible tiers run: gke, eks, aks, karpenter or KEY=VALUE."
+        ),
+    ] = None,
+    grace: Annotated[float, duration_option("How long a worker that is stopped waits for its runs.")] = 30.0,
+) -> Code:
+    """Print what the Kubernetes tiers of a configuration need, as YAML for `kubectl apply -f -`."""
+    from leasequeue.autoscale.manifests import manifests as manifests_of
+    from leasequeue.autoscale.manifests import unreachable
+
+    try:
+        config = load_config(file, expand=False)
+    except InvalidConfig as error:
+        return _refuse(error)
+    given: dict[str, Any] = {} if nodes is None else {"nodes": nodes}
+    given |= _workers_of(config, worker or [])
+    text = manifests_of(
+        config, image=image, autoscaler_image=autoscaler_image, namespace=namespace, grace=grace, **given
+    )
+    typer.echo(text, nl=not text.endswith("\n"))
+    for line in unreachable(config):
+        note(f"warning: {line}")
+    backends = {tier.backend for one in config.deployments.values() for tier in one.tiers.values()}
+    if not backends & {"kubernetes", "http"}:
+        note('no tier has the back end "kubernetes" or "http": these are the autoscaler alone')
+    return Code.DONE
+
+
+def _workers_of(config: Config, targets: list[str]) -> dict[str, Any]:
+    """Return what --worker says: the program of all deployments, and those of some."""
+    given: dict[str, Any] = {"workers": {}}
+    for target in targets:
+        match = _WORKER.fullmatch(target)
+        if match is None:
+            raise typer.BadParameter(f"{target!r} is not [DEPLOYMENT=]MODULE:WORKER", param_hint="--worker")
+        if match[1] is None:
+            given["worker"] = match[2]
+        elif match[1] in config.deployments:
+            given["workers"][match[1]] = match[2]
+        else:
+            known = ", ".join(config.deployments)
+            raise typer.BadParameter(
+                f"there is no deployment {match[1]!r}, only {known}", param_hint="--worker"
+            )
+    return given

@@ -1,0 +1,125 @@
+"""`leasequeue clean`: clean queues once, or at intervals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leasequeue.cli.clean_lines import clean_lines, counts_of
+from leasequeue.cli.completion import complete_queue
+from leasequeue.cli.formatting import print_rows
+from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, Url, command, open_queue
+from leasequeue.cli.times import duration_option
+from leasequeue.cli.worker.logs import set_up_logs
+from leasequeue.durations import LONGEST_KEPT_SECONDS
+from leasequeue.errors import ServerError
+from leasequeue.log import Log
+from leasequeue.worker.maintenance import Maintenance
+
+if TYPE_CHECKING:
+    from leasequeue import AsyncWorkQueue
+
+#: Seconds between two cleans: the minimum and the default.
+MIN_INTERVAL, DEFAULT_INTERVAL = 0.1, 60.0
+
+log = Log("leasequeue.clean")
+
+
+@command
+async def clean(
+    queues: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="QUEUE", help="The queues' names; none with --lines.", autocompletion=complete_queue
+        ),
+    ] = None,
+    *,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Also find items that are in no list; with --watch, when it starts."),
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Clean at intervals, until SIGTERM or Ctrl-C.")
+    ] = False,
+    every: Annotated[
+        float | None, duration_option("With --watch: the interval between cleans; 60s by default.")
+    ] = None,
+    keep_dead: Annotated[
+        float | None,
+        duration_option(
+            "With --watch: drop dead letters older than this; by default none are dropped.",
+            longest=LONGEST_KEPT_SECONDS,
+        ),
+    ] = None,
+    lines: Annotated[
+        bool,
+        typer.Option("--lines", help="Read light:QUEUE and deep:QUEUE from standard input, line by line."),
+    ] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> Code:
+    """Reclaim expired leases and repair what dead processes and other clients left behind.
+
+    With --watch the command cleans at intervals, as each worker does: it also adds
+    the items of schedules that are due, and sometimes does a deep clean. Any number of
+    cleaners may run at once. The command keeps running while the server is unavailable, logs
+    to standard error, and ends with exit code 0 on SIGTERM.
+
+    With --lines another program says what to clean: the command answers each line light:QUEUE or
+    deep:QUEUE with "light cleaned QUEUE", and ends with its standard input.
+    """
+    if lines:
+        if queues or deep or watch:
+            raise typer.BadParameter("takes no queues, --deep or --watch", param_hint="--lines")
+        return await clean_lines(url, as_json=as_json)
+    if not queues:
+        raise typer.BadParameter("Missing argument 'QUEUE': name one queue or more")
+    for option, value in (("--every", every), ("--keep-dead", keep_dead)):
+        if value is not None and not watch:
+            raise typer.BadParameter("needs --watch", param_hint=option)
+    if every is not None and every < MIN_INTERVAL:
+        raise typer.BadParameter(f"must be at least {MIN_INTERVAL:g} s", param_hint="--every")
+    if watch:
+        maintenance = Maintenance(
+            clean_every=DEFAULT_INTERVAL if every is None else every, keep_dead=keep_dead
+        )
+        return await _watch(url, queues, maintenance, deep=deep, as_json=as_json)
+    reports: dict[str, dict[str, Any]] = {}
+    for name in queues:
+        async with open_queue(url, name) as queue:
+            report = await (queue.deep_clean() if deep else queue.light_clean())
+        reports[name] = {"queue": name, **counts_of(report)}
+    print_rows([*reports.values()], as_json=as_json)
+    return Code.DONE
+
+
+async def _watch(url: str, names: list[str], maintenance: Maintenance, *, deep: bool, as_json: bool) -> Code:
+    set_up_logs("json" if as_json else "text", "info")
+    watching = asyncio.create_task(_run_maintenance(url, names, maintenance, deep=deep))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, watching.cancel)
+    try:
+        await watching
+    except asyncio.CancelledError:
+        log.info("stopped")
+    return Code.DONE
+
+
+async def _run_maintenance(url: str, names: list[str], maintenance: Maintenance, *, deep: bool) -> None:
+    async with AsyncExitStack() as stack:
+        queues = {name: await stack.enter_async_context(open_queue(url, name)) for name in names}
+        log.info("watching %s", ", ".join(queues))
+        for queue in queues.values():
+            await _clean_first(queue, maintenance, deep=deep)
+        await maintenance.run(queues.values())
+
+
+async def _clean_first(queue: AsyncWorkQueue, maintenance: Maintenance, *, deep: bool) -> None:
+    try:
+        await maintenance.clean_once(queue, deep=deep)
+    except ServerError as error:
+        log.warning("%s could not be cleaned: %s", queue.name, error)

@@ -1,0 +1,141 @@
+"""Formatting the results of the commands: tables, and JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from leasequeue.cli.times import format_time
+from leasequeue.tasks.wire import call_of, task_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rich.console import Console
+
+    from leasequeue import DeadLetter, ItemView
+    from leasequeue.queue.schedules import ScheduleView
+
+#: How many characters of data or of an error a table row shows.
+PREVIEW = 48
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print a JSON document on one line, in ASCII."""
+    typer.echo(json.dumps(document))
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table, with numbers aligned to the right. On a pipe, lines are not truncated."""
+    from rich.table import Table  # rich takes long to import, and JSON needs none of it
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    rows = [*rows]
+    for at, title in enumerate(titles):
+        numbers = bool(rows) and all(isinstance(row[at], int) for row in rows)
+        table.add_column(title, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    _console().print(table)
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print rows of the same names: as JSON on a line each, or as a table with the names as titles."""
+    if as_json:
+        for row in rows:
+            print_json(row)
+    elif rows:
+        print_table([*rows[0]], [[*row.values()] for row in rows])
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Print a line for each name and value; leave out values that are None."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        if value is not None:
+            table.add_row(Text(name, "bold"), Text(_cell(value)))
+    _console().print(table)
+
+
+def print_block(title: str, text: str) -> None:
+    """Print a text under a title."""
+    from rich.text import Text
+
+    _console().print(Text(f"\n{title}", "bold"))
+    typer.echo("\n".join(printable(line) for line in text.splitlines()))
+
+
+#: The fields of views that are times.
+_TIMES = {"due", "expires", "died_at", "start", "next_due"}
+
+
+def view_document(view: DeadLetter | ItemView | ScheduleView) -> dict[str, Any]:
+    """Return an item, a dead letter or a schedule as a JSON document, with the name of its task if any."""
+    document: dict[str, Any] = {}
+    for name, value in asdict(view).items():
+        if name == "data":
+            document |= encoded(name, value)
+        elif name == "age":
+            document["leased_seconds_ago"] = value
+        else:
+            document[name] = format_time(value) if name in _TIMES else value
+    task = task_of(getattr(view, "data", None) or b"")
+    return document if task is None else {**document, "task": task}
+
+
+def encoded(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Return JSON fields for bytes: UTF-8 text, or else Base64, and the name of the encoding."""
+    if data is None:
+        return {name: None, f"{name}_encoding": None}
+    try:
+        return {name: data.decode(), f"{name}_encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {name: base64.b64encode(data).decode(), f"{name}_encoding": "base64"}
+
+
+def readable(data: bytes) -> str:
+    """Return bytes as text, with escapes for bytes that are not UTF-8."""
+    return data.decode(errors="backslashreplace")
+
+
+def preview(data: bytes | None) -> str | None:
+    """Return the beginning of data as one line; of a task, its name and arguments."""
+    if data is None:
+        return None
+    call = call_of(data)
+    return shortened(readable(data[: 4 * PREVIEW])) if call is None else shortened(" ".join(call))
+
+
+def shortened(text: str) -> str:
+    """Return the beginning of a text as one line."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= PREVIEW else f"{line[: PREVIEW - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes for characters that a terminal would act on."""
+    return "".join(
+        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else printable(str(value))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 10_000
+    return Console(width=width, highlight=False, soft_wrap=False)

@@ -1,0 +1,173 @@
+"""`leasequeue limits`, `leasequeue pause`, `leasequeue resume`: how many items of a queue may be leased."""
+
+from __future__ import annotations
+
+from datetime import datetime  # noqa: TC003 - typer reads the annotations when it runs
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leasequeue.cli.formatting import print_json, print_rows
+from leasequeue.cli.options import choice_option, number_option
+from leasequeue.cli.server import AsJson, Code, fail, note, queue_command
+from leasequeue.cli.times import duration_option, format_time, parse_time
+from leasequeue.queue.limits import EACH_GROUP, MAX_LIMIT, Limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.queue.limits import Pause, QueueLimits
+
+ALL = "all"
+Group = Annotated[str | None, typer.Option(metavar="GROUP", help="A group; by default the whole queue.")]
+
+
+@queue_command
+async def limits(  # noqa: PLR0913 - each is an option of the command
+    queue: AsyncWorkQueue,
+    *,
+    rate: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="How many may be leased in a time: 10/s, 100/m, 5000/h, 1/5s."),
+    ] = None,
+    burst: Annotated[
+        int | None,
+        number_option(
+            "How many may be leased at once after a quiet time; 1 by default.",
+            minimum=1,
+            maximum=MAX_LIMIT,
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        number_option("How many may be under lease at the same time.", minimum=1, maximum=MAX_LIMIT),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GROUP",
+            help="A group, or * for each one without limits of its own; by default the whole queue.",
+        ),
+    ] = None,
+    ageing: Annotated[
+        float | None, duration_option("After this time without a lease, a level counts as one higher.")
+    ] = None,
+    shared: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Share --rate and --concurrency with all queues that are given this NAME.",
+        ),
+    ] = None,
+    remove: Annotated[
+        str | None,
+        choice_option("Remove this limit.", ("rate", "concurrency", "ageing", "shared", ALL)),
+    ] = None,
+    as_json: AsJson = False,
+) -> Code:
+    """Show, set or remove limits of a queue and its groups.
+
+    Without options it shows limits and pauses. `leasequeue pause` and `leasequeue resume` change pauses.
+    """
+    given: dict[str, Any] = {"rate": rate, "concurrency": concurrency, "ageing": ageing}
+    given |= {"burst": burst, "shared": shared}
+    changes = any(value is not None for value in given.values())
+    if remove and changes:
+        raise typer.BadParameter("cannot be combined with a limit to set", param_hint="--remove")
+    if changes:
+        await queue.limits.set(**given, group=group)
+    elif remove and not await _remove(queue, remove, group):
+        return fail(_no_limit(queue.name, group, remove), Code.MISSED)
+    found = await queue.limits.get()
+    shows_all = group is None or changes or remove
+    rows = [{"queue": queue.name, **row} for row in _rows(found) if shows_all or row["group"] == group]
+    print_rows(rows, as_json=as_json)
+    if not rows:
+        note(f"{queue.name} has no limits")
+    return Code.DONE
+
+
+def _no_limit(name: str, group: str | None, limit: str) -> str:
+    what = repr(name) if group is None else f"the group {group!r} of {name!r}"
+    return f"{what} has no {'limit' if limit == ALL else f'limit {limit!r}'}"
+
+
+async def _remove(queue: AsyncWorkQueue, limit: str, group: str | None) -> bool:
+    """Remove a limit, or all; return whether there was one."""
+    names: Any = () if limit == ALL else (limit,)
+    return bool(await queue.limits.remove(*names, group=group))
+
+
+@queue_command
+async def pause(
+    queue: AsyncWorkQueue,
+    *,
+    group: Group = None,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; `leasequeue limits` shows it.")] = "",
+    until: Annotated[
+        datetime | None,
+        typer.Option(
+            parser=parse_time,
+            metavar="TIME",
+            help="When the pause ends: 2030-01-31T09:00Z; by default when it is resumed.",
+        ),
+    ] = None,
+    for_: Annotated[
+        float | None, duration_option("Instead: how long the pause lasts: 30s, 5m, 2d.", "--for")
+    ] = None,
+    as_json: AsJson = False,
+) -> Code:
+    """Pause a queue or a group.
+
+    No item of it is leased until it is resumed or, with --until or --for, until the time has come. What
+    is leased goes on, and items can be added.
+    """
+    pause = await queue.pause(reason=reason, until=until, for_=for_, group=group)
+    if as_json:
+        print_json({"queue": queue.name, "group": group, **_paused(pause)})
+    return Code.DONE
+
+
+@queue_command
+async def resume(queue: AsyncWorkQueue, *, group: Group = None, as_json: AsJson = False) -> Code:
+    """End the pause of a queue or a group."""
+    resumed = await queue.resume(group=group)
+    if as_json:
+        print_json({"queue": queue.name, "group": group, "resumed": resumed})
+        return Code.DONE if resumed else Code.MISSED
+    what = repr(queue.name) if group is None else f"the group {group!r} of {queue.name!r}"
+    return Code.DONE if resumed else fail(f"{what} was not paused", Code.MISSED)
+
+
+def _rows(found: QueueLimits) -> Iterator[dict[str, Any]]:
+    """Yield what is limited or paused."""
+    none = Limit()
+    if found.queue != none or found.paused or found.ageing is not None:
+        yield _row("queue", None, found.queue, found.paused) | {"ageing": found.ageing}
+    if found.shared is not None:
+        yield _row(f"shared {found.shared}", None, found.shared_limit)
+    if found.each_group != none:
+        yield _row("each group", EACH_GROUP, found.each_group)
+    for group in sorted({*found.groups, *found.paused_groups}):
+        yield _row("group", group, found.groups.get(group, none), found.paused_groups.get(group))
+
+
+def _row(of: str, group: str | None, limit: Limit, pause: Pause | None = None) -> dict[str, Any]:
+    return {
+        "of": of,
+        "group": group,
+        "rate": limit.rate,
+        "burst": limit.burst,
+        "concurrency": limit.concurrency,
+        "ageing": None,
+        **_paused(pause),
+    }
+
+
+def _paused(pause: Pause | None) -> dict[str, Any]:
+    return {
+        "paused": format_time(pause.since) if pause else None,
+        "until": format_time(pause.until) if pause else None,
+        "reason": pause.reason if pause else None,
+    }

@@ -1,0 +1,143 @@
+"""A worker process, from the import of the user's module to the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from leasequeue.cli.probes import AddressUnusable
+from leasequeue.cli.worker.logs import set_up_logs
+from leasequeue.cli.worker.settings import CRASHED, MISCONFIGURED, REFUSED, STOPPED
+from leasequeue.cli.worker.target import Unusable, find_worker, with_traceback
+from leasequeue.durations import check_int, seconds
+from leasequeue.errors import InvalidArgument, ServerRefused, ServerTooOld
+from leasequeue.log import Log
+from leasequeue.worker.processes import usable_cores
+from leasequeue.worker.signals import end_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from leasequeue.cli.worker.health import HealthPort
+    from leasequeue.cli.worker.settings import Settings
+    from leasequeue.worker import Worker
+
+#: Seconds that threads and tasks of the user's code may keep the process after the worker has ended.
+EXIT_SECONDS = 3.0
+
+log = Log("leasequeue.worker")
+
+
+def work(settings: Settings, ready: Callable[[Worker, HealthPort | None], None] | None = None) -> int:
+    """Run a worker until it is stopped. Call it in the main thread, as the last call of a process.
+
+    `EXIT_SECONDS` after the worker has ended, the process ends although a thread or a task of the user's
+    code still runs.
+
+    Args:
+        settings: The worker to run, and its options.
+        ready: In a process that may replace another: called with the worker, and where it answers probes,
+            before it starts.
+
+    Returns:
+        The exit code for the process.
+    """
+    set_up_logs(settings.log_format, settings.log_level)
+    state = _State()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, state.on_signal)
+    try:
+        port = _health_port(settings, waits=ready is not None)
+        worker = prepare(settings)
+    except (Unusable, AddressUnusable) as error:
+        log.error("%s", error)  # noqa: TRY400 - the text has the user's part of the traceback
+        return MISCONFIGURED
+    if port is not None:
+        port.serve(worker)
+    if ready is not None:
+        ready(worker, port)
+    try:
+        return asyncio.run(_serve(worker, settings, state))
+    except Exception as error:
+        if error is worker.lifespan_error:
+            log.critical("%s", with_traceback("the lifespan has failed", error))
+        elif isinstance(error, InvalidArgument):
+            log.error("%s", error)  # noqa: TRY400 - the text says all
+            state.code = MISCONFIGURED
+        elif isinstance(error, (ServerRefused, ServerTooOld)):
+            log.error("the worker cannot start: %s", error)  # noqa: TRY400 - as above
+            state.code = REFUSED
+        else:
+            log.critical("the worker has failed", exc_info=True)
+    return state.code
+
+
+def prepare(settings: Settings) -> Worker:
+    """Import the worker, and apply the options of the command line to it.
+
+    Raises:
+        Unusable: If there is no worker, or an option is out of range.
+    """
+    worker = find_worker(settings.target)
+    try:
+        if settings.name is not None:
+            worker.name = settings.name
+        if settings.concurrency is not None:
+            worker.concurrency = check_int("concurrency", settings.concurrency, minimum=1, maximum=10_000)
+        if settings.handler_processes is not None:
+            worker.handler_processes = settings.handler_processes
+        elif worker.handler_processes is None and settings.processes > 1:
+            worker.handler_processes = max(1, usable_cores() // settings.processes)
+        if settings.grace is not None:
+            worker.grace = seconds("grace", settings.grace, zero=True)
+        worker.max_runs = settings.max_runs
+        worker.log_runs = settings.log_runs
+        if settings.exit_on_unhealthy is not None:
+            seconds("exit-on-unhealthy", settings.exit_on_unhealthy, zero=False)
+    except InvalidArgument as error:
+        raise Unusable(str(error)) from error
+    return worker
+
+
+def _health_port(settings: Settings, *, waits: bool) -> HealthPort | None:
+    if settings.health_port is None:
+        return None
+    from leasequeue.cli.worker.health import HealthPort
+
+    port = HealthPort(settings.health_host, settings.health_port, waits=waits)
+    port.start()
+    return port
+
+
+class _State:
+    """Whether the worker has ended, and the exit code of the process."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.code = CRASHED
+
+    def on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle signals that arrive before the worker has started, or after it has ended."""
+        if not self.ended:
+            sys.exit(STOPPED)  # no run has started
+
+    def exit_after_limit(self) -> None:
+        """End the process, if it has not ended by then."""
+        time.sleep(EXIT_SECONDS)
+        log.warning("a thread or a task still runs after the worker has ended: ending the process")
+        end_process(self.code)
+
+
+async def _serve(worker: Worker, settings: Settings, state: _State) -> int:
+    try:
+        state.code = await worker.serve(unhealthy_after=settings.exit_on_unhealthy)
+    finally:
+        state.ended = True
+        # From now on `asyncio.run` waits for the user's tasks, and the interpreter for the user's threads.
+        threading.Thread(target=state.exit_after_limit, name="leasequeue exit", daemon=True).start()
+    return state.code

@@ -1,0 +1,138 @@
+"""`leasequeue workers`: list the workers of queues, fail them, and send them orders."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leasequeue.cli.completion import complete_worker
+from leasequeue.cli.formatting import print_json, print_table
+from leasequeue.cli.server import (
+    DEFAULT_URL,
+    AsJson,
+    Code,
+    QueueNames,
+    Url,
+    command,
+    fail,
+    note,
+    open_queue,
+    queue_command,
+)
+from leasequeue.cli.times import format_time
+from leasequeue.errors import WorkerUnknown
+from leasequeue.fleet import Fleet
+
+if TYPE_CHECKING:
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.fleet import WorkerView
+
+app = typer.Typer(
+    help="List the workers of queues; fail, quiet or stop one.", no_args_is_help=True, add_completion=False
+)
+
+WorkerName = Annotated[
+    str,
+    typer.Argument(metavar="WORKER", help="The worker's name, or its id.", autocompletion=complete_worker),
+]
+
+
+@app.command("ls")
+@command
+async def list_workers(
+    queues: QueueNames,
+    *,
+    dead: Annotated[bool, typer.Option("--dead", help="Only those that are dead.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> Code:
+    """List the workers of queues. With --json each worker is a line, with what it runs."""
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(open_queue(url, name)) for name in dict.fromkeys(queues)]
+        fleet = Fleet(*opened)
+        workers = await (fleet.dead() if dead else fleet.workers())
+    if as_json:
+        for one in workers:
+            print_json(_document(one))
+    elif workers:
+        titles = ("worker", "state", "queues", "running", "runs", "failures", "since")
+        print_table(titles, [_row(one) for one in workers])
+    else:
+        note("no dead worker" if dead else "no worker is registered")
+    return Code.DONE
+
+
+def _row(one: WorkerView) -> list[str | int | None]:
+    since = None if one.started is None else format_time(one.started)
+    queues = ", ".join(one.queues)
+    return [one.name, _state(one), queues, len(one.running), one.runs, one.failures, since]
+
+
+def _state(one: WorkerView) -> str:
+    if one.dead:
+        return "dead"
+    if one.stopping:
+        return "stopping"
+    return "quiet" if one.quiet else "working"
+
+
+def _document(one: WorkerView) -> dict[str, Any]:
+    document = {**asdict(one), "state": _state(one), "queues": list(one.queues)}
+    for name in ("started", "alive_until"):
+        document[name] = None if document[name] is None else format_time(document[name])
+    now = time.time()
+    document["running"] = [
+        {"queue": run.queue, "id": run.item_id, "handler": run.handler, "seconds": round(now - run.since, 1)}
+        for run in one.running
+    ]
+    return document
+
+
+@app.command("fail")
+@queue_command
+async def fail_worker(queue: AsyncWorkQueue, worker: WorkerName, *, as_json: AsJson = False) -> Code:
+    """Return the items of a worker to the front of the queue; reject what it still sends.
+
+    If it is alive, it stops these runs, and works on.
+    """
+    return await _order(queue, worker, "fail", as_json=as_json)
+
+
+@app.command()
+@queue_command
+async def quiet(queue: AsyncWorkQueue, worker: WorkerName, *, as_json: AsJson = False) -> Code:
+    """Have a worker lease nothing more, of any queue. Its runs go on."""
+    return await _order(queue, worker, "quiet", as_json=as_json)
+
+
+@app.command()
+@queue_command
+async def resume(queue: AsyncWorkQueue, worker: WorkerName, *, as_json: AsJson = False) -> Code:
+    """Have a worker that is quiet lease again."""
+    return await _order(queue, worker, "resume", as_json=as_json)
+
+
+@app.command()
+@queue_command
+async def stop(queue: AsyncWorkQueue, worker: WorkerName, *, as_json: AsJson = False) -> Code:
+    """Have a worker stop, as after SIGTERM. What supervises its process may start another."""
+    return await _order(queue, worker, "stop", as_json=as_json)
+
+
+async def _order(queue: AsyncWorkQueue, worker: str, what: str, *, as_json: bool) -> Code:
+    """Call a method of the fleet for a worker, and print how many items were returned, if any were to be."""
+    try:
+        returned = await getattr(Fleet(queue), what)(worker)
+    except WorkerUnknown as error:
+        known = f"`leasequeue workers ls {queue.name}` lists those that are"
+        return fail(f"no worker {error.worker!r} is registered on {queue.name!r}: {known}", Code.MISSED)
+    if as_json:
+        done = {"told": what} if returned is None else {"returned": returned}
+        print_json({"queue": queue.name, "worker": worker, **done})
+    elif returned is not None:
+        typer.echo(f"{returned:,} returned")
+    return Code.DONE

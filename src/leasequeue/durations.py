@@ -1,0 +1,119 @@
+"""Checks of durations, times, counts and lists: seconds in the API, whole milliseconds in the scripts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from leasequeue.errors import InvalidArgument
+
+#: A length of time: seconds as a number, or a `timedelta`.
+Duration = float | timedelta
+_DURATION_TYPES = (int, float, timedelta)
+
+#: The longest lease, delay or wait that is accepted: 30 days, in seconds.
+LONGEST_SECONDS = 30 * 24 * 3600.0
+#: The longest time for which finished things are kept: some 100 years, in seconds.
+LONGEST_KEPT_SECONDS = 36_500 * 24 * 3600.0
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
+_PARTS = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+
+
+def parse_duration(text: str) -> float | None:
+    """Return the seconds of `500ms`, `30s`, `5m`, `1h30m`, `2d`, `1w` or a number; None: it is none."""
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    if not _PARTS.fullmatch(text):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def seconds(argument: str, value: Duration, *, zero: bool, longest: float = LONGEST_SECONDS) -> float:
+    """Check a duration and return it in seconds.
+
+    Args:
+        argument: The name to put into the error.
+        value: Seconds, or a `timedelta`.
+        zero: Whether 0 is allowed.
+        longest: The longest value that is allowed, in seconds, at least 30 days.
+
+    Raises:
+        InvalidArgument: If the value is not a number, not finite, negative, zero (unless allowed) or too
+            long.
+    """
+    if type(value) is float and 0 < value <= LONGEST_SECONDS:
+        return value  # the usual case, without further checks
+    if type(value) is int and (0 < value <= LONGEST_SECONDS or (zero and value == 0)):
+        return float(value)
+    lower = "0 or more" if zero else "more than 0"
+    allowed = f"seconds (a number or a timedelta), {lower}, at most {longest / 86400:,g} days"
+    if isinstance(value, bool) or not isinstance(value, _DURATION_TYPES):
+        raise InvalidArgument(argument, value, allowed)
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if not 0 <= number <= longest or (number == 0 and not zero):  # this refuses NaN, too
+        raise InvalidArgument(argument, value, allowed)
+    return float(number)
+
+
+def to_ms(argument: str, value: Duration, *, zero: bool = False, longest: float = LONGEST_SECONDS) -> int:
+    """Check a duration and return whole milliseconds, rounded up, so that 0.1 ms is not 0."""
+    return math.ceil(seconds(argument, value, zero=zero, longest=longest) * 1000)
+
+
+_MILLISECOND = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment_ms(argument: str, value: datetime) -> int:
+    """Check a time and return it in whole milliseconds since 1970, rounded up, so never too early.
+
+    Raises:
+        InvalidArgument: If it is not a `datetime`, or has no time zone.
+    """
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise InvalidArgument(argument, value, "a datetime with a time zone, such as datetime.now(UTC)")
+    return -((_EPOCH - value) // _MILLISECOND)
+
+
+def check_bool(argument: str, value: bool) -> bool:  # noqa: FBT001 - it is the value that is checked
+    """Check that a value is True or False, and return it.
+
+    Raises:
+        InvalidArgument: If it is anything else.
+    """
+    if value is not True and value is not False:
+        raise InvalidArgument(argument, value, "True or False")
+    return value
+
+
+def check_list(argument: str, values: Iterable[Any], of: str) -> list[Any]:
+    """Return some values as a list.
+
+    Args:
+        argument: The name to put into the error.
+        values: The values: any iterable but a text or a mapping.
+        of: What they are, in the plural.
+
+    Raises:
+        InvalidArgument: If it is no such iterable.
+    """
+    if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(values, Iterable):
+        raise InvalidArgument(argument, values, f"a list, or another iterable, of {of}")
+    return list(values)
+
+
+def check_int(argument: str, value: int, *, minimum: int, maximum: int) -> int:
+    """Check a whole number between two bounds, both inclusive, and return it.
+
+    Raises:
+        InvalidArgument: If it is not an `int` between them.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise InvalidArgument(argument, value, f"a whole number from {minimum} to {maximum}")
+    return value

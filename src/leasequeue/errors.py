@@ -1,0 +1,835 @@
+"""Every error that Leasequeue raises. One concept, so this file may be longer than others.
+
+LeasequeueError
+├── InvalidArgument            an argument cannot be used; raised before anything is sent
+│   ├── InvalidTask            a function cannot be a task; raised when it is registered
+│   ├── InvalidCall            the arguments of a call do not fit the task
+│   ├── InvalidFanOut          a function fans out to what cannot be children
+│   ├── InvalidFlow            the stages of a flow do not form a graph that can run
+│   └── UnknownAttribute       a flow has no attribute of this name
+├── QueueClosed                the queue object is closed
+├── ServerError                the server, or the connection to it
+│   ├── ConnectionLost         refused, cut or silent; says whether the call may have been applied
+│   ├── ServerRefused          the server refuses this client; waiting does not help
+│   │   ├── LoginRefused       the user or the password is missing or wrong
+│   │   ├── AccessDenied       the access rules forbid a command, a key or a channel
+│   │   ├── DatabaseMissing    the server has no database of this number
+│   │   └── TlsFailed          a certificate is not accepted, or only one side uses TLS
+│   ├── ServerReadOnly         a replica, or too few replicas
+│   ├── ServerOutOfMemory      `maxmemory` is reached, or its process gets no more memory
+│   ├── ServerBusy             loading its data, or running a long script
+│   ├── ServerTooOld           older than Redis 6.2 or Valkey 7.2
+│   ├── LimitExceeded          more than a script accepts in one call
+│   ├── QueueDeleted           the queue is being deleted, so nothing can be added
+│   ├── WrongKeyType           one of the queue's keys holds another type of value
+│   └── ScriptFailed           any other error of a script
+├── ProcessOutOfMemory         this process has no memory left to send a call
+├── EventsError                the events of a queue cannot be read
+│   ├── NoEventsKept           the queue keeps none
+│   ├── NoEventsPublished      the queue publishes none
+│   └── EventsLost             some of the requested events are no longer kept, or were missed
+├── ItemFailed                 the item that a caller waits for is a dead letter
+│   └── JobFailed              the work of a job has failed for good
+│       └── FlowFailed         a stage of a flow run has failed for good
+├── ItemCancelled              the item that a caller waits for was cancelled
+│   └── JobCancelled           the job that a caller waits for was cancelled
+│       └── FlowCancelled      the flow run that a caller waits for was cancelled
+├── ItemExpired                the item that a caller waits for was not begun with in time
+│   └── JobExpired             the job that a caller waits for was not begun with in time
+├── ItemUnknown                there is neither the item that a caller waits for nor its result
+│   └── JobUnknown             there is neither the item of a job nor its result
+├── FlowError                  base of these, and of the other errors of flows
+│   ├── RunGone                there is no flow run of this id
+│   ├── RunUnfinished          the flow run has not ended yet
+│   ├── NotAStage              a function for stages was called outside of one
+│   └── ResultMismatch         the result of a stage does not fit its type, or what may follow it
+├── LeaseLost                  the lease was lost, so what it permits was refused
+├── PayloadError               an item's data does not fit its handler
+├── ResultError                the work was done, but its result cannot be written or read
+├── WorkerBusy                 the worker is already running
+├── WorkerNotRunning           a queue of the worker was started or stopped while it does not run
+├── WorkerUnknown              no worker of this name or session is registered
+├── InsideEventLoop            `call_sync` was called where `await` is right
+├── TimeLimitExceeded          a run of a handler took longer than its `timeout`
+├── NoCurrentRun               `current_run` was called outside of a run
+├── ExtraMissing               an optional library is not installed
+├── EmbeddedServerError        no server program was found, or it did not start
+├── InvalidConfig              the configuration of the autoscaler cannot be used
+└── BackendError               a back end of the autoscaler could not answer, or do what it was asked
+
+Errors that only Spark raises are in `leasequeue.spark`: StreamTakenOver, OutputTakenOver,
+QueryStopped; the one of applications with FastAPI is in `leasequeue.fastapi`: DependencyMissing.
+
+EvictionWarning                a warning, not an error: the server may evict keys of unfinished items
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+
+from leasequeue.describing import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: Why no encrypted connection can be made; see `TlsFailed`.
+TlsReason: TypeAlias = Literal[
+    "server certificate", "client certificate", "files", "plain port", "TLS port", "protocol"
+]
+_TLS_ADVICE: dict[TlsReason, str] = {
+    "server certificate": "the server's certificate is not accepted. Name the file of its authority with "
+    "ssl_ca_certs, and connect to a host name that the certificate is for",
+    "client certificate": "the server asks for a client certificate, or does not accept this one. Name its "
+    "files with ssl_certfile and ssl_keyfile",
+    "files": "the files of ssl_ca_certs, ssl_certfile and ssl_keyfile cannot be used. Check their paths, and "
+    "that key and certificate belong together",
+    "plain port": "the server does not use TLS at this port. Write redis:// instead of rediss://, or use its "
+    "TLS port",
+    "TLS port": "the server expects TLS at this port. Write rediss:// instead of redis://",
+    "protocol": "the server and this client have no version or cipher of TLS in common. Check "
+    "ssl_min_version and ssl_ciphers",
+}
+
+#: How a traceback begins.
+TRACEBACK = "Traceback (most recent call last):"
+GROUP_TRACEBACK = "+ Exception Group Traceback (most recent call last):"
+#: What precedes the traceback of an exception that was raised in a separate process, in a note.
+OTHER_PROCESS = "In the other process:\n"
+#: What separates the exceptions of a chain.
+_CHAINED = re.compile(
+    r"\n\n(?:The above exception was the direct cause of the following exception"
+    r"|During handling of the above exception, another exception occurred):\n\n"
+)
+#: A line of pydantic's errors that says nothing of the error.
+_ADVERTISED = re.compile(r"\s*For further information visit https://errors\.pydantic\.dev/")
+#: How many lines of a text a summary has.
+_SUMMARY_LINES = 7
+
+
+class LeasequeueError(Exception):
+    """Base of all errors of this library. They can be copied, pickled and sent between processes.
+
+    Attributes:
+        transient: Whether the same call may succeed a little later. The worker and Spark repeat calls that
+            failed with such an error, and no others.
+    """
+
+    transient: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The constructors take facts, not the finished text: rebuild it from the attributes.
+        return _rebuild, (type(self), self.args, self.__dict__, self.__cause__)
+
+
+def _rebuild(
+    kind: type[LeasequeueError],
+    args: tuple[object, ...],
+    facts: dict[str, object],
+    cause: BaseException | None,
+) -> LeasequeueError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(facts)
+    error.__cause__ = cause
+    return error
+
+
+class InvalidArgument(LeasequeueError, ValueError):
+    """An argument cannot be used. Nothing was sent and nothing has changed.
+
+    Attributes:
+        argument: The name of the argument.
+        given: The value that was passed, shortened.
+        allowed: The values that are accepted.
+    """
+
+    def __init__(self, argument: str, given: object, allowed: str) -> None:
+        if isinstance(given, (str, bytes, bytearray)) and len(given) > 80:
+            text = f"{given[:50]!r}… (length {len(given)})"
+        elif isinstance(given, datetime):
+            text = given.isoformat()
+        elif len(text := shown(given)) > 80:
+            text = f"{text[:60]}… ({len(text)} characters)"
+        self.argument = argument
+        self.given = text
+        self.allowed = allowed
+        super().__init__(f"{argument}: got {text}, expected {allowed}")
+
+
+class InvalidTask(InvalidArgument):
+    """A function cannot be a task. Raised when it is registered.
+
+    Attributes:
+        task: The name of the task.
+        problem: What is wrong, and what to do.
+    """
+
+    def __init__(self, task: str, problem: str) -> None:
+        super().__init__("function", task, problem)
+        self.task = task
+        self.problem = problem
+        Exception.__init__(self, f"{task} cannot be a task: {problem}")
+
+
+class InvalidCall(InvalidArgument, TypeError):
+    """The arguments of a call do not fit the task's function. Nothing was sent.
+
+    Attributes:
+        task: The name of the task.
+        problem: What is wrong.
+    """
+
+    def __init__(self, task: str, problem: str) -> None:
+        super().__init__("arguments", task, problem)
+        self.task = task
+        self.problem = problem
+        Exception.__init__(self, f"{task}: {problem}")
+
+
+class FlowError(LeasequeueError):
+    """Base of the errors of flows and flow runs."""
+
+
+class InvalidFanOut(InvalidArgument, FlowError):
+    """A function fans out to what cannot be children of a stage. The worker tries its item no more.
+
+    Attributes:
+        problem: What is wrong.
+    """
+
+    def __init__(self, given: object, problem: str) -> None:
+        super().__init__("fan_out", given, problem)
+        self.problem = problem
+        Exception.__init__(self, f"fan_out of {self.given}: {problem}")
+
+
+class InvalidFlow(InvalidArgument, FlowError):
+    """The stages of a flow do not form a graph that can run, or their types do not fit. Nothing was sent.
+
+    Attributes:
+        flow: The name of the flow; empty: it has none.
+        problem: What is wrong.
+    """
+
+    def __init__(self, flow: str, problem: str) -> None:
+        super().__init__("flow", flow, problem)
+        self.flow = flow
+        self.problem = problem
+        Exception.__init__(self, f"the flow {flow!r} cannot run: {problem}" if flow else problem)
+
+
+class UnknownAttribute(InvalidArgument, FlowError):
+    """A flow has no attribute of this name, or finds no runs by it. Nothing was sent.
+
+    Attributes:
+        flow: The name of the flow.
+        name: The name that was given.
+        known: The names of its attributes, or of those by which it finds runs.
+    """
+
+    def __init__(self, flow: str, name: str, known: Iterable[str], *, found_by: bool = False) -> None:
+        self.known = tuple(known)
+        names = ", ".join(self.known)
+        super().__init__("attribute", name, names or "none, as the flow has no attributes")
+        self.flow = flow
+        self.name = name
+        text = f"has no attribute {name!r}: it has {self.allowed}"
+        if found_by:
+            text = f"finds no runs by {name!r}: its lookup= has {names or 'no attributes'}"
+        Exception.__init__(self, f"the flow {flow!r} {text}")
+
+
+class RunGone(FlowError):
+    """There is no flow run of this id: it was never started, its keep time has passed, or it was deleted.
+
+    Attributes:
+        run_id: The id.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(
+            f"there is no flow run {run_id!r}: it was never started, was deleted, or has ended and its "
+            "`keep` has passed"
+        )
+
+
+class RunUnfinished(FlowError):
+    """The flow run has not ended, and the call is only for runs that have. Nothing has changed.
+
+    Attributes:
+        run_id: The id.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"the flow run {run_id!r} has not ended: wait for it, or cancel it first")
+
+
+class NotAStage(FlowError):
+    """A function for the stages of flow runs was called outside of one.
+
+    Attributes:
+        function: The name of the function.
+    """
+
+    def __init__(self, function: str, problem: str = "") -> None:
+        self.function = function
+        super().__init__(
+            f"{function} was called "
+            + (
+                problem
+                or "outside of a stage of a flow run, or in a batch, which has several: "
+                "call `StageContext.of(lease)` for each of `current_run().leases`"
+            )
+        )
+
+
+class ResultMismatch(FlowError):
+    """A stage's function returned what does not fit its type, or what cannot follow it. The stage fails.
+
+    Attributes:
+        stage: The name of the stage.
+        problem: What is wrong.
+    """
+
+    def __init__(self, stage: str, problem: str) -> None:
+        self.stage = stage
+        self.problem = problem
+        super().__init__(f"the result of stage {stage!r} cannot be used: {problem}")
+
+
+class QueueClosed(LeasequeueError):
+    """The queue object is closed. Nothing was sent; create a new one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"the queue {name!r} is closed: create a new AsyncWorkQueue")
+
+
+class ServerError(LeasequeueError):
+    """The server, or the connection to it, has failed."""
+
+
+class ConnectionLost(ServerError):
+    """The server could not be reached, or the connection was lost before it answered.
+
+    Attributes:
+        maybe_applied: Whether the server may have applied the call. False: it certainly has not.
+    """
+
+    transient = True
+
+    def __init__(self, detail: str, *, maybe_applied: bool) -> None:
+        self.maybe_applied = maybe_applied
+        if maybe_applied:
+            advice = (
+                "the call may have been applied. Repeating is safe: add_item and complete return False if "
+                "the first call was applied, and an item that was leased by a lost call returns to the queue "
+                "when its lease expires"
+            )
+        else:
+            advice = "nothing was applied; repeat when the server is back"
+        super().__init__(f"{detail.rstrip('.')}: {advice}")
+
+
+class ServerRefused(ServerError):
+    """The server refuses this client. Waiting does not help: its settings, or the server's, must change.
+
+    A worker that is refused when it starts raises it. One that is refused later keeps trying.
+    """
+
+
+class LoginRefused(ServerRefused):
+    """The user or the password is missing or wrong (NOAUTH, WRONGPASS). Nothing was applied."""
+
+
+class AccessDenied(ServerRefused):
+    """The access rules of the server forbid a command, a key or a channel (NOPERM).
+
+    Attributes:
+        commands: The names of the forbidden commands, in capitals, if the server says which.
+        keys: The names of the forbidden keys, if the server says which.
+        channels: The names of the forbidden channels, if the server says which.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        commands: Iterable[str] = (),
+        keys: Iterable[str] = (),
+        channels: Iterable[str] = (),
+    ) -> None:
+        self.commands = tuple(commands)
+        self.keys = tuple(keys)
+        self.channels = tuple(channels)
+        super().__init__(text)
+
+
+class DatabaseMissing(ServerRefused):
+    """The server has no database of the number that the URL or the client names. Nothing was applied."""
+
+
+class TlsFailed(ServerRefused):
+    """No encrypted connection can be made. Nothing was applied.
+
+    Attributes:
+        reason: What is wrong: `"server certificate"`, `"client certificate"` and `"files"` (those of the
+            certificates cannot be used), `"plain port"` and `"TLS port"` (only one side uses TLS), or
+            `"protocol"` (no common version or cipher).
+    """
+
+    def __init__(self, reason: TlsReason, detail: str) -> None:
+        self.reason = reason
+        super().__init__(f"{_TLS_ADVICE[reason]}; nothing was applied ({detail.strip().rstrip('.')})")
+
+
+class ServerReadOnly(ServerError):
+    """The server accepts no writes: it is a replica, or has too few replicas. Nothing was applied."""
+
+    transient = True
+
+
+class ServerOutOfMemory(ServerError):
+    """The server has reached its `maxmemory`. Nothing was applied; leasing and completing still work.
+
+    Or its process gets no more memory of its machine while a script runs. Then the call may have been applied
+    in part, which repeating it completes.
+    """
+
+    transient = True
+
+
+class ServerBusy(ServerError):
+    """The server is loading its data, running a long script, or moving the queue to another node.
+
+    Nothing was applied; try again.
+    """
+
+    transient = True
+
+
+class ServerTooOld(ServerError):
+    """The server is older than Redis 6.2 or Valkey 7.2, the oldest supported versions."""
+
+
+class LimitExceeded(ServerError):
+    """A script was given more rows than it accepts in one call. Nothing was applied; split the call."""
+
+
+class QueueDeleted(ServerError):
+    """The queue is being deleted, so nothing is added to it. Nothing was applied.
+
+    When the deletion has ended, the name can be used anew. If it was interrupted, `AsyncWorkQueue.delete`
+    finishes it.
+    """
+
+
+class WrongKeyType(ServerError):
+    """A key of this queue holds a value of another type: another program uses it. Nothing was applied."""
+
+
+class ScriptFailed(ServerError):
+    """A script failed with an error that no other class describes; the text is the server's."""
+
+
+class ProcessOutOfMemory(LeasequeueError, MemoryError):
+    """This process has no memory left to send a call. Nothing was applied.
+
+    Attributes:
+        size: The size of the call, in bytes.
+    """
+
+    transient = True
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        super().__init__(
+            f"this process has no memory left to send a call of {size:,} bytes; nothing was applied. Add and "
+            "complete less at once, run fewer items at once, or give the process more memory"
+        )
+
+
+class EventsError(LeasequeueError):
+    """The events of a queue cannot be read."""
+
+
+class NoEventsKept(EventsError):
+    """The queue keeps no events: `queue.events.keep` was not called, or `queue.events.stop` was."""
+
+    def __init__(self) -> None:
+        super().__init__("this queue keeps no events: call `await queue.events.keep(count=…)` first")
+
+
+class NoEventsPublished(EventsError):
+    """The queue publishes no events: `queue.events.publish` was not called, or `queue.events.stop` was."""
+
+    def __init__(self) -> None:
+        super().__init__("this queue publishes no events: call `await queue.events.publish()` first")
+
+
+class EventsLost(EventsError):
+    """Some of the requested events are no longer kept, or were missed. Keep more, or read them sooner.
+
+    Attributes:
+        after: The number after which they were requested.
+        first_kept: The number of the oldest event that is kept, or, if none is, of the next one. If it is not
+            above `after`, the server has lost its last writes, in a fail-over or a crash.
+    """
+
+    def __init__(self, after: int, first_kept: int, advice: str | None = None) -> None:
+        self.after = after
+        self.first_kept = first_kept
+        if first_kept > after:
+            loss = f"the events {after + 1} to {first_kept - 1} are no longer kept"
+            usual = f"continue with since={first_kept - 1}, and keep more of them or read sooner"
+        else:
+            loss = (
+                f"event {after} was read, but the server has lost its last writes and uses the numbers "
+                f"from {first_kept} on again"
+            )
+            usual = f"continue with since={first_kept - 1}"
+        super().__init__(f"{loss}: {advice or usual}")
+
+
+class ItemFailed(LeasequeueError):
+    """The item whose result was to be waited for is a dead letter.
+
+    Attributes:
+        item_id: The item's id.
+        error: The error of its last attempt, as the dead letter has it.
+    """
+
+    def __init__(self, item_id: str, error: str) -> None:
+        self.item_id = item_id
+        self.error = error
+        super().__init__(f"the item {item_id!r} is a dead letter: {summary_of(error) or 'without an error'}")
+
+
+class ItemCancelled(LeasequeueError):
+    """The item whose result was to be waited for was cancelled, with `AsyncWorkQueue.cancel` or otherwise.
+
+    Attributes:
+        item_id: The item's id.
+    """
+
+    def __init__(self, item_id: str) -> None:
+        self.item_id = item_id
+        super().__init__(f"the item {item_id!r} was cancelled")
+
+
+class JobCancelled(ItemCancelled):
+    """The job whose result was to be waited for was cancelled.
+
+    Attributes:
+        item_id: The item's id, which is that of the job.
+    """
+
+
+class ItemExpired(LeasequeueError):
+    """The item whose result was to be waited for has expired: no worker had begun with it (`expires_in`).
+
+    Attributes:
+        item_id: The item's id.
+    """
+
+    def __init__(self, item_id: str) -> None:
+        self.item_id = item_id
+        super().__init__(f"the item {item_id!r} has expired: no worker had begun with it in time")
+
+
+class JobExpired(ItemExpired):
+    """The job whose result was to be waited for has expired: no worker had begun with it.
+
+    Attributes:
+        item_id: The item's id, which is that of the job.
+    """
+
+
+class ItemUnknown(LeasequeueError):
+    """There is neither an item of this id nor a result nor a dead letter.
+
+    Attributes:
+        item_id: The id.
+    """
+
+    def __init__(self, item_id: str) -> None:
+        self.item_id = item_id
+        super().__init__(
+            f"there is neither an item {item_id!r} nor a result: it was never added, was completed without a "
+            "result, or the result has expired (`keep_result` says how long it is kept)"
+        )
+
+
+class JobFailed(ItemFailed):
+    """The work of a job has failed for good: its item is a dead letter, or its result is an error.
+
+    Attributes:
+        item_id: The item's id, which is that of the job.
+        error: The error of its last attempt, such as a traceback.
+        type: The name of the error's class; empty if it is not known.
+        message: The error's text.
+    """
+
+    def __init__(self, item_id: str, error: str) -> None:
+        super().__init__(item_id, error)
+        self.type, self.message = _read_error(error)
+        Exception.__init__(self, f"{item_id!r} has failed: {self.type}{': ' * bool(self.type)}{self.message}")
+
+
+class FlowFailed(JobFailed, FlowError):
+    """The flow run that was to be waited for has failed: one of its stages has, and nothing tolerates it.
+
+    Attributes:
+        item_id: The run's id.
+        stage: The path of the stage that has failed first; empty: it is not known.
+        error: The error of its last attempt.
+        type: The name of the error's class; empty if it is not known.
+        message: The error's text.
+    """
+
+    def __init__(self, run_id: str, stage: str, error: str) -> None:
+        super().__init__(run_id, error)
+        self.stage = stage
+        at = f" at stage {stage!r}" if stage else ""
+        text = f"{self.type}{': ' * bool(self.type)}{self.message}"
+        Exception.__init__(self, f"the flow run {run_id!r} has failed{at}: {text}")
+
+
+class FlowCancelled(JobCancelled, FlowError):
+    """The flow run that was to be waited for was cancelled.
+
+    Attributes:
+        item_id: The run's id.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        Exception.__init__(self, f"the flow run {run_id!r} was cancelled")
+
+
+def _read_error(error: str) -> tuple[str, str]:
+    """Return the class and the text of an error as it is kept: of an exception, the last one of its chain."""
+    text = error.strip()
+    if text.startswith((TRACEBACK, GROUP_TRACEBACK)):
+        last = _CHAINED.split(text.rpartition(OTHER_PROCESS)[2])[-1].strip()
+        lines = last.splitlines()[1:]
+        if last.startswith(GROUP_TRACEBACK):
+            # Without the exceptions in the group, which are indented further.
+            lines = [line.removeprefix("  | ") for line in lines if line.startswith("  | ")]
+        # What follows the frames, which are indented.
+        text = "\n".join(itertools.dropwhile(lambda line: line[:1].isspace(), lines)) or text
+    name, _, message = text.partition(": ")
+    if name.replace(".", "").isidentifier():
+        return name, message
+    return "", text
+
+
+def summary_of(error: str) -> str:
+    """Return an error as it is kept in one line: `ValidationError: 1 validation error for Order; total: …`.
+
+    That is the class and the text of an exception, or else the first line; of a traceback of another form,
+    the last line that is not indented.
+    """
+    name, message = _read_error(error)
+    lines = [line for line in message.splitlines() if line.strip() and not _ADVERTISED.match(line)]
+    if not name:
+        if error.lstrip().startswith("Traceback"):
+            lines = [line for line in reversed(lines) if not line[0].isspace()]
+        return "".join(lines[:1]).strip()
+    summary = name.rpartition(".")[2] if name.startswith("pydantic") else name
+    indent = -1
+    for line in lines[:_SUMMARY_LINES]:
+        deeper = indent < (indent := len(line) - len(line.lstrip()))
+        summary += f"{': ' if deeper else '; '}{line.strip()}"
+    return summary + " …" * (len(lines) > _SUMMARY_LINES)
+
+
+class JobUnknown(ItemUnknown):
+    """There is neither an item of this job nor a result nor a dead letter.
+
+    Attributes:
+        item_id: The item's id, which is that of the job.
+    """
+
+
+class LeaseLost(LeasequeueError):
+    """The lease was lost: it has expired, or the item has ended. What it permits was refused.
+
+    Attributes:
+        item_id: The item's id.
+        token: The token of the lease.
+    """
+
+    def __init__(self, item_id: str, token: int) -> None:
+        self.item_id = item_id
+        self.token = token
+        super().__init__(f"the lease {token} of the item {item_id!r} was lost: nothing was stored")
+
+
+class PayloadError(LeasequeueError):
+    """An item's data does not fit its handler's parameter. The item becomes a dead letter at once.
+
+    Attributes:
+        item_id: The item's id.
+        wanted: The type of the handler's parameter.
+        problem: The message of the parser.
+    """
+
+    def __init__(self, item_id: str, wanted: str, problem: str) -> None:
+        self.item_id = item_id
+        self.wanted = wanted
+        self.problem = problem
+        super().__init__(f"the data of item {item_id!r} is not a {wanted}: {problem}")
+
+
+class ResultError(LeasequeueError):
+    """The work on an item was done, but its result cannot be written or read.
+
+    Attributes:
+        item_id: The item's id, which is that of the job.
+        problem: Why.
+    """
+
+    def __init__(self, item_id: str, problem: str) -> None:
+        self.item_id = item_id
+        self.problem = problem
+        super().__init__(f"{item_id!r} was completed, but {problem}")
+
+
+class TimeLimitExceeded(LeasequeueError):
+    """A run of a handler took longer than its `timeout`. It counts as a failed attempt.
+
+    Attributes:
+        seconds: The limit.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"the run took longer than its limit of {seconds:g} s")
+
+
+class NoCurrentRun(LeasequeueError):
+    """`current_run` was called outside of a run, or in the separate process of a handler."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no run calls this code: current_run() is for handlers, tasks and what they call, in the event "
+            "loop and in threads; pass values to code that runs elsewhere"
+        )
+
+
+class WorkerBusy(LeasequeueError):
+    """The worker is already running. Stop it first, or create a second one."""
+
+    def __init__(self) -> None:
+        super().__init__("this worker is already running: stop it first, or create a second Worker")
+
+
+class WorkerNotRunning(LeasequeueError):
+    """A queue of a worker was to be started or stopped, and the worker does not run."""
+
+    def __init__(self) -> None:
+        super().__init__("this worker is not running: its queues are started and stopped while it runs")
+
+
+class WorkerUnknown(LeasequeueError):
+    """No worker of this name or session is registered: it has stopped, or was failed.
+
+    Attributes:
+        worker: The name or the session.
+    """
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        super().__init__(f"no worker {shown(worker)} is registered: see `Fleet.workers`")
+
+
+class InsideEventLoop(LeasequeueError, RuntimeError):
+    """`call_sync` was called in a thread that runs an event loop, which it would block. Nothing was sent.
+
+    Attributes:
+        function: The name of the function that was to be called.
+    """
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        short = function.rpartition(".")[2]
+        super().__init__(
+            f"call_sync({short}, …) would block the running event loop: write `await {short}(…)` instead"
+        )
+
+
+class ExtraMissing(LeasequeueError, ImportError):
+    """A feature was used whose library is not installed.
+
+    Attributes:
+        what: The feature.
+        extra: The extra to install: `pip install "leasequeue[<extra>]"`.
+    """
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.what = what
+        self.extra = extra
+        super().__init__(f'{what} need a library that is not installed: pip install "leasequeue[{extra}]"')
+
+
+class EmbeddedServerError(LeasequeueError):
+    """No server program was found on this machine, or the one that was found did not start."""
+
+
+class InvalidConfig(LeasequeueError, ValueError):
+    """The configuration of the autoscaler cannot be used. Nothing was started.
+
+    Attributes:
+        path: The file.
+        place: Where in it, as `deployments.gpu.tiers[1].max_units`; empty: the whole file.
+        problem: What is wrong there.
+        expected: What is accepted there; empty: the problem says it.
+        line: The number of the line; None: it is not known.
+        others: What else is wrong in the file.
+    """
+
+    def __init__(
+        self,
+        path: object,
+        place: str,
+        problem: str,
+        expected: str = "",
+        *,
+        line: int | None = None,
+        others: Iterable[InvalidConfig] = (),
+    ) -> None:
+        self.path = str(path)
+        self.place = place
+        self.problem = problem
+        self.expected = expected
+        self.line = line
+        self.others = tuple(others)
+        where = ", ".join(filter(None, (self.path, f"line {line}" if line else "", place)))
+        wanted = f"; expected {expected}" if expected else ""
+        super().__init__("\n".join([f"{where}: {problem}{wanted}", *map(str, self.others)]))
+
+
+class BackendError(LeasequeueError):
+    """A back end of the autoscaler could not answer, or could not do what it was asked.
+
+    Attributes:
+        backend: The kind of back end: `"kubernetes"`.
+        target: What it was asked about: the deployment and the tier, `"media/spot"`.
+        problem: What went wrong.
+    """
+
+    def __init__(self, backend: str, target: str, problem: str) -> None:
+        self.backend = backend
+        self.target = target
+        self.problem = problem
+        super().__init__(f"{backend}, {target}: {problem}")
+
+
+class EvictionWarning(UserWarning):
+    """The server's `maxmemory-policy` may evict keys of unfinished work. Set it to `noeviction`."""

@@ -1,0 +1,26 @@
+"""Serve task queues and queues in FastAPI applications.
+
+    from leasequeue.fastapi import Tasks, lifespan, router
+
+    app = FastAPI(lifespan=lifespan(tasks, worker=True))
+    app.include_router(router(tasks, writes=[Depends(admin)]), prefix="/tasks")
+
+    @app.post("/exports", status_code=202)
+    async def create(tasks: Tasks) -> dict[str, int]: ...
+
+Needs the extra `leasequeue[fastapi]`.
+"""
+
+from leasequeue.errors import ExtraMissing
+
+try:
+    import fastapi as _fastapi  # noqa: F401 - to say here what is missing and how to install it
+except ImportError as error:
+    raise ExtraMissing("queues in FastAPI", "fastapi") from error
+
+from leasequeue.fastapi.dependencies import Queue, Tasks, queue_of, tasks_of
+from leasequeue.fastapi.errors import DependencyMissing
+from leasequeue.fastapi.lifespan import lifespan
+from leasequeue.fastapi.router import router
+
+__all__ = ["DependencyMissing", "Queue", "Tasks", "lifespan", "queue_of", "router", "tasks_of"]

@@ -1,0 +1,208 @@
+"""Look up jobs in the queues of an application, and wait for their results."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from leasequeue import codec
+from leasequeue.errors import (
+    InvalidArgument,
+    ItemCancelled,
+    ItemExpired,
+    ItemFailed,
+    ItemUnknown,
+    JobFailed,
+    ResultError,
+)
+from leasequeue.fastapi.models import JobError, State, job_info
+from leasequeue.fastapi.problems import (
+    JOB_CANCELLED,
+    JOB_ENDED,
+    JOB_EXPIRED,
+    JOB_FAILED,
+    JOB_UNKNOWN,
+    QUEUE_UNKNOWN,
+    RESULT_UNREADABLE,
+    ProblemFound,
+)
+from leasequeue.item import check_id
+from leasequeue.tasks.job import Job
+from leasequeue.tasks.wire import read_result
+
+if TYPE_CHECKING:
+    from leasequeue.fastapi.models import JobInfo
+    from leasequeue.fastapi.sources import Sources
+    from leasequeue.queue.queue import AsyncWorkQueue
+
+#: How long to wait for an answer about a job that has ended, as far as is known (s).
+ANSWER_SECONDS = 1.0
+#: States in which a result may still come.
+UNFINISHED = ("waiting", "leased", "scheduled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The result of a job.
+
+    Attributes:
+        queue: The name of its queue.
+        data: JSON, or, if `is_json` is False, other data; None if none was stored.
+    """
+
+    queue: str
+    data: bytes | None
+    is_json: bool = True
+
+    def envelope(self, item_id: str) -> bytes:
+        """Return the answer in JSON."""
+        return b'{"id":%b,"queue":%b,"state":"completed","result":%b}' % (
+            codec.encode(item_id),
+            codec.encode(self.queue),
+            self.data or b"null",
+        )
+
+
+class Jobs:
+    """The jobs of the queues of an application.
+
+    Args:
+        sources: Where they are.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def queues(self, name: str | None) -> list[AsyncWorkQueue]:
+        """Return the queue of a name, or all of them.
+
+        Raises:
+            ProblemFound: If there is none of this name.
+        """
+        queues = self._sources.queues
+        if name is None:
+            return [*queues.values()]
+        if name not in queues:
+            raise ProblemFound(QUEUE_UNKNOWN, f"This application serves no queue {name!r}.")
+        return [queues[name]]
+
+    async def find(self, item_id: str, queue: str | None) -> JobInfo:
+        """Return a job. If several queues have one of this id, take that of the first queue.
+
+        Raises:
+            ProblemFound: If there is no such job or queue.
+            LeasequeueError: As in `Job.status`.
+        """
+        known = _checked(item_id)
+        found = await asyncio.gather(*(_look_up(one, known) for one in self.queues(queue)))
+        for one in found:
+            if one.state != "unknown":
+                return one
+        raise _unknown(item_id)
+
+    async def cancel(self, item_id: str, queue: str | None) -> JobInfo:
+        """Cancel a job, and return it. To cancel it twice is fine.
+
+        Raises:
+            ProblemFound: If there is no such job or queue, or if the job has ended.
+            LeasequeueError: As in `Job.cancel`.
+        """
+        info = await self.find(item_id, queue)
+        if info.state in UNFINISHED:
+            (place,) = self.queues(info.queue)
+            if await place.cancel(item_id):
+                return info.model_copy(update={"state": "cancelled", "due": None, "progress": None})
+            info = await self.find(item_id, info.queue)
+        if info.state != "cancelled":
+            raise ProblemFound(JOB_ENDED, f"The job {item_id!r} is {info.state}.", state=info.state)
+        return info
+
+    async def result(self, item_id: str, queue: str | None, *, wait: float) -> Result | JobInfo:
+        """Return the result of a job, or the job if it is unfinished after `wait` seconds.
+
+        Raises:
+            ProblemFound: If there is no such job or queue, or if it has ended without a result.
+            LeasequeueError: As in `Job.status`.
+        """
+        known = _checked(item_id)
+        places = self.queues(queue)
+        if wait == 0 or len(places) > 1:
+            info = await self.find(known, queue)
+            if info.state in UNFINISHED and wait == 0:
+                return info
+            places = self.queues(info.queue)
+        try:
+            return await self._wait(places[0], known, max(wait, ANSWER_SECONDS))
+        except TimeoutError:
+            return await self.find(known, places[0].name)
+
+    async def _wait(self, queue: AsyncWorkQueue, item_id: str, timeout: float) -> Result:
+        try:
+            data = await queue.results.wait(item_id, timeout=timeout)
+            return self._read(queue, item_id, data)
+        except ItemFailed as error:
+            failed = error if isinstance(error, JobFailed) else JobFailed(item_id, error.error)
+            shown = JobError(type=failed.type, message=failed.message).model_dump()
+            raise ProblemFound(JOB_FAILED, str(failed), error=shown) from error
+        except ItemCancelled as error:
+            raise ProblemFound(JOB_CANCELLED, f"The job {item_id!r} was cancelled.") from error
+        except ItemExpired as error:
+            raise ProblemFound(JOB_EXPIRED, f"The job {item_id!r} has expired.") from error
+        except ItemUnknown as error:
+            raise _unknown(item_id) from error
+        except ResultError as error:
+            raise ProblemFound(RESULT_UNREADABLE, error.problem) from error
+
+    def _read(self, queue: AsyncWorkQueue, item_id: str, data: bytes | None) -> Result:
+        """Read a result: that of a task, or the data with which an item of another queue was completed."""
+        if data is None:
+            return Result(queue=queue.name, data=None)
+        if queue.name in self._sources.queues_of_tasks:
+            return Result(queue=queue.name, data=read_result(item_id, data, _checked_json))
+        try:
+            return Result(queue=queue.name, data=_checked_json(data))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return Result(queue=queue.name, data=data, is_json=False)
+
+
+async def _look_up(queue: AsyncWorkQueue, item_id: str) -> JobInfo:
+    job = Job[object](queue, "", item_id, created=None, read=_checked_json, keeps_result=True)
+    status = await job.status()
+    state: State = status.state
+    if state == "unknown":
+        try:
+            await queue.results.wait(item_id, timeout=ANSWER_SECONDS)
+        except ItemExpired:
+            state = "expired"
+        except (ItemFailed, ItemCancelled, ItemUnknown, TimeoutError):
+            pass  # the status is that of a moment before
+    return job_info(item_id, queue.name, status, state=state)
+
+
+def _checked(item_id: str) -> str:
+    """Return an id.
+
+    Raises:
+        ProblemFound: If it cannot be one, so that there is no such job.
+    """
+    try:
+        return check_id(item_id)
+    except InvalidArgument as error:
+        raise _unknown(item_id) from error
+
+
+def _unknown(item_id: str) -> ProblemFound:
+    shown = item_id if len(item_id) <= 80 else f"{item_id[:80]}…"
+    return ProblemFound(
+        JOB_UNKNOWN,
+        f"There is no job {shown!r}: it was never added, its result is no longer kept, or it keeps none.",
+    )
+
+
+def _checked_json(data: bytes) -> bytes:
+    """Return JSON unchanged, if it is any."""
+    msgspec.json.decode(data)
+    return data

@@ -1,0 +1,15 @@
+"""Flows: stages of work that follow each other, with fan-out and fan-in, built on the tasks of a queue."""
+
+from typing import TYPE_CHECKING
+
+from leasequeue.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from leasequeue.flow.flow import Flow, StagesOfFlow
+    from leasequeue.flow.runs import FlowRuns
+    from leasequeue.flow.stage import Member, Stage
+
+__all__ = ["Flow", "FlowRuns", "Member", "Stage", "StagesOfFlow"]
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = lazy_names(__name__, __all__, ("stage", "runs", "flow"))

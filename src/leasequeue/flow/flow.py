@@ -1,0 +1,484 @@
+"""A flow: its stages, what each takes, and how a run of it is started. One concept, so it may be long."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+
+import msgspec
+
+from leasequeue import codec
+from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
+from leasequeue.errors import InvalidArgument, InvalidFlow
+from leasequeue.flow.attributes import Attributes
+from leasequeue.flow.declaring import Declaration
+from leasequeue.flow.diagram import Box, draw, joined, shape_of
+from leasequeue.flow.graph import Node
+from leasequeue.flow.hand_over import hand_over
+from leasequeue.flow.inputs import Inputs
+from leasequeue.flow.runs import FlowRuns
+from leasequeue.flow.settings import HandOverSettings, StageSettings
+from leasequeue.flow.stage import Stage
+from leasequeue.queue.encoding import MAX_LEVEL, refuse_options
+from leasequeue.queue.plan import Plan, StagePlan, check_run_id, check_stage_name, no_stage
+from leasequeue.tasks.flow_run import FlowRun
+from leasequeue.tasks.plans import One
+from leasequeue.tasks.wire import data_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from leasequeue.flow.inputs import Input
+    from leasequeue.retry import RetryPolicy
+    from leasequeue.tasks.queue import TaskQueue
+    from leasequeue.tasks.task import Task
+    from leasequeue.worker.dispatch import Dispatcher
+    from leasequeue.worker.returns import FanOut, Next
+
+R = TypeVar("R")
+
+#: How long a run that was started by a hand-over is kept, at least: a day, in ms.
+HANDED_OVER_MS = 86_400_000
+
+
+class Flow:
+    """Stages of work that follow each other: calls of tasks, or items of queues with handlers of their own.
+
+        access = Flow("access", tasks, attributes={"user_id": int, "guilds": list[int]}, lookup=["user_id"])
+
+        check = access.stage(check_access)                     # takes the attributes, by name
+        member = access.stage(update_membership, after=check)  # takes what check_access returned, by name
+        access.stage(finish, after=member, retry=RetryPolicy(attempts=10), rate="10/s")
+
+        run = await access.start(user_id=62, guilds=[1985])
+        await run.result(timeout=60)
+
+    A parameter of a stage's function takes the attribute of its name, or the result of the stage of its name;
+    `takes` and `args` say otherwise. The types of both are compared when the stage is declared.
+
+    The server opens the next stage in the same step in which one is finished: no process waits or polls. Each
+    run carries its plan, so that a new version of the program does not change the runs that are under way.
+
+    Args:
+        name: Its name, 1 to 100 bytes of UTF-8, under which runs are found.
+        tasks: The task queue on whose queue the state of runs is kept. Other queues of a flow are on the same
+            server, and on a cluster in the same slot.
+        attributes: The input of a run: names, as those of parameters, with their types.
+        lookup: Attributes by which `runs.find` finds runs; of an array, by each of its elements.
+        keep: How long a finished run is kept, in seconds; 0: not at all. Unfinished ones are kept until they
+            are finished.
+
+    Attributes:
+        name: Its name.
+        tasks: The task queue.
+
+    Raises:
+        InvalidFlow: If the name, or that or the type of an attribute, cannot be used.
+        UnknownAttribute: If one of `lookup` is not among the attributes.
+        InvalidArgument: If another argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tasks: TaskQueue,
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        lookup: Sequence[str] = (),
+        keep: Duration = 86_400,
+    ) -> None:
+        try:
+            self.name = check_stage_name(name)
+        except InvalidArgument as error:
+            raise InvalidFlow(str(name), f"its name is to be {error.allowed}") from error
+        self.tasks = tasks
+        self._attributes = Attributes(name, attributes or {}, lookup)
+        self._keep_ms = to_ms("keep", keep, zero=True, longest=LONGEST_KEPT_SECONDS)
+        self._stages: dict[str, Stage[Any]] = {}
+        self._result: str | None = None
+        #: The stages that start runs of other flows.
+        self._hand_overs: list[str] = []
+        #: What the parameters of all stages take; None: it is to be checked, as a stage is new.
+        self._taken: dict[str, dict[str, Input]] | None = None
+        #: The stages in a plan, and the names of their queues.
+        self._planned: tuple[tuple[str, ...], Sequence[StagePlan]] | None = None
+
+    @property
+    def stages(self) -> tuple[Stage[Any], ...]:
+        """The stages, in the order in which they were declared."""
+        return tuple(self._stages.values())
+
+    @property
+    def runs(self) -> FlowRuns:
+        """Its runs: see `FlowRuns`."""
+        return FlowRuns(self.name, lambda: self.tasks.queue.runs, self._attributes)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes, each with its type."""
+        return dict(self._attributes.types)
+
+    @overload
+    def stage(self, task: Task[..., FanOut[R]], /, **settings: Unpack[StageSettings]) -> Stage[list[R]]: ...
+    @overload
+    def stage(self, task: Task[..., Next[R]], /, **settings: Unpack[StageSettings]) -> Stage[R]: ...
+    @overload
+    def stage(self, task: Task[..., R], /, **settings: Unpack[StageSettings]) -> Stage[R]: ...
+    @overload
+    def stage(self, task: str, /, **settings: Unpack[StageSettings]) -> Stage[Any]: ...
+
+    def stage(self, task: Task[..., Any] | str, /, **settings: Unpack[StageSettings]) -> Stage[Any]:
+        """Declare a stage: a call of a task, or an item of a queue with a handler of its own.
+
+            access.stage(finish, after=[member, rewards], join="settled", takes={"given": rewards})
+            access.stage("render", queue=videos, takes={"user": "user_id"}, foreign=True)
+
+        With `retry`, `timeout`, `lease_time`, `concurrency`, `rate` or `queue`, the call is of a task of its
+        own, `<flow>.<stage>`, with the same function: workers need this program, and the limits are those of
+        this stage. Without them it is a call of the task like any other.
+
+        Args:
+            task: The task; or the name of the stage, with `queue`: then the data of its item is a JSON object
+                of what `args` and `takes` name, and the results of other stages among them are given by
+                `current_stage().inputs`.
+            settings: See `StageSettings`.
+
+        Raises:
+            InvalidFlow: If the name is taken, a parameter takes nothing or something that does not fit, or
+                `choose` does not fit what the function returns. The text names both types.
+            InvalidTask: If the task of its own cannot be registered.
+            InvalidArgument: If another setting cannot be used.
+        """
+        known = StageSettings.__annotations__
+        refuse_options(settings.keys() - known.keys(), "stage() takes", known)
+        declaration = Declaration(self.name, self.tasks, self._stages, task, settings)
+        made = declaration.stage()
+        self._check_name(made)
+        self._inputs({**self._stages, made.name: made}).of(made, final=False)
+        result = settings.get("result")
+        if result and self._result is not None:
+            raise self._error(
+                f"its result is that of stage {self._result!r}, and not that of {made.name!r}, too"
+            )
+        made = declaration.with_own_task(made)  # which registers it, and is the last that may fail
+        self._stages[made.name] = made
+        if made.foreign:
+            self.tasks._maintain(made.queue)  # noqa: SLF001 - not for users
+        self._taken = self._planned = None
+        if result:
+            self._result = made.name
+        return made
+
+    def then_start(
+        self, other: Flow, /, *, name: str | None = None, **settings: Unpack[HandOverSettings]
+    ) -> Stage[str]:
+        """Declare a stage that starts a run of another flow, also in another slot or on another server.
+
+            shipping = orders.then_start(deliver, after=paid, takes={"address": paid.member("address")})
+
+        The attributes of the other flow are taken as parameters are. Its run has the id `<run>.<stage>` and
+        the same correlation id; the result of the stage is this id. It is a hand-over in two phases: the run
+        of the other flow is started, then the stage is finished. A worker that dies between them starts a run
+        that is there already, so there is one, as long as that is kept: at least a day after it has ended,
+        whatever `keep` says.
+
+        Args:
+            other: The other flow.
+            name: The name of the stage; None: `start-<other flow>`.
+            settings: `after`, `join`, `takes`, `args`, `retry`, `priority` and `delay`, as for `stage`.
+
+        Raises:
+            InvalidFlow, InvalidArgument: As in `stage`.
+        """
+        stage = check_stage_name(f"start-{other.name}" if name is None else name)
+        stage = f"start-{other.name}" if name is None else name
+        task = hand_over(self.tasks.queue, stage, partial(Flow._start_handed_over, other), other.attributes)
+        # With a queue, it becomes a task of its own.
+        made = self.stage(task, name=stage, queue=self.tasks.queue, **settings)
+        self._hand_overs.append(made.name)
+        return made
+
+    def check(self) -> None:
+        """Check the whole graph: that each name is that of a stage, that there is no loop, and all types.
+
+        `start` and a worker with this flow do it.
+
+        Raises:
+            InvalidFlow: If a run could not start, or never end.
+        """
+        self._taken = self._check()
+
+    async def start(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002 - the name of the attribute
+        correlation: str | None = None,
+        priority: int = 0,
+        **attributes: Any,
+    ) -> FlowRun[Any]:
+        """Start a run. It starts as a whole or not at all.
+
+            run = await access.start(user_id=62, guilds=[1985], correlation=request_id)
+
+        Args:
+            id: The id of the run, 1 to 200 bytes of UTF-8 without `/`; None makes a random one. A second run
+                of an id is not started while there is the first.
+            correlation: What is carried through all stages: in logs, traces and `correlation_id`.
+            priority: Is added to the priority of each stage; the sum is between -9 and 9.
+            attributes: The attributes of the run. One whose type has None may be left out.
+
+        Returns:
+            The run. `FlowRun.created` says whether it was started, or was there already under its id.
+
+        Raises:
+            InvalidFlow: As in `check`. Nothing was sent.
+            UnknownAttribute: If an attribute is not declared. Nothing was sent.
+            InvalidArgument: If an attribute is missing or not of its type, or another argument is invalid.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`.
+        """
+        return await self._start(attributes, self._keep_ms, id=id, correlation=correlation, priority=priority)
+
+    def run(self, id: str) -> FlowRun[Any]:  # noqa: A002 - the name of the attribute
+        """Return a run from its id, for example in another request. Nothing is sent.
+
+        Raises:
+            InvalidArgument: If `id` cannot be that of a run.
+        """
+        return self._run_of(check_run_id(id), created=None)
+
+    def mermaid(self) -> str:
+        """Return the flow as a Mermaid diagram: a box for each stage, with its task, queue and join.
+
+        Raises:
+            InvalidFlow: As in `check`.
+        """
+        self.check()
+        home = self.tasks.queue.name
+        return draw(
+            {
+                one.name: Box(
+                    lines=[
+                        one.name,
+                        *([one.task.name] if one.task is not None and one.task.name != one.name else []),
+                        *([one.queue] if one.queue != home else []),
+                        *joined(one.join, len(one.after)),
+                    ],
+                    after=one.after,
+                    shape=shape_of(fans=one.fans, chooses=one.chooses, foreign=one.foreign),
+                )
+                for one in self._stages.values()
+            }
+        )
+
+    def consumers(self, *, retry: RetryPolicy, lease_time: float) -> Sequence[Dispatcher]:
+        """Check the flow, and return what a worker needs to run the tasks of its task queue.
+
+        A `Worker` calls it, so that `Worker(access)` serves the flow, and all other tasks of the task queue.
+
+        Args:
+            retry: The worker's policy, for tasks without one.
+            lease_time: The worker's lease time, in seconds, for tasks without one.
+
+        Raises:
+            InvalidFlow: As in `check`.
+        """
+        self.check()
+        found = self.tasks.consumers(retry=retry, lease_time=lease_time)
+        queues = sorted({self.tasks.queue.name, *(stage.queue for stage in self.stages if stage.queue)})
+        for one in found:
+            one.adds_to = queues
+        return found
+
+    def only(self, *stages: Stage[Any] | str) -> StagesOfFlow:
+        """Return what a worker takes to serve the queues of some stages only.
+
+            Worker(access.only("rewards", "finish"))
+
+        The worker leases all items of these queues, so a stage that is to have workers of its own has a queue
+        of its own: see `queue` of `StageSettings`.
+
+        Raises:
+            InvalidFlow: If there is no stage of a name.
+        """
+        names = [one.name if isinstance(one, Stage) else one for one in stages]
+        for name in names:
+            if name not in self._stages:
+                raise self._error(f"there is no stage {name!r} to serve")
+        return StagesOfFlow(self, names)
+
+    # -------------------------------------------------------------------------- inside
+
+    async def _start(
+        self,
+        attributes: Mapping[str, Any],
+        keep_ms: int,
+        *,
+        id: str | None,  # noqa: A002 - as in `start`
+        correlation: str | None,
+        priority: int,
+    ) -> FlowRun[Any]:
+        run_id = uuid.uuid4().hex if id is None else check_run_id(id)
+        for stage in self._hand_overs:
+            check_run_id(f"{run_id}.{stage}")
+        if correlation is not None and not isinstance(correlation, str):
+            raise InvalidArgument("correlation", correlation, "a string, or None")
+        level = check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL)
+        written = self._attributes.encode(attributes)
+        plan = dataclasses.replace(
+            self._checked_plan(written, run_id), keep_ms=keep_ms, correlation=correlation, level=level
+        )
+        created = await self.tasks.queue.runs.start(plan, run_id)
+        return self._run_of(run_id, created=created)
+
+    async def _start_handed_over(
+        self, run_id: str, correlation: str | None, attributes: Mapping[str, Any]
+    ) -> FlowRun[Any]:
+        """Start a run for a stage of another flow, which may do so again."""
+        keep_ms = max(self._keep_ms, HANDED_OVER_MS)
+        return await self._start(attributes, keep_ms, id=run_id, correlation=correlation, priority=0)
+
+    def _checked_plan(self, written: Mapping[str, bytes], run_id: str = "") -> Plan:
+        """Return the plan of a run.
+
+        Args:
+            written: Its attributes in JSON; none: for a picture.
+            run_id: Its id.
+        """
+        if self._taken is None:
+            self._taken = self._check()
+        stages = tuple(
+            one
+            if stage.task is not None
+            else dataclasses.replace(one, data=self._own_data(stage, written, run_id))
+            for stage, one in zip(self._stages.values(), self._stage_plans(self._taken), strict=True)
+        )
+        return Plan(
+            stages,
+            result=self._result_stage(),
+            attributes=written,
+            flow=self.name,
+            lookup=self._attributes.lookups(written) if written else {},
+            keep_ms=self._keep_ms,
+        )
+
+    def _stage_plans(self, taken: Mapping[str, Mapping[str, Input]]) -> Sequence[StagePlan]:
+        """Return the stages as they are in each run; the data of those without a task is to be filled in."""
+        stages = self._stages.values()
+        queues = tuple(stage.queue for stage in stages)  # which a test may replace for a while
+        if self._planned is None or self._planned[0] != queues:
+            plans = (_stage_plan(stage, taken[stage.name]) for stage in stages)
+            self._planned = queues, Plan(tuple(plans)).linked().stages
+        return self._planned[1]
+
+    def _check(self) -> dict[str, dict[str, Input]]:
+        order = (StagePlan(one.name, after=one.after, join=one.join) for one in self._stages.values())
+        plan = Plan(tuple(order), result=self._result_stage(), flow=self.name)
+        plan.check()
+        for stage, one in zip(self._stages.values(), plan.linked().stages, strict=True):
+            self._check_choices(stage, one.then)
+        inputs = self._inputs(self._stages)
+        return {stage.name: inputs.of(stage, final=True) for stage in self._stages.values()}
+
+    def _inputs(self, stages: Mapping[str, Stage[Any]]) -> Inputs:
+        nodes = {
+            one.name: Node(after=one.after, chooses=one.chooses, join=one.join) for one in stages.values()
+        }
+        return Inputs(self.name, self._attributes.types, stages, nodes)
+
+    def _own_data(self, stage: Stage[Any], written: Mapping[str, bytes], run_id: str) -> bytes:
+        """Return the data of a stage without a task: what is known when the run starts."""
+        taken = {} if self._taken is None else self._taken[stage.name]
+        known = {
+            name: msgspec.Raw(written[one.need[1:]])
+            for name, one in taken.items()
+            if isinstance(one.need, str) and one.need[0] == "@" and one.need[1:] in written
+        }
+        meta = {
+            "flow": self.name,
+            "run": run_id,
+            "stage": stage.name,
+            "needs": {name: one.need for name, one in taken.items() if name not in known},
+        }
+        return codec.encode({**stage.constants, **known, "meta": meta})
+
+    def _result_stage(self) -> str | None:
+        if self._result is not None:
+            return self._result
+        followed = {name for stage in self._stages.values() for name in stage.after}
+        ends = [name for name in self._stages if name not in followed]
+        return ends[0] if len(ends) == 1 else None
+
+    def _run_of(self, run_id: str, *, created: bool | None) -> FlowRun[Any]:
+        name = self._result_stage()
+        task = self._stages[name].task if name is not None else None
+        read = codec.decoder(Any) if task is None else task.definition.read_output
+        return FlowRun(self.tasks.queue, run_id, One(name or "", read), created=created)
+
+    def _check_choices(self, stage: Stage[Any], followers: Sequence[str]) -> None:
+        """Compare the names among which a stage says that it chooses with those that follow it."""
+        if stage.choices is None:
+            return
+        for name in stage.choices:
+            if name not in followers:
+                problem = "it does not follow it" if name in self._stages else no_stage(name, followers)
+                raise self._error(f"stage {stage.name!r} chooses {name!r}: {problem}")
+        for name in followers:
+            if name not in stage.choices:
+                raise self._error(
+                    f"stage {name!r} follows {stage.name!r}, which never chooses it: name it in choose="
+                )
+
+    def _check_name(self, stage: Stage[Any]) -> None:
+        if stage.name in self._stages:
+            raise self._error(
+                f"two stages have the name {stage.name!r}: give one of them another name, name=…"
+            )
+        if stage.name in self._attributes.types:
+            raise self._error(
+                f"stage {stage.name!r} has the name of an attribute: give it another name, name=…"
+            )
+
+    def _error(self, problem: str) -> InvalidFlow:
+        return InvalidFlow(self.name, problem)
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name!r} with {len(self._stages)} stages>"
+
+
+def _stage_plan(stage: Stage[Any], taken: Mapping[str, Input]) -> StagePlan:
+    """Return a stage as it is stored in a run."""
+    options, group, data = stage.options, stage.options.group, b""
+    if stage.task is not None:
+        limit = stage.task.definition.limit
+        group = options.group if limit is None else limit.group
+        needs = {name: one.need for name, one in taken.items()}
+        data = data_of(stage.task.name, stage.written, None, needs=needs)
+    return StagePlan(
+        stage.name,
+        stage.queue,
+        data,
+        after=stage.after,
+        join=stage.join,
+        choice=stage.chooses,
+        foreign=stage.foreign,
+        level=options.priority,
+        group=group,
+        delay_ms=options.delay_ms,
+        expires_ms=options.expires_ms,
+    )
+
+
+class StagesOfFlow:
+    """The queues of some stages of a flow, for a worker. `Flow.only` makes it."""
+
+    def __init__(self, flow: Flow, stages: Sequence[str]) -> None:
+        self._flow = flow
+        self._stages = stages
+
+    def consumers(self, *, retry: RetryPolicy, lease_time: float) -> Sequence[Dispatcher]:
+        """Return what a worker needs to run the tasks on these queues; see `Flow.consumers`."""
+        flow = self._flow
+        wanted = {stage.queue for stage in flow.stages if stage.name in self._stages}
+        return [one for one in flow.consumers(retry=retry, lease_time=lease_time) if one.queue.name in wanted]

@@ -1,0 +1,39 @@
+"""The queue, its leases, and the results of its calls."""
+
+from leasequeue.queue.dead_letters import DeadLetter
+from leasequeue.queue.event import Event
+from leasequeue.queue.findings import Finding
+from leasequeue.queue.lease import Failure, Lease
+from leasequeue.queue.limits import Limit, Pause, QueueLimits
+from leasequeue.queue.many_queues import lease_from
+from leasequeue.queue.operations import list_queues
+from leasequeue.queue.plan import AtLeast
+from leasequeue.queue.queue import AsyncWorkQueue
+from leasequeue.queue.runs.views import FlowRunView, StageView
+from leasequeue.queue.schedules import ScheduleView
+from leasequeue.queue.stats import QueueStats, WaitTimes, WorkerStats
+from leasequeue.queue.views import CleanReport, Counts, ItemView
+
+__all__ = [
+    "AsyncWorkQueue",
+    "AtLeast",
+    "CleanReport",
+    "Counts",
+    "DeadLetter",
+    "Event",
+    "Failure",
+    "Finding",
+    "FlowRunView",
+    "ItemView",
+    "Lease",
+    "Limit",
+    "Pause",
+    "QueueLimits",
+    "QueueStats",
+    "ScheduleView",
+    "StageView",
+    "WaitTimes",
+    "WorkerStats",
+    "lease_from",
+    "list_queues",
+]

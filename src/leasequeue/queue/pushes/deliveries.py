@@ -1,0 +1,113 @@
+"""Deliveries: items that the server has leased for a waiting session, and sent to it as they were added."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+#: The longest head of a message, without the trace: six numbers; and the longest trace.
+MAX_HEAD_BYTES, MAX_TRACE_BYTES = 92, 64
+
+
+class Delivery(NamedTuple):
+    """An item that was leased for this session when it was added."""
+
+    token: int
+    attempt: int
+    #: The lease time in ms, and when the lease began by the server's clock, in ms.
+    lease_ms: int
+    now_ms: int
+    id: bytes
+    data: bytes
+    #: The `traceparent` of the caller that added the item, if that is traced; after a line feed, the stage of
+    #: a flow run that the item is for, if it is for one.
+    carried: bytes | None = None
+
+    @property
+    def entry(self) -> bytes:
+        """What the server keeps until this session has acknowledged the delivery."""
+        return b"%d %b" % (self.token, self.id)
+
+
+def read_delivery(message: bytes) -> Delivery | None:
+    """Read a message of the session's channel; None if it is no delivery: any client may publish."""
+    try:
+        *numbers, sized, rest = message.split(b" ", 5)
+        sized, _, trace = sized.partition(b";")
+        trace, _, referred = trace.partition(b";")
+        token, attempt, lease_ms, now_ms, size, more = map(int, (*numbers, sized, referred or b"0"))
+    except ValueError:
+        return None
+    if len(trace) > MAX_TRACE_BYTES or len(message) - len(rest) - len(trace) > MAX_HEAD_BYTES:
+        return None
+    if not 0 < size <= size + more <= len(rest):
+        return None
+    end = size + more
+    carried = trace + b"\n" + rest[size:end] if more else trace or None
+    return Delivery(token, attempt, lease_ms, now_ms, rest[:size], rest[end:], carried)
+
+
+class Deliveries:
+    """Decides, for each delivery, whether the event loop takes it or the background thread recalls it.
+
+    While a handler blocks the event loop of a worker, the background thread recalls what was sent there, so
+    that another worker gets it. What the event loop has accepted is not recalled, and what was recalled is
+    not accepted later.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: How many recalls are in flight.
+        self._recalls = 0
+        self._accepted: set[bytes] = set()
+        self._recalled: set[int] = set()
+        #: Whether the session is registered for the next delivery, as far as is known here.
+        self.registered = False
+        #: Whether it is unknown what the last recall has returned, as its reply was lost.
+        self.doubtful = False
+
+    def accept(self, delivery: Delivery) -> bool | None:
+        """Return whether the item is this event loop's; None while that is being decided: ask again."""
+        with self._lock:
+            if self._recalls:
+                return None
+            if self.doubtful or delivery.token in self._recalled:
+                self._recalled.discard(delivery.token)
+                return False
+            self._accepted.add(delivery.entry)
+            return True
+
+    def acknowledged(self, entries: Iterable[bytes]) -> None:
+        """Note that the server knows of these accepted deliveries."""
+        with self._lock:
+            self._accepted.difference_update(entries)
+
+    async def recall(self, leave: Callable[[list[bytes]], Awaitable[Any]]) -> int:
+        """Recall what has not been accepted. Return how many ids of the inbox were returned.
+
+        Args:
+            leave: Sends the script `leave` with what was accepted, and returns its reply.
+
+        Raises:
+            LeasequeueError: As `leave` does. It is unknown then what was recalled; until a recall succeeds,
+                nothing is accepted.
+        """
+        with self._lock:
+            self._recalls += 1
+            self.registered = False  # `leave` ends the registration
+            accepted = sorted(self._accepted)
+        tokens: list[int] = []
+        doubtful = True
+        try:
+            returned, *tokens = await leave(accepted)
+            doubtful = False
+            self.acknowledged(accepted)
+        finally:
+            with self._lock:
+                self._recalls -= 1
+                self._recalled.update(tokens)
+                self.doubtful = doubtful
+        return int(returned)

@@ -1,0 +1,271 @@
+"""Waiting for the ends of items: one request for all callers, and a notification from the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import random
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+from leasequeue.errors import ItemCancelled, ItemExpired, ItemFailed, ItemUnknown, LeasequeueError
+from leasequeue.queue.encoding import TRIP_ROWS
+from leasequeue.retry import Backoff
+from leasequeue.scripting.server_errors import translate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Sequence
+
+    from leasequeue.queue.pushes.router import PushRouter
+
+#: How often a process asks again for all items that it waits for (s): another client that completes an item
+#: notifies no process, and a message may be lost. The server keeps in mind who waits for three times as long.
+ASK_SECONDS = 5.0
+KEEP_MS = 15_000
+#: The first and the longest wait after a transient error (s).
+FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
+#: The codes in the reply of `await_results`.
+NOT_READ, UNKNOWN, UNFINISHED, RESULT, CANCELLED, EXPIRED = -2, -1, 0, 1, 3, 4
+
+
+class Engine(Protocol):
+    """What asks the server, and receives pushes: the engine of a queue in one event loop."""
+
+    @property
+    def pushes(self) -> PushRouter:
+        """What is published to the session for this queue."""
+        ...
+
+    @property
+    def refusal(self) -> LeasequeueError | None:
+        """What calls get since the engine was closed; None: it is open."""
+        ...
+
+    async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
+        """Send a script, and return its reply."""
+        ...
+
+
+class Follower:
+    """A caller that follows the progress of an item."""
+
+    __slots__ = ("changed", "pushed_at", "text")
+
+    def __init__(self) -> None:
+        #: The last progress; empty: there is none yet.
+        self.text = b""
+        #: When the last message arrived, by the clock of the event loop.
+        self.pushed_at = 0.0
+        self.changed = asyncio.Event()
+
+
+class ResultWaits:
+    """Waits for the ends of items, for all callers in one event loop.
+
+    It asks for many items in one trip: when callers have begun to wait, when the server notifies it of the
+    end of an item, when the connection for notifications was lost, and every 5 s.
+
+    Args:
+        engine: The engine of the queue in this event loop.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._waits: dict[bytes, set[asyncio.Future[bytes | None]]] = {}
+        #: The items that have been unfinished since a caller began to wait.
+        self._unfinished: set[bytes] = set()
+        #: The items to ask for: first those that have ended, then the others, in this order.
+        self._ended: dict[bytes, None] = {}
+        self._asked: dict[bytes, None] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_subscribed = False
+        self._backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
+        engine.pushes.add("ended", self._notified, self._missed)
+        engine.pushes.add("cancelled", self._cancelled)
+        engine.pushes.add("expired", self._expired)
+        engine.pushes.add("progress", self._progressed)
+        #: What a message has said of items about which the server may know nothing more.
+        self._told: dict[bytes, type[ItemCancelled | ItemExpired]] = {}
+        #: Those who follow the progress of an item.
+        self._followers: dict[bytes, set[Follower]] = {}
+
+    @property
+    def count(self) -> int:
+        """For how many items callers wait."""
+        return len(self._waits)
+
+    def begin(self, item_id: bytes) -> asyncio.Future[bytes | None]:
+        """Return a future that gets the result of an item. If it is cancelled, it is forgotten."""
+        wait: asyncio.Future[bytes | None] = self._loop.create_future()
+        self._waits.setdefault(item_id, set()).add(wait)
+        wait.add_done_callback(lambda _: self._forget(item_id, wait))
+        if self._timer is None:
+            self._ask_later()
+        self._ask([item_id])
+        return wait
+
+    def _forget(self, item_id: bytes, wait: asyncio.Future[bytes | None]) -> None:
+        waits = self._waits.get(item_id, set())
+        waits.discard(wait)
+        if not waits:
+            self._waits.pop(item_id, None)
+            self._unfinished.discard(item_id)
+            self._told.pop(item_id, None)
+            self._ended.pop(item_id, None)
+            self._asked.pop(item_id, None)
+        if not self._waits and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ask_later(self) -> None:
+        # Not all processes at the same time.
+        delay = ASK_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
+        self._timer = self._loop.call_later(delay, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._ask_later()
+        self._ask(self._waits)
+
+    def _missed(self) -> None:
+        """Ask for all items: notifications may have been missed, or the queue object is closed."""
+        self._ask(self._waits)
+
+    def _notified(self, item_id: bytes) -> None:
+        if item_id in self._waits:
+            self._asked.pop(item_id, None)
+            self._ended[item_id] = None
+            self._ask(())
+
+    async def progress(self, item_id: bytes) -> AsyncGenerator[bytes, None]:
+        """Yield the last progress of an item, and each that is reported later, until the item ends.
+
+        Values that follow each other faster than they are taken are left out, but the last one.
+        """
+        follower = Follower()
+        self._followers.setdefault(item_id, set()).add(follower)
+        end = self.begin(item_id)
+        end.add_done_callback(lambda _: follower.changed.set())
+        try:
+            last = b""
+            while True:
+                await follower.changed.wait()
+                follower.changed.clear()
+                if follower.text != last:
+                    yield (last := follower.text)
+                elif end.done():
+                    break
+            with contextlib.suppress(ItemFailed, ItemCancelled, ItemExpired):
+                end.result()
+        finally:
+            if not end.cancel() and not end.cancelled():
+                end.exception()  # so that it counts as retrieved
+            self._followers[item_id].discard(follower)
+            if not self._followers[item_id]:
+                del self._followers[item_id]
+
+    def _progressed(self, message: bytes) -> None:
+        size, _, rest = message.partition(b" ")
+        if size.isdigit() and len(size) < 8:  # any client may publish to a channel
+            for follower in self._followers.get(rest[: int(size)], ()):
+                follower.text, follower.pushed_at = rest[int(size) :], self._loop.time()
+                follower.changed.set()
+
+    def _answered(self, item_id: bytes, text: bytes, asked_at: float) -> None:
+        """Take the progress in a reply, unless a message has come since the request, which may be newer."""
+        for follower in self._followers.get(item_id, ()):
+            if follower.pushed_at < asked_at:
+                follower.text = text
+                follower.changed.set()
+
+    def _cancelled(self, item_id: bytes) -> None:
+        self._told_of(item_id, ItemCancelled)
+
+    def _expired(self, item_id: bytes) -> None:
+        self._told_of(item_id, ItemExpired)
+
+    def _told_of(self, item_id: bytes, kind: type[ItemCancelled | ItemExpired]) -> None:
+        """Ask what has become of an item that was cancelled or has expired: it may have been added again."""
+        if item_id in self._waits:
+            self._told[item_id] = kind
+            self._notified(item_id)
+
+    def _ask(self, item_ids: Iterable[bytes]) -> None:
+        self._asked.update(dict.fromkeys(item_ids))
+        if (self._ended or self._asked) and self._asking is None:
+            self._asking = self._loop.create_task(self._ask_all(), name="leasequeue await results")
+
+    async def _ask_all(self) -> None:
+        """Ask for the items, as many in each trip as the script takes, until none is left."""
+        try:
+            while self._ended or self._asked:
+                if not self._is_subscribed:
+                    # First, so that the end of no item is missed.
+                    await self._engine.pushes.hold()
+                    self._is_subscribed = True
+                batch = [*islice(chain(self._ended, self._asked), TRIP_ROWS)]
+                for item_id in batch:
+                    self._ended.pop(item_id, None)
+                    self._asked.pop(item_id, None)
+                await self._ask_for([item_id for item_id in batch if item_id in self._waits])
+        except Exception as error:  # noqa: BLE001 - those who wait get it
+            await self._handle(self._engine.refusal or translate(error, maybe_applied=False))
+        finally:
+            self._asking = None
+            self._ask(())
+
+    async def _ask_for(self, item_ids: list[bytes]) -> None:
+        asked_at = self._loop.time()
+        reply = await self._engine.run("await_results", item_ids, keep_ms=KEEP_MS)
+        self._backoff.reset()
+        for item_id, code, value in zip(item_ids, reply[::2], reply[1::2], strict=True):
+            if code == UNFINISHED:
+                self._unfinished.add(item_id)
+                self._told.pop(item_id, None)
+                if value:
+                    self._answered(item_id, value, asked_at)
+            elif code == NOT_READ:
+                self._asked[item_id] = None
+            elif code == UNKNOWN and item_id in self._told:
+                self._end(item_id, self._told[item_id](_text(item_id)))
+            elif code == RESULT or (code == UNKNOWN and item_id in self._unfinished):
+                self._end(item_id, value if code == RESULT else None)
+            else:
+                self._end(item_id, _error(item_id, code, value))
+
+    def _end(self, item_id: bytes, end: bytes | LeasequeueError | None) -> None:
+        for wait in self._waits.pop(item_id, ()):
+            if wait.done():
+                continue
+            if isinstance(end, LeasequeueError):
+                wait.set_exception(copy.copy(end))
+            else:
+                wait.set_result(end)
+
+    async def _handle(self, error: LeasequeueError) -> None:
+        """Fail the waits that have just begun, and all of them if it is of no use to ask again."""
+        self._ended.clear()
+        self._asked.clear()
+        for item_id in [*self._waits]:
+            if not error.transient or item_id not in self._unfinished:
+                self._end(item_id, error)
+        if error.transient:
+            await self._backoff.wait()
+            self._asked.update(dict.fromkeys(self._unfinished))
+
+
+def _text(item_id: bytes) -> str:
+    return item_id.decode(errors="surrogateescape")
+
+
+def _error(item_id: bytes, code: int, value: bytes) -> LeasequeueError:
+    """Return the error of a caller that waits for an item without a result."""
+    if code == CANCELLED:
+        return ItemCancelled(_text(item_id))
+    if code == EXPIRED:
+        return ItemExpired(_text(item_id))
+    if code == UNKNOWN:
+        return ItemUnknown(_text(item_id))
+    return ItemFailed(_text(item_id), value.decode(errors="replace"))

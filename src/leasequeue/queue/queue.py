@@ -1,0 +1,1029 @@
+"""AsyncWorkQueue: all that can be done with a queue. One concept, so this file may be longer than others."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+
+from leasequeue import telemetry
+from leasequeue.durations import Duration, check_bool, check_int, check_list, seconds, to_ms
+from leasequeue.embedded import open_server
+from leasequeue.errors import InvalidArgument, WrongKeyType
+from leasequeue.item import MAX_DATA_BYTES
+from leasequeue.queue import operations
+from leasequeue.queue.cancelling import CANCELLED, KEEP_SECONDS, cancel_data, cancel_row, cancel_rows
+from leasequeue.queue.cleaning import deep_clean, fsck, light_clean
+from leasequeue.queue.dead_letters import DeadLetters
+from leasequeue.queue.encoding import (
+    CHECKED,
+    MAX_REPLY_BYTES,
+    ROW_BYTES,
+    TRIP_ROWS,
+    WRONG_TYPE,
+    AddOptions,
+    UniqueOptions,
+    adding,
+    adding_unique,
+    all_trips,
+    completion,
+    completions,
+    encoded,
+    encoded_id,
+    failing,
+    item_row,
+    pages,
+    row_size,
+    trips,
+)
+from leasequeue.queue.events import Events
+from leasequeue.queue.lease import Failure, Lease
+from leasequeue.queue.lifecycle import Lifecycle
+from leasequeue.queue.limits import Limits, Pause, pause, resume
+from leasequeue.queue.observed import observed, traced_row
+from leasequeue.queue.pushes.progress import progress_text
+from leasequeue.queue.results import Results
+from leasequeue.queue.runs.runs import Runs
+from leasequeue.queue.schedules import Schedules
+from leasequeue.queue.stats import QueueStats, read_stats
+from leasequeue.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
+from leasequeue.scripting.endpoints import Client, client_for
+from leasequeue.scripting.link import LARGE_BYTES
+from leasequeue.states import ITEM_STATES, State
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from datetime import datetime
+    from pathlib import Path
+    from types import TracebackType
+
+    from leasequeue.item import Item
+    from leasequeue.queue.encoding import Pipeline, Rows
+
+#: The maximum number of items of one `lease_many` or `inspect`.
+MAX_AT_ONCE = 1000
+_TIMEOUT_ALLOWED = (
+    "seconds (a number or a timedelta), more than 0, at most 30 days; timeout=None waits without limit, "
+    "block=False does not wait"
+)
+
+
+class AsyncWorkQueue:
+    """An atomic work queue on Redis or Valkey, shared with every client of the redis-work-queue family.
+
+    Add items, lease them for a time, work, complete them. When a worker dies, its items return to the queue
+    as their leases expire. Each step is one Lua script on the server, so it is applied as a whole or not at
+    all; concurrent calls of many coroutines share trips to the server.
+
+        async with AsyncWorkQueue.from_url("redis://localhost", "emails") as queue:
+            await queue.add_item(Item(b"hello"))
+            async with await queue.lease(30) as lease:
+                print(lease.data)
+
+    Execution is at least once; completion is exactly once: of all holders that an item ever had, one gets
+    True.
+
+    Args:
+        name: The queue's name, which is the prefix of its keys: 1 to 512 bytes of UTF-8. On a cluster it
+            contains a hash tag, such as `"{emails}"`.
+        redis: A client of redis-py (`redis.asyncio.Redis` or `RedisCluster`). Only its address and login
+            are used; closing it remains your task.
+        return_to: Where items go whose lease has expired: `"end"` of the queue, as in redis-work-queue, or
+            `"front"`, as in Worqr.
+        reply_timeout: Seconds for which the server may be silent while a call waits for its reply, before the
+            connection counts as lost.
+        clock: For tests: returns the time in seconds since 1970, in place of the server's clock.
+
+    Raises:
+        InvalidArgument: If an argument cannot be used.
+    """
+
+    #: The items that ran out of attempts: list, requeue or drop them.
+    dead_letters: DeadLetters
+    #: What happened to each item, if the queue keeps events.
+    events: Events
+    #: How many items may be leased at once and in a time, of the queue and of its groups.
+    limits: Limits
+    #: The results of completed items.
+    results: Results
+    #: The flow runs whose home this queue is: list, find, cancel, retry or delete them.
+    runs: Runs
+    #: What is added repeatedly: at intervals, or by the clock.
+    schedules: Schedules
+
+    def __init__(
+        self,
+        name: str,
+        redis: Client,
+        *,
+        return_to: str = "end",
+        reply_timeout: Duration = 10.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._lifecycle = Lifecycle(
+            name, redis, return_to=return_to, reply_timeout=reply_timeout, clock=clock
+        )
+        self._name = self._lifecycle.name
+        engine = self._engine = self._lifecycle.engine
+        self.dead_letters = DeadLetters(engine)
+        self.events = Events(engine)
+        self.limits = Limits(engine, self._name)
+        self.results = Results(engine)
+        self.runs = Runs(self, engine, self.results)
+        self.schedules = Schedules(engine, self._name)
+
+    # ----------------------------------------------------- opening and closing
+
+    @classmethod
+    def from_url(
+        cls,
+        url: str,
+        name: str,
+        *,
+        return_to: str = "end",
+        reply_timeout: Duration = 10.0,
+        clock: Callable[[], float] | None = None,
+        cluster: bool = False,
+    ) -> Self:
+        """Make a queue on the server at a URL: `redis://`, `rediss://` or `unix://`.
+
+        Args:
+            url: Where the server is.
+            name: The queue's name.
+            return_to: See the class.
+            reply_timeout: See the class.
+            clock: See the class.
+            cluster: Whether the URL names nodes of a cluster, one or more, as in `redis://HOST:PORT,HOST:PORT`;
+                the other nodes are found through them.
+
+        Raises:
+            InvalidArgument: If the URL or another argument cannot be used.
+        """
+        client = client_for(url, name, cluster=cluster)
+        return cls(name, client, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
+
+    @classmethod
+    @asynccontextmanager
+    async def embedded(
+        cls,
+        name: str,
+        *,
+        dir: str | Path | None = None,  # noqa: A002 - the server's word for it
+        return_to: str = "end",
+        reply_timeout: Duration = 10.0,
+        clock: Callable[[], float] | None = None,
+    ) -> AsyncIterator[Self]:
+        """Start a server for a queue. The server ends with this process, even if that is killed.
+
+            async with AsyncWorkQueue.embedded("emails") as queue:
+                print(queue.url)      # where other processes can join
+
+        If the environment variable REDIS_URL is set, use that server and start none.
+
+        Args:
+            name: The queue's name.
+            dir: Where the server keeps its data across restarts; None: the data is lost when it ends.
+            return_to: See the class.
+            reply_timeout: See the class.
+            clock: See the class.
+
+        Raises:
+            EmbeddedServerError: If no server program is found, or it does not start.
+        """
+        async with (
+            await open_server(dir=dir) as server,
+            cls.from_url(
+                server.url, name, return_to=return_to, reply_timeout=reply_timeout, clock=clock
+            ) as queue,
+        ):
+            yield queue
+
+    @property
+    def name(self) -> str:
+        """The queue's name: the prefix of its keys."""
+        return self._name
+
+    @property
+    def session(self) -> str:
+        """The session of the running event loop: the value of the lease keys of what is leased in it.
+
+        All queue objects that were made from one client share it. Each event loop and process has its own.
+
+        Raises:
+            RuntimeError: If no event loop is running.
+            QueueClosed: If this object is closed.
+        """
+        return self._engine().session.id
+
+    @property
+    def url(self) -> str | None:
+        """Where the server is, for other processes to join; None on a cluster or under Sentinel."""
+        return self._lifecycle.url
+
+    async def close(self) -> None:
+        """Send what was called, then disconnect. Items under lease stay leased.
+
+        Callers that wait in `lease` get QueueClosed. Closing twice is fine.
+        """
+        await self._lifecycle.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------ adding
+
+    async def add_item(
+        self,
+        item: Item,
+        *,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        **options: Unpack[AddOptions],
+    ) -> bool:
+        """Add an item, unless the queue holds an unfinished one with its id.
+
+        An item is unfinished while it is waiting, leased or delayed. Adding again after an error is safe: the
+        answer is False if the first try was applied.
+
+            await queue.add_item(item, priority=5, group="tenant-7", expires_in=60)
+
+        Args:
+            item: The item to add.
+            delay: Seconds before it can be leased; 0 is none.
+            at: Or the time from which it can be leased: a `datetime` with a time zone. One in the past means
+                at once.
+            priority: The item's level, -9 to 9: items of a higher level are leased first. 0 is the default.
+            group: The item's group, 1 to 256 bytes of UTF-8 without NUL; None: it has none. Groups take
+                turns within a level, and a group can have limits of its own: see `limits`.
+            expires_in: Seconds after which the item is discarded, unless a worker has begun with it; None:
+                never.
+            dedupe_for: Seconds for which the id stays taken, even if the item is completed sooner; None: only
+                while the item is unfinished.
+            replace: Whether to replace an item with this id that is waiting or delayed: its data, delay and
+                options. It keeps its place in the queue: a new priority or group counts once it is reached
+                there. One that is leased stays as it is.
+
+        Returns:
+            True if it was added, or has replaced one. False if its id is taken.
+
+        Raises:
+            InvalidArgument: If `item` is no Item, or another argument cannot be used; nothing was sent.
+            QueueClosed: If this object is closed.
+            ServerError: If the server cannot be reached, or answers with an error; it says what may have been
+                applied.
+        """
+        row = item_row(item, delay, at, adding(**options) if options else CHECKED)
+        return bool(await self._engine().one("add_items", row, size=_added_size(row)))
+
+    async def add_unique_item(
+        self,
+        item: Item,
+        *,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        **options: Unpack[UniqueOptions],
+    ) -> None:
+        """Add an item whose id you promise to be new; the server does not check.
+
+        If an item with this id is there, its data is replaced and it is a new incarnation: earlier holders
+        can no longer complete it. If it is waiting, it keeps its place; deep in a long queue, it may be
+        counted twice for a while.
+
+        Args:
+            item: The item to add.
+            delay: As in `add_item`.
+            at: As in `add_item`.
+            priority: As in `add_item`.
+            group: As in `add_item`.
+            expires_in: As in `add_item`.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `add_item`.
+        """
+        row = item_row(item, delay, at, adding_unique(**options))
+        await self._engine().one("add_items", row, size=_added_size(row))
+
+    async def add_items(
+        self,
+        items: Iterable[Item],
+        *,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        **options: Unpack[AddOptions],
+    ) -> list[bool]:
+        """Add many items, each as `add_item` would with the same options, in few trips.
+
+        Each trip (up to 250 items or 1 MiB) is one step; between trips other clients may act.
+
+        Returns:
+            For each item, whether it was added.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `add_item`. All items are checked before the
+                first is sent.
+        """
+        how = adding(**options)
+        rows = [item_row(item, delay, at, how) for item in check_list("items", items, "items")]
+        return await self._send_and_check("add_items", rows, [_added_size(row) for row in rows])
+
+    def add_item_to_pipeline(
+        self,
+        pipeline: Pipeline,
+        item: Item,
+        *,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        **options: Unpack[AddOptions],
+    ) -> None:
+        """Put an `add_item` into your own pipeline. Its result there is `[1]` if added, `[0]` if not.
+
+        With `pipeline(transaction=True)` the item is added if and only if your other commands are executed.
+        """
+        self._put(pipeline, item_row(item, delay, at, adding(**options)))
+
+    def add_unique_item_to_pipeline(
+        self,
+        pipeline: Pipeline,
+        item: Item,
+        *,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        **options: Unpack[UniqueOptions],
+    ) -> None:
+        """Put an `add_unique_item` into your own pipeline."""
+        self._put(pipeline, item_row(item, delay, at, adding_unique(**options)))
+
+    # ----------------------------------------------------------------- leasing
+
+    @overload
+    async def lease(
+        self, lease_time: Duration, *, block: Literal[True] = ..., timeout: None = ...
+    ) -> Lease: ...
+
+    @overload
+    async def lease(
+        self, lease_time: Duration, *, block: bool = ..., timeout: Duration | None = ...
+    ) -> Lease | None: ...
+
+    async def lease(
+        self, lease_time: Duration, *, block: bool = True, timeout: Duration | None = None
+    ) -> Lease | None:
+        """Lease the next item.
+
+        Expired leases are reclaimed here, without a cleaner: a waiting caller gets such an item within
+        milliseconds.
+
+        Args:
+            lease_time: How long the item is leased, in seconds; 0.001 or more.
+            block: Whether to wait while the queue is empty.
+            timeout: How long to wait, in seconds; None waits without limit. 0 is refused, as some libraries
+                mean "without limit" by it and others "not at all". With `block=False` it is not used, also 0.
+
+        Returns:
+            The lease, or None if there was no item (in time). With `block` and without `timeout`, never None.
+
+        Raises:
+            InvalidArgument: If a duration cannot be used; nothing was sent.
+            QueueClosed: If this object is closed, also while waiting.
+            ServerError: If the server cannot be reached, or answers with an error. An item that was leased by
+                a lost call returns to the queue when its lease expires.
+        """
+        lease_ms = to_ms("lease_time", lease_time)
+        wait = waiting_time(timeout, block=block)
+        items = await self._engine().lease(1, lease_ms, blocks=block, timeout=wait)
+        return Lease(self, *items[0]) if items else None
+
+    async def lease_many(
+        self, count: int, lease_time: Duration, *, block: bool = True, timeout: Duration | None = None
+    ) -> list[Lease]:
+        """Lease up to `count` items: those that wait, or, if the queue is empty, the first that arrive.
+
+        Args:
+            count: The maximum number of items, 1 to 1,000. 250 are one step: between two, other clients may
+                act. It returns fewer if the payloads of a step reach 8 MiB, or if a later step fails.
+            lease_time: How long each is leased, in seconds.
+            block: Whether to wait while the queue is empty.
+            timeout: How long to wait, in seconds, as in `lease`.
+
+        Returns:
+            The leases in queue order; empty if there was no item (in time).
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `lease`.
+        """
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
+        lease_ms = to_ms("lease_time", lease_time)
+        wait = waiting_time(timeout, block=block)
+        items = await self._engine().lease(count, lease_ms, blocks=block, timeout=wait)
+        return [Lease(self, *item) for item in items]
+
+    async def complete(
+        self,
+        lease: Lease,
+        *,
+        fenced: bool = False,
+        result: bytes | None = None,
+        keep_result: Duration | None = 3600,
+    ) -> bool:
+        """Finish an item: the server removes it.
+
+        The server accepts the first holder of this incarnation of the item, even if its lease has expired and
+        another holder works on it. It rejects every holder of an earlier incarnation (completed, then added
+        again).
+
+        Args:
+            lease: The lease of the item.
+            fenced: Whether only the current holder is accepted.
+            result: What to keep for `results.get`; written only by the accepted completion. If events are
+                published, it is in the event.
+            keep_result: How long to keep it, in seconds. None: only publish it.
+
+        Returns:
+            True for exactly one holder of each incarnation. False: another holder has completed it, or the
+            lease is of an earlier incarnation, or, with `fenced`, it is not the current one.
+
+        Raises:
+            InvalidArgument: If `lease` is no lease of this queue, or another argument cannot be used.
+            QueueClosed, ServerError: As in `add_item`. Repeating is safe.
+        """
+        row = self._claim(lease, completion(fenced=fenced, result=result, keep_result=keep_result))
+        return bool(await self._engine().one("complete_many", row, size=len(row[2]) + ROW_BYTES) == 1)
+
+    async def complete_many(
+        self,
+        leases: Sequence[Lease],
+        *,
+        fenced: bool = False,
+        results: Sequence[bytes | None] | None = None,
+        keep_result: Duration | None = 3600,
+    ) -> list[bool]:
+        """Finish many items, each as `complete` would, with the result at its place in `results`."""
+        leases = check_list("leases", leases, "leases")
+        if results is None:
+            flag = completion(fenced=fenced, result=None, keep_result=keep_result)
+            return await self._send_and_check("complete_many", [self._claim(lease, flag) for lease in leases])
+        results = check_list("results", results, "bytes or None")
+        if len(results) != len(leases):
+            raise InvalidArgument("results", results, f"as many as there are leases, {len(leases)}")
+        values = completions(results, fenced=fenced, keep_result=keep_result)
+        rows = [self._claim(lease, value) for lease, value in zip(leases, values, strict=True)]
+        return await self._send_and_check("complete_many", rows, [len(row[2]) + ROW_BYTES for row in rows])
+
+    async def renew(self, lease: Lease, lease_time: Duration) -> bool:
+        """Let a lease end `lease_time` from now.
+
+        Returns:
+            False if the item is no longer yours: completed, reclaimed, or leased to another holder. Stop
+            working on it.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `complete`.
+        """
+        return (await self.renew_many([lease], lease_time))[0]
+
+    async def renew_many(self, leases: Sequence[Lease], lease_time: Duration) -> list[bool]:
+        """Renew many leases, each as `renew` would."""
+        lease_ms = to_ms("lease_time", lease_time)
+        asked_at = time.monotonic()
+        leases = check_list("leases", leases, "leases")
+        rows = [self._claim(lease, b"%d" % lease_ms) for lease in leases]
+        ends = await self._send("renew_many", rows)
+        for lease, ends_ms in zip(leases, ends, strict=True):
+            if ends_ms > 0:
+                lease._renewed(asked_at, lease_ms, ends_ms)  # noqa: SLF001 - only its queue renews a lease
+            elif ends_ms == CANCELLED:
+                lease._cancel()  # noqa: SLF001 - as above
+        return [ends_ms > 0 for ends_ms in ends]
+
+    async def progress(self, lease: Lease, value: Any) -> bool:
+        """Report how far the work on an item is, and wait until that is kept. See `Lease.progress`.
+
+        Args:
+            lease: The lease of the item. Only the current holder is accepted.
+            value: Any value that can be written as JSON of at most 1,000 bytes.
+
+        Returns:
+            False if the item is no longer yours.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `complete`.
+        """
+        row = self._claim(lease, progress_text(value))
+        return bool(await self._engine().one("progress", row, size=len(row[2]) + ROW_BYTES) == 1)
+
+    def _report(self, lease: Lease, value: Any) -> None:
+        """See `Lease.progress`."""
+        self._lifecycle.report(self._claim(lease), progress_text(value))
+
+    async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
+        """Release an item before its lease expires. The lease does not count as an attempt.
+
+        Args:
+            lease: The lease of the item.
+            delay: Seconds before it can be leased again; 0 is none.
+            front: Whether it returns to the front of the queue or to the end. With a `delay` it goes to the
+                end when it falls due.
+
+        Returns:
+            False if the item was no longer yours.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `complete`.
+        """
+        row = self._claim(lease, *_place(delay, front=front))
+        return bool(await self._engine().one("release_many", row, size=row_size(slow=row[2] != b"0")))
+
+    async def release_many(
+        self, leases: Sequence[Lease], *, delay: Duration = 0, front: bool = True
+    ) -> list[bool]:
+        """Release many items, each as `release` would. At the front they keep their order."""
+        tail = _place(delay, front=front)
+        rows = [self._claim(lease, *tail) for lease in check_list("leases", leases, "leases")]
+        sizes = [row_size(slow=tail[0] != b"0")] * len(rows)
+        return await self._send_and_check("release_many", rows, sizes, last_first=front)
+
+    async def fail(
+        self, lease: Lease, error: str | BaseException, *, retry_in: Duration | None = None
+    ) -> bool:
+        """Report that the work on an item failed: it is retried, or becomes a dead letter.
+
+        Args:
+            lease: The lease of the item. Only the current holder is accepted.
+            error: What went wrong; of an exception, the traceback. A dead letter keeps up to 16 KiB, a longer
+                one without its middle; an item that is retried keeps the end, 1,000 bytes: `ItemView.error`.
+            retry_in: Seconds before it can be leased again; 0 puts it to the end of the queue at once. None
+                makes it a dead letter: see `dead_letters`.
+
+        Returns:
+            False if the item was no longer yours.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `complete`.
+        """
+        return (await self.fail_many([Failure(lease, error, retry_in)]))[0]
+
+    async def fail_many(self, failures: Sequence[Failure]) -> list[bool]:
+        """Report many failures, each as `fail` would."""
+        failures = check_list("failures", failures, "failures")
+        if wrong := [one for one in failures if not isinstance(one, Failure)]:
+            raise InvalidArgument("failures", wrong[0], "a Failure")
+        rows = [self._claim(one.lease, *failing(one.error, one.retry_in)) for one in failures]
+        sizes = [
+            row_size(len(row[3]) + (len(failure[0].data) if row[2] == b"-1" else 0), slow=row[2] != b"0")
+            for row, failure in zip(rows, failures, strict=True)
+        ]
+        answers = await self._send("fail_many", rows, sizes)
+        if WRONG_TYPE in answers:
+            wrong_id = failures[answers.index(WRONG_TYPE)].lease.id
+            raise WrongKeyType(
+                f"the data of item {wrong_id!r} is no string, so it cannot become a dead letter; this "
+                "failure was not applied, the others were"
+            )
+        return [answer == 1 for answer in answers]
+
+    # -------------------------------------------------------------- cancelling
+
+    async def cancel(self, item_id: str, *, keep: Duration = KEEP_SECONDS) -> bool:
+        """Cancel an item, whether it waits, is scheduled or leased: it is not leased again, nor completed.
+
+        A worker of Leasequeue that runs it is told at once: it cancels an async handler, kills the process of
+        a handler, and sets `current_run().cancelled` for a thread. The outcome of the run is discarded. A
+        client of another library cannot be told; it finds nothing to complete. Callers that wait for the
+        result get ItemCancelled.
+
+        Of a cancellation and completions of one incarnation, exactly one is True.
+
+        Args:
+            item_id: The item's id.
+            keep: How long those who ask for the result later are told that it was cancelled, in seconds, or
+                until the id is added again; 0: they are told that the item is unknown.
+
+        Returns:
+            False if there is no unfinished item with this id.
+
+        Raises:
+            InvalidArgument: If an argument cannot be used.
+            QueueClosed, ServerError: As in `add_item`. Repeating is safe.
+        """
+        return bool(await self._engine().one("cancel_many", cancel_row(item_id, keep)) == 1)
+
+    async def cancel_many(self, item_ids: Iterable[str], *, keep: Duration = KEEP_SECONDS) -> list[bool]:
+        """Cancel many items, each as `cancel` would."""
+        rows = cancel_rows(item_ids, keep)
+        return await self._send_and_check("cancel_many", rows, [row_size(slow=True)] * len(rows))
+
+    async def cancel_data(
+        self, data: bytes | str, *, limit: int | None = None, keep: Duration = KEEP_SECONDS
+    ) -> list[str]:
+        """Cancel all items whose data is equal to this, each as `cancel` would.
+
+        It looks at all waiting, leased and scheduled items, 500 in each step; between two steps, other
+        clients may act. An item that is in one state all the time is found; one that moves to another
+        meanwhile may be missed.
+
+        Args:
+            data: The data. The items of a task have a text of their own: cancel them by their ids.
+            limit: The maximum number of items to cancel, 1 to 1,000,000; None: no limit but that.
+            keep: As in `cancel`.
+
+        Returns:
+            The ids of the items that were cancelled.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `cancel`.
+        """
+        return await cancel_data(self._engine(), data, limit=limit, keep=keep)
+
+    # ----------------------------------------------------------------- pausing
+
+    async def pause(
+        self,
+        *,
+        reason: str = "",
+        until: datetime | None = None,
+        for_: Duration | None = None,
+        group: str | None = None,
+    ) -> Pause:
+        """Pause the queue or a group: no item of it is leased until it is resumed, or the time has come.
+
+        Items can be added, and what is leased can be renewed, released and completed. The last call counts.
+        Clients of other libraries obey no pause.
+
+        Args:
+            reason: Why, at most 1,000 bytes of UTF-8; `limits.get` and an event show it.
+            until: When it is to end by itself: a `datetime` with a time zone.
+            for_: Or for how many seconds. Neither: until `resume` is called.
+            group: A group; None: the whole queue.
+
+        Raises:
+            InvalidArgument: If an argument cannot be used, or `until` has passed by the server's clock.
+            QueueClosed, ServerError: As in `counts`. Repeating is safe.
+        """
+        return await pause(self._engine(), reason=reason, until=until, for_=for_, group=group)
+
+    async def resume(self, *, group: str | None = None) -> bool:
+        """End the pause of the queue, or of a group; each has its own.
+
+        Returns:
+            Whether it was paused.
+
+        Raises:
+            InvalidArgument: If `group` cannot be the name of one.
+            QueueClosed, ServerError: As in `counts`. Repeating is safe.
+        """
+        return await resume(self._engine(), group)
+
+    # -------------------------------------------------------------- inspecting
+
+    async def counts(self) -> Counts:
+        """Return how many items are waiting, leased, scheduled and dead, at one instant."""
+        return Counts(*await self._engine().run("counts"))
+
+    async def stats(self, *, horizon: Duration | None = None, note: bool = True) -> QueueStats:
+        """Return the counts of the queue, for how long its items wait, its limits and its workers.
+
+        When an item began to wait is not stored, so `oldest_age` is known within an error, from the ids that
+        earlier calls saw: call this every few seconds, as `leasequeue stats` does, from any number of them.
+        What they note, at most 128 ids, is kept for an hour after the last call.
+
+        Args:
+            horizon: How far to look ahead: `due_soon` says how many scheduled items fall due within it. None:
+                not at all.
+            note: Whether to note what waits now, for the next call. False changes nothing on the server.
+
+        Raises:
+            InvalidArgument: If an argument cannot be used.
+            QueueClosed, ServerError: As in `counts`. Repeating is safe.
+        """
+        horizon_ms = None if horizon is None else to_ms("horizon", horizon, zero=True)
+        check_bool("note", note)
+        return await read_stats(self._engine(), self.name, horizon_ms=horizon_ms, note=note)
+
+    async def queue_len(self) -> int:
+        """Return how many items are waiting; items under lease are not counted."""
+        return (await self.counts()).waiting
+
+    async def processing(self) -> int:
+        """Return how many items are under lease, including expired leases that are not reclaimed yet.
+
+        Leases of clients of other libraries are counted once a clean or a lease has found them.
+        """
+        return (await self.counts()).leased
+
+    async def inspect(
+        self, state: State = "waiting", *, start: int = 0, count: int = 100, data: bool = True
+    ) -> list[ItemView]:
+        """Look at items of one state without changing them.
+
+        Args:
+            state: `"waiting"`, `"leased"` or `"scheduled"`.
+            start: Where to begin: 0 is the next to be leased, or the first to fall due; -1 is the last.
+            count: The maximum number of items, 1 to 1,000. 250 are one step: between two, other clients may
+                act.
+            data: Whether to fetch the payloads (8 MiB of them at most).
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `lease`.
+        """
+        check_bool("data", data)
+        if state not in ITEM_STATES:
+            raise InvalidArgument("state", state, ", ".join(ITEM_STATES))
+        check_int("start", start, minimum=-(2**53), maximum=2**53)
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
+        room = MAX_REPLY_BYTES if data else -1
+        views: list[ItemView] = []
+        seen: set[str] = set()  # an item that has moved between two steps is returned once
+        for at, size in pages(start, count, TRIP_ROWS):
+            reply = await self._engine().run(
+                "inspect", state=state.encode(), start=at, count=size, max_bytes=room
+            )
+            page = read_inspection(state, reply, with_data=data)
+            views += [view for view in page if view.id not in seen]
+            if len(page) < size:
+                break
+            seen.update(view.id for view in page)
+            room -= sum(len(view.data or b"") for view in page)
+        return views
+
+    async def find(self, item_id: str, *, data: bool = True) -> ItemView | None:
+        """Look at one item by its id without changing it.
+
+        Args:
+            item_id: The item's id.
+            data: Whether to fetch the payload, however large it is.
+
+        Returns:
+            The item; None if there is no unfinished one with this id. One that is neither scheduled nor
+            leased is shown as waiting.
+
+        Raises:
+            InvalidArgument: If `item_id` cannot be an id.
+            QueueClosed, ServerError: As in `counts`.
+        """
+        check_bool("data", data)
+        reply = await self._engine().run(
+            "find_many",
+            [encoded_id(item_id)],
+            which=b"living",
+            max_bytes=MAX_DATA_BYTES if data else -1,
+        )
+        return read_found(reply, with_data=data)
+
+    async def peek(self, count: int = 1, *, data: bool = True) -> list[ItemView]:
+        """Look at the items that are leased next, in their order, without leasing them.
+
+        Ids that `lease` would drop are left out. Another client may lease the items a moment later. Groups
+        of one level take turns when items are leased; here the items of a group stand together. Pauses and
+        limits are not looked at, and an item that has expired is shown until it is discarded.
+
+        Args:
+            count: The maximum number of items, 1 to 1,000, among the first 1,000 ids.
+            data: Whether to fetch the payloads (8 MiB of them at most).
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `inspect`.
+        """
+        check_bool("data", data)
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
+        return await operations.peek(self._engine(), count, with_data=data)
+
+    # ----------------------------------------------------- whole queues
+
+    async def recover(self, count: int, elapsed: Duration, lease_time: Duration) -> list[Lease]:
+        """Lease again, for this caller, items that were last leased at least `elapsed` seconds ago.
+
+        Use it if only you know when a holder is dead. Items come in the order in which they were leased, each
+        once, with a new token and one attempt more. Their holders before are rejected when they renew,
+        release or fail; if one completes its item first, it is accepted, and your `complete` is False. A
+        renewal does not count as a lease: let `elapsed` be longer than the longest work.
+
+        All leases are looked at, in steps of 250. Those of clients of other libraries are left alone.
+
+        Args:
+            count: The maximum number of items, 1 to 1,000.
+            elapsed: Seconds since they were leased last; 0: all items under lease.
+            lease_time: How long each is leased, in seconds.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `lease`.
+        """
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
+        elapsed_ms = to_ms("elapsed", elapsed, zero=True)
+        lease_ms = to_ms("lease_time", lease_time)
+        items = await operations.recover(self._engine(), count, elapsed_ms, lease_ms)
+        return [Lease(self, *item) for item in items]
+
+    async def clear_leases(self, *, elapsed: Duration = 0, count: int | None = None) -> list[str]:
+        """End leases now, as if they had expired: the items return to the front, the first leased first.
+
+        Their attempts count. A holder that completes its item first is accepted; when it renews, it is
+        rejected. With `elapsed=0`, leases of clients of other libraries are ended, too. Leases that begin
+        while this runs stay.
+
+        Args:
+            elapsed: End only leases that began at least so many seconds ago.
+            count: The maximum number of leases to end, those that began first; None: all.
+
+        Returns:
+            The ids of the items.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `lease`.
+        """
+        elapsed_ms = to_ms("elapsed", elapsed, zero=True)
+        if count is not None:
+            check_int("count", count, minimum=1, maximum=2**53)
+        return await operations.clear_leases(self._engine(), elapsed_ms, count)
+
+    async def move_to(
+        self,
+        other: AsyncWorkQueue | str,
+        *,
+        count: int | None = None,
+        ids: Iterable[str] | None = None,
+    ) -> list[str]:
+        """Move items that wait to the end of another queue on the same server, in their order.
+
+        Each keeps its data, options, attempts and last error, and is a new incarnation there: no earlier
+        holder can complete it. One whose id the other queue has stays here. 100 items are one step, which is
+        applied as a whole; no other client sees an item in both queues or in none. Callers that wait for the
+        result of an item wait in vain: let them wait in the other queue.
+
+        Args:
+            other: The other queue, or its name; on a cluster it has the same hash tag.
+            count: How many, in the order of `peek`; None: all that wait now.
+            ids: Instead: the ids of the items, which wait or are scheduled. Those that are leased stay.
+
+        Returns:
+            The ids of the items that were moved.
+
+        Raises:
+            InvalidArgument: If an argument cannot be used, or the other queue is in another slot or on
+                another server; nothing was sent.
+            QueueDeleted: If the other queue is being deleted.
+            QueueClosed, ServerError: As in `counts`. Repeating is safe with `ids`.
+        """
+        name = self._lifecycle.neighbour(other.name if isinstance(other, AsyncWorkQueue) else other)
+        theirs = other.url if isinstance(other, AsyncWorkQueue) else self.url
+        if theirs != self.url:
+            raise InvalidArgument("other", theirs, f"a queue on the same server, {self.url}")
+        if count is not None:
+            check_int("count", count, minimum=1, maximum=2**53)
+        chosen = None if ids is None else [encoded_id(one) for one in check_list("ids", ids, "ids")]
+        if count is not None and chosen is not None:
+            raise InvalidArgument("count", count, "a count or ids, not both")
+        return await operations.move(self._engine(), name, count, chosen)
+
+    async def purge(self, *, scheduled: bool = False, dead: bool = False) -> int:
+        """Remove all items that wait now; those under lease stay.
+
+        It works in steps of 250 items. Items that are added meanwhile stay, and others may be leased before
+        they are reached. Callers that wait for the result of a removed item get ItemCancelled.
+
+        Args:
+            scheduled: Whether to remove the scheduled items, too.
+            dead: Whether to remove the dead letters, too.
+
+        Returns:
+            How many items and dead letters were removed.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `lease`.
+        """
+        places = operations.WAITING_PLACES + ("scheduled",) * check_bool("scheduled", scheduled)
+        with_dead = check_bool("dead", dead)
+        removed = await operations.purge(self._engine(), places)
+        if with_dead:
+            removed += await self.dead_letters.drop_all()
+        await operations.note_purge(self._engine(), removed)
+        return removed
+
+    async def delete(self) -> int:
+        """Delete the queue: its items, dead letters, results, schedules, events, limits and leases.
+
+        From the first step on nothing waits, `add_item` raises QueueDeleted, and nothing is leased; holders
+        are told to cancel their runs, and can no longer complete. Then all keys of the server are scanned, in
+        steps, and those of the queue removed. When this returns, the name can be used anew. If it is
+        interrupted, the queue stays closed until another `delete` finishes.
+
+        The last token is kept, in the key `<name>:fence`, so that tokens only grow, also in a queue of this
+        name that is made later. Processes that wait for items remain registered. Clients of other libraries
+        do not see that the queue is closed: what they add meanwhile is removed, too.
+
+        Returns:
+            How many unfinished items were removed.
+
+        Raises:
+            QueueClosed, ServerError: As in `counts`. Repeating is safe.
+        """
+        return await operations.delete(self._engine())
+
+    # ---------------------------------------------------------------- cleaning
+
+    async def light_clean(self) -> CleanReport:
+        """Reclaim what foreign workers dropped, and drop entries of finished items: one walk over the leases.
+
+        Items of Leasequeue's own clients need no cleaner. Run it about as often as the shortest lease that
+        clients of other libraries take. It works in steps of 500 entries; any number of cleaners may run at
+        once. It also takes one step of `fsck` in each key, where the last light clean stopped: 100 entries.
+        """
+        return await light_clean(self._engine())
+
+    async def deep_clean(self) -> CleanReport:
+        """Do a light clean, then find items that are in no list at all, and requeue them.
+
+        A client of another library that dies between its commands leaves such orphans. Deep cleaning scans
+        the keys of the database in steps, without blocking the server, and holds the ids of the waiting items
+        in memory. Run it rarely.
+        """
+        return await deep_clean(self._engine())
+
+    async def fsck(self) -> CleanReport:
+        """Check every key of the queue against the others, repair what does not agree, report each repair.
+
+        After that, whatever was lost or changed, each item whose data exists is waiting, leased or scheduled,
+        in exactly one place, and no bookkeeping is left without its item. Workers do the same in small parts,
+        but for two steps: a key of a wrong type is renamed to `<queue>:lost:<rest of the key's name>`, and
+        ids that do not wait are dropped from the middle of the queue. It works in steps of 100 entries, while
+        other clients work; any number may run at once.
+
+        Returns:
+            The repairs, and what is left to you, in `findings`.
+
+        Raises:
+            QueueClosed, ServerError: As in `counts`. What was repaired before stays.
+        """
+        return await fsck(self._engine()) + await self.runs.check()
+
+    # ----------------------------------------------------------------- sending
+
+    def _put(self, pipeline: Pipeline, row: Sequence[bytes]) -> None:
+        if not callable(getattr(pipeline, "execute_command", None)):
+            raise InvalidArgument("pipeline", pipeline, "a pipeline of redis-py")
+        if telemetry.active is not None:
+            row = traced_row(telemetry.active, self._name, row)
+        # The name of the command as a text: the pipelines of clusters look it up.
+        pipeline.execute_command("EVAL", *self._engine().command("add_items", row)[1:])
+
+    def _claim(self, lease: Lease, *tail: bytes) -> tuple[bytes, ...]:
+        """Return the row that identifies a lease to a script, with further values."""
+        if not isinstance(lease, Lease) or lease.queue_name != self._name:
+            raise InvalidArgument("lease", lease, f"a lease of the queue {self._name!r}")
+        try:
+            return (encoded(lease), b"%d" % lease.token, *tail)
+        except (AttributeError, TypeError, UnicodeEncodeError) as error:  # its attributes have been changed
+            raise InvalidArgument("lease", lease, "a lease with the id and the token that it had") from error
+
+    async def _send_and_check(
+        self, name: str, rows: Rows, sizes: Sequence[int] | None = None, *, last_first: bool = False
+    ) -> list[bool]:
+        return [answer == 1 for answer in await self._send(name, rows, sizes, last_first=last_first)]
+
+    async def _send(
+        self, name: str, rows: Rows, sizes: Sequence[int] | None = None, *, last_first: bool = False
+    ) -> list[int]:
+        """Send rows in as few trips as their sizes allow."""
+        sizes = [row_size()] * len(rows) if sizes is None else sizes
+        if telemetry.active is not None:
+            send = partial(self._send_rows, name, sizes, last_first)
+            return await observed(telemetry.active, self._name, name, rows, send)
+        return await self._send_rows(name, sizes, last_first, rows)
+
+    async def _send_rows(self, name: str, sizes: Sequence[int], last_first: bool, rows: Rows) -> list[int]:  # noqa: FBT001 - `partial` gives no names
+        parts = [(rows[start:stop], sum(sizes[start:stop])) for start, stop in trips(sizes)]
+        # All trips of this call go the same way, so that they are applied in order.
+        large = any(size > LARGE_BYTES for _, size in parts)
+        calls = [self._engine().many(name, part, size=size, large=large) for part, size in parts]
+        return await all_trips(calls, last_first=last_first)
+
+
+def _place(delay: Duration, *, front: bool) -> tuple[bytes, bytes]:
+    """Return the values of a row of `release_many` that say when and where the item waits again."""
+    return b"%d" % to_ms("delay", delay, zero=True), b"1" if check_bool("front", front) else b"0"
+
+
+def _added_size(row: Sequence[bytes]) -> int:
+    """Return the size of a row of `add_items`."""
+    return row_size(len(row[1]), slow=row[2] != b"0" or len(row[3]) > 1)
+
+
+def waiting_time(timeout: Duration | None, *, block: bool) -> float | None:
+    """Check how to wait, and return the timeout in seconds; None: there is none, or the call does not wait.
+
+    Raises:
+        InvalidArgument: If the timeout cannot be used, or is 0 although the call waits.
+    """
+    check_bool("block", block)
+    if timeout is None:
+        return None
+    try:
+        given = seconds("timeout", timeout, zero=not block)
+    except InvalidArgument as error:
+        raise InvalidArgument("timeout", timeout, _TIMEOUT_ALLOWED) from error
+    return given if block else None

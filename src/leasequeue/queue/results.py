@@ -1,0 +1,108 @@
+"""Results of completed items, kept for the time that the completion has set, and waiting for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.durations import Duration, seconds
+from leasequeue.queue.encoding import encoded_id
+from leasequeue.queue.pushes.progress import read_progress
+from leasequeue.queue.pushes.result_waits import CANCELLED, KEEP_MS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from leasequeue.queue.engine import Engine
+
+
+class Results:
+    """The results of a queue's items: `AsyncWorkQueue.results`."""
+
+    def __init__(self, engine: Callable[[], Engine]) -> None:
+        self._engine = engine
+
+    async def get(self, item_id: str) -> bytes | None:
+        """Return the result with which an item was completed.
+
+        Args:
+            item_id: The item's id. If it was completed several times, the last result is returned.
+
+        Returns:
+            The result; None if the item is not completed, has no result, or the result has expired.
+
+        Raises:
+            InvalidArgument: If `item_id` cannot be an id.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        found: list[bytes | None] = await self._engine().run("result", [encoded_id(item_id)])
+        return found[0]
+
+    async def progress(self, item_id: str) -> AsyncGenerator[Any, None]:
+        """Yield what the holder of an item reports with `Lease.progress`, until the item ends.
+
+            async for done in queue.results.progress("report-7"):
+                print(f"{done:.0%}")
+
+        The first value is the last one that was reported before. What is reported faster than it is taken is
+        left out, but the last one. How the item has ended, `wait` says.
+
+        Args:
+            item_id: The item's id.
+
+        Raises:
+            ItemUnknown: If there is neither an item of this id nor a result nor a dead letter.
+            InvalidArgument: If `item_id` cannot be an id.
+            QueueClosed, ServerError: As in `wait`.
+        """
+        async with contextlib.aclosing(self._engine().result_waits.progress(encoded_id(item_id))) as texts:
+            async for text in texts:
+                yield read_progress(text)
+
+    async def is_cancelled(self, item_id: str) -> bool:
+        """Return whether an item was cancelled, and not added again, for as long as `cancel` has said.
+
+        Raises:
+            InvalidArgument: If `item_id` cannot be an id.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        code, _ = await self._engine().run("await_results", [encoded_id(item_id)], keep_ms=KEEP_MS)
+        return bool(code == CANCELLED)
+
+    async def wait(
+        self, item_id: str, timeout: Duration | None = None, *, what: str = "item"
+    ) -> bytes | None:
+        """Wait until an item is completed, and return its result.
+
+        A client of Leasequeue that completes the item notifies this process; of an item that a client of
+        another library has completed it learns within 5 s. All callers of one event loop share one
+        connection, and wait on when it has been lost and opened again.
+
+        Args:
+            item_id: The item's id.
+            timeout: The maximum to wait, in seconds; None: no limit.
+            what: What the text of `TimeoutError` calls it.
+
+        Returns:
+            The result; None if the item was completed without one, or was removed.
+
+        Raises:
+            ItemFailed: If it is a dead letter; `error` says why.
+            ItemCancelled: If it was cancelled.
+            ItemExpired: If no worker had begun with it in time.
+            ItemUnknown: If there is neither an item of this id nor a result: it was never added, or it has
+                been completed without a result, or the result has expired.
+            TimeoutError: If it is still unfinished after `timeout`.
+            InvalidArgument: If an argument cannot be used.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`, if the first request fails; later ones
+                are repeated after a transient error.
+        """
+        key = encoded_id(item_id)
+        limit = None if timeout is None else seconds("timeout", timeout, zero=False)
+        wait = self._engine().result_waits.begin(key)
+        try:
+            async with asyncio.timeout(limit):
+                return await wait
+        except TimeoutError as error:
+            raise TimeoutError(f"the {what} {item_id!r} is still unfinished after {limit:g} s") from error

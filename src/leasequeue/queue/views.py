@@ -1,0 +1,170 @@
+"""The results of `counts`, `inspect`, `find` and the cleaners: frozen, with named fields."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from leasequeue.queue.findings import joined
+from leasequeue.queue.pushes.progress import read_progress
+
+if TYPE_CHECKING:
+    from leasequeue.queue.findings import Finding
+    from leasequeue.states import State
+
+
+class Counts(NamedTuple):
+    """How many items are in each state, at one instant."""
+
+    #: Can be leased, including items on their way to a waiting process.
+    waiting: int
+    #: Under lease, including expired leases that are not reclaimed yet.
+    leased: int
+    #: Delayed, or to be retried later: not due yet.
+    scheduled: int
+    #: Dead letters: items that ran out of attempts.
+    dead: int
+
+    @property
+    def total(self) -> int:
+        """All unfinished items: waiting, leased and scheduled."""
+        return self.waiting + self.leased + self.scheduled
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemView:
+    """One item at one instant."""
+
+    id: str
+    state: State
+    #: Bytes of data; None for a ghost: an id whose data is gone, which `lease` will drop.
+    size: int | None
+    #: The data; None if it was not asked for, did not fit into the reply, or is gone.
+    data: bytes | None
+    #: The value of the lease key: a session of Leasequeue begins with "lh:". "lh:scheduled" for a scheduled
+    #: item, None for a waiting one.
+    holder: str | None
+    #: The token of its last lease; None if no Leasequeue client has leased it.
+    token: int | None
+    #: How often this incarnation was leased; released leases are not counted.
+    attempt: int
+    #: When its lease ends or, if scheduled, when it falls due: seconds since 1970, server's clock.
+    due: float | None
+    #: Seconds since it was last leased; None if never. (The time of adding is not stored.)
+    age: float | None
+    #: The end of the error of the last attempt that has failed, at most 1,000 bytes; None if none has.
+    error: str | None
+    #: Its level: items of a higher one are leased first.
+    priority: int = 0
+    #: Its group; None if it has none.
+    group: str | None = None
+    #: When it is discarded if no worker has begun with it: seconds since 1970, server's clock; None: never.
+    expires: float | None = None
+    #: What a holder of it has reported last, with `Lease.progress`; None: nothing.
+    progress: Any = None
+
+
+class ItemOptions(NamedTuple):
+    """What an item carries beyond its data."""
+
+    priority: int = 0
+    group: str | None = None
+    expires: float | None = None
+
+
+def read_options(text: bytes | None) -> ItemOptions:
+    """Parse the options of an item as they are stored; None: it has none. What is no JSON is ignored."""
+    try:
+        stored = json.loads(text or b"{}")
+    except ValueError:
+        return ItemOptions()
+    if not isinstance(stored, dict):
+        return ItemOptions()
+    level, group, expires = stored.get("level", 0), stored.get("group"), stored.get("expires")
+    return ItemOptions(
+        int(level) if isinstance(level, (int, float)) else 0,
+        group if isinstance(group, str) and group else None,
+        expires / 1000 if isinstance(expires, (int, float)) else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanReport:
+    """What a clean found and repaired. All zero is a clean queue."""
+
+    #: Entries examined.
+    examined: int = 0
+    #: Items requeued: expired leases, due items, ids in the inbox of a dead process.
+    reclaimed: int = 0
+    #: Entries dropped because their items no longer exist.
+    dropped: int = 0
+    #: Leases of foreign clients that are now watched.
+    adopted: int = 0
+    #: Items that were in no list and were requeued (deep clean and `fsck` only).
+    restored: int = 0
+    #: What else was found, by problem.
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def repaired(self) -> int:
+        """How many repairs the findings are."""
+        return sum(one.count for one in self.findings if one.is_repaired)
+
+    @property
+    def unrepaired(self) -> int:
+        """How many of the findings are left to you."""
+        return sum(one.count for one in self.findings if not one.is_repaired)
+
+    def __add__(self, other: CleanReport) -> CleanReport:
+        return CleanReport(
+            examined=self.examined + other.examined,
+            reclaimed=self.reclaimed + other.reclaimed,
+            dropped=self.dropped + other.dropped,
+            adopted=self.adopted + other.adopted,
+            restored=self.restored + other.restored,
+            findings=joined(self.findings, other.findings),
+        )
+
+
+#: Values per item in the reply of `inspect`.
+_FIELDS = 11
+
+
+def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[ItemView]:
+    """Parse the reply of the `inspect` script."""
+    now_ms = reply[0]
+    views: list[ItemView] = []
+    for at in range(1, len(reply), _FIELDS):
+        item_id, size, data, due_ms, holder, token, attempt, leased_ms, error, stored, progress = reply[
+            at : at + _FIELDS
+        ]
+        options = read_options(stored)
+        views.append(
+            ItemView(
+                id=item_id.decode(errors="surrogateescape"),
+                state=state,
+                size=None if size < 0 else size,
+                data=data if with_data else None,
+                holder=None if holder is None else holder.decode(errors="replace"),
+                token=token or None,
+                attempt=attempt,
+                due=None if due_ms < 0 else due_ms / 1000,
+                age=(now_ms - leased_ms) / 1000 if leased_ms else None,
+                error=error.decode(errors="replace") if error else None,
+                priority=options.priority,
+                group=options.group,
+                expires=options.expires,
+                progress=read_progress(progress),
+            )
+        )
+    return views
+
+
+def read_found(reply: list[Any], *, with_data: bool) -> ItemView | None:
+    """Parse the reply of the `find_many` script to one id; None if it found no item."""
+    now_ms, *found = reply
+    if not found:
+        return None
+    state: State = found[0].decode()
+    return read_inspection(state, [now_ms, *found[1:]], with_data=with_data)[0]

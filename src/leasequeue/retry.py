@@ -1,0 +1,128 @@
+"""Retries of items whose handler failed, and of calls while the server is unavailable."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from leasequeue.durations import Duration, check_bool, check_int, seconds
+from leasequeue.errors import InvalidArgument
+
+#: How to treat exceptions of a class: no retry, or another policy.
+Rule: TypeAlias = "Literal['never'] | RetryPolicy"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How often an item is tried, and how long it waits after each failure.
+
+    The upper end of the wait doubles with each failure, up to `longest`. The wait is a random time between 0
+    and that ("full jitter"), so that items which failed together are not retried together.
+
+        >>> RetryPolicy(attempts=3).delay_after(3, ValueError()) is None
+        True
+
+    Attributes:
+        attempts: The maximum number of attempts in all; 1 is no retry.
+        first: The upper end of the wait after the first failure, in seconds.
+        longest: The longest wait, in seconds.
+        factor: By what factor the upper end grows with each failure.
+        jitter: Whether the wait is random; if not, it is the upper end.
+        rules: For exceptions of a class or its subclasses: `"never"` for no retry, or another policy. The
+            closest class among the exception's ancestors decides.
+
+    Raises:
+        InvalidArgument: If an argument is invalid.
+    """
+
+    attempts: int = 10
+    first: Duration = 1.0
+    longest: Duration = 3600.0
+    factor: float = 2.0
+    jitter: bool = True
+    rules: Mapping[type[BaseException], Rule] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_int("attempts", self.attempts, minimum=1, maximum=1_000_000)
+        seconds("first", self.first, zero=True)
+        seconds("longest", self.longest, zero=True)
+        if not isinstance(self.factor, (int, float)) or not 1 <= self.factor <= 1000:
+            raise InvalidArgument("factor", self.factor, "a number from 1 to 1,000")
+        check_bool("jitter", self.jitter)
+        if not isinstance(self.rules, Mapping):
+            raise InvalidArgument("rules", self.rules, "a mapping whose keys are exception classes")
+        for kind, rule in self.rules.items():
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise InvalidArgument("rules", kind, "exception classes as keys")
+            if rule != "never" and not isinstance(rule, RetryPolicy):
+                raise InvalidArgument("rules", rule, '"never" or a RetryPolicy')
+
+    @property
+    def max_attempts(self) -> int:
+        """The maximum number of attempts that this policy or one of its rules allows."""
+        nested = (rule.max_attempts for rule in self.rules.values() if isinstance(rule, RetryPolicy))
+        return max(self.attempts, *nested, 1)
+
+    def delay_after(self, attempt: int, error: BaseException) -> float | None:
+        """Return how long to wait after a failure, in seconds; None: no retry.
+
+        Args:
+            attempt: The number of the attempt that failed, beginning with 1.
+            error: The exception of the attempt.
+        """
+        rule = next((self.rules[kind] for kind in type(error).__mro__ if kind in self.rules), None)
+        if rule == "never":
+            return None
+        if isinstance(rule, RetryPolicy):
+            return rule.delay_after(attempt, error)
+        if attempt >= self.attempts:
+            return None
+        return self.wait(attempt)
+
+    def wait(self, attempt: int) -> float:
+        """Return how long to wait after so many failures, in seconds."""
+        longest = seconds("longest", self.longest, zero=True)
+        first = seconds("first", self.first, zero=True)
+        # Larger powers may overflow; `longest` is reached long before.
+        upper = min(longest, first * self.factor ** min(attempt - 1, 60))
+        return random.uniform(0, upper) if self.jitter else upper  # noqa: S311 - no secret
+
+
+class Backoff:
+    """Waits between repetitions of a call: each is twice the last, up to a maximum.
+
+    A wait is shortened at random by up to half, so that the clients of a server do not all return at once.
+
+        backoff = Backoff(first=0.05, longest=1.0)
+        while not await answered():
+            await backoff.wait()
+
+    Args:
+        first: The longest first wait, in seconds.
+        longest: The longest of all waits, in seconds.
+    """
+
+    __slots__ = ("_first", "_longest", "failures")
+
+    def __init__(self, *, first: float, longest: float) -> None:
+        self._first = first
+        self._longest = longest
+        #: How many failures there were since the last success.
+        self.failures = 0
+
+    def next(self) -> float:
+        """Count a failure, and return how long to wait, in seconds."""
+        upper = min(self._longest, self._first * 2.0 ** min(self.failures, 60))
+        self.failures += 1
+        return upper * random.uniform(0.5, 1)  # noqa: S311 - no secret
+
+    async def wait(self) -> None:
+        """Wait before the next try."""
+        await asyncio.sleep(self.next())
+
+    def reset(self) -> None:
+        """Start again with the first wait, after a success."""
+        self.failures = 0

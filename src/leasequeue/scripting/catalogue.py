@@ -1,0 +1,375 @@
+"""The catalogue of `lua/`: compose each script from its file, and enforce the contract in its header.
+
+The header of a script names its keys and arguments. The catalogue puts their positions in place of the names,
+so no position is written by hand on either side. It adds the shared functions and the other scripts that the
+script uses, and refuses a script with an undocumented or unused name or an event that is not declared.
+
+Each script has one key more than its header names, the last: `none`, which never exists. While a slot of a
+cluster is being moved, the server checks only whether the declared keys are there, and those of single items
+are not declared. With `none`, which is nowhere, it refuses every script as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leasequeue.keys import KEYS, NONE
+from leasequeue.scripting.calling import calls_in, in_order, key_names, put_in, stand_in
+from leasequeue.scripting.linker import (
+    BrokenContract,
+    Library,
+    Linked,
+    check_calls,
+    names_in,
+    rename,
+    split,
+    strip,
+)
+from leasequeue.scripting.nesting import declared_in
+from leasequeue.states import EVENTS, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from importlib.resources.abc import Traversable
+
+#: How an argument of a kind is read, if it is not used as it is. The value of a rest is the position before
+#: its first value: `ARGV[name + 1]`.
+KINDS = {"text": "", "integer": "tonumber({0})", "count": "tonumber({0})", "flag": "{0} == '1'", "rest": ""}
+#: The rows of a rest in one call, and the value of a count: a script refuses more before it does anything.
+MAX_ROWS = 1000
+#: The keys that a script needs only if another feature is used, by what follows the queue's name: they are
+#: not declared, and `control_key` stands for such a key where it is needed.
+RARE_KEYS = {
+    "history": "events:keep",
+    **{name: name for name in ("cancelled", "control", "held", "lanes", "levels", "progress")},
+    **{name: name for name in ("recent", "unsettled")},
+}
+SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
+#: A call that emits events: the name of the event, or the code in its place. The functions that emit have the
+#: name in the variable `what`.
+_EMIT = re.compile(r"(?<!function )\bemit(?:_all|_elsewhere)?\((?!what\b)\s*(?:'(\w+)',|([^,\s]*))")
+_COMMAND = re.compile(r"(?:\bp?call|in_chunks|\btry)\('([A-Z]+)'")
+_ENTRY = re.compile(r"^  (\w+) +(\w+) +(\S.*)")
+
+
+@dataclass(frozen=True)
+class Script:
+    """A composed script.
+
+    Attributes:
+        name: The file's name, without `.lua`.
+        keys: The names of its keys, in order; the last is `none`.
+        arguments: The names and kinds of its arguments, in order; the last may be of kind `rest`.
+        events: The events that it can emit.
+        commands: The commands that it sends.
+        body: The text that is sent to the server.
+        sha: The SHA-1 of the body, in hex: its name on the server.
+        calls: The scripts that it calls, directly or through others.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    arguments: dict[str, str]
+    events: frozenset[EventKind]
+    commands: frozenset[str]
+    body: bytes
+    sha: bytes
+    calls: tuple[str, ...] = ()
+
+
+def folder() -> Traversable:
+    """Return the folder of the scripts: in the package (perhaps a zip file), or beside `src` in a checkout.
+
+    Raises:
+        FileNotFoundError: If there is neither, because the package was not built properly.
+    """
+    package = resources.files("leasequeue")
+    for place in (package / "lua", Path(str(package)).parents[1] / "lua"):
+        if (place / "lease_many.lua").is_file():
+            return place
+    raise FileNotFoundError(f"no Lua scripts in {package / 'lua'}: reinstall leasequeue")
+
+
+@cache
+def load() -> dict[str, Script]:
+    """Read, check and compose all scripts.
+
+    Raises:
+        BrokenContract: If a file breaks a rule.
+    """
+    _library().check()
+    return {name: find_script(name) for name in _names(folder())}
+
+
+@cache
+def find_script(name: str) -> Script:
+    """Read, check and compose one script, when it is first used: all of them take most of a second.
+
+    Raises:
+        BrokenContract: If the file, or one of `lib/`, breaks a rule.
+    """
+    return compose(name, _text(folder(), name), _library(), _text_of)
+
+
+@cache
+def _library() -> Library:
+    place = folder() / "lib"
+    return Library({name: _text(place, name) for name in _names(place)})
+
+
+def _names(place: Traversable) -> list[str]:
+    """Return the names of the files, sorted."""
+    names = sorted(file.name for file in place.iterdir())
+    return [name.removesuffix(".lua") for name in names if name.endswith(".lua")]
+
+
+def _text(place: Traversable, name: str) -> str:
+    return (place / f"{name}.lua").read_text()
+
+
+def _text_of(name: str) -> str | None:
+    """Return the text of a script; None: there is none."""
+    return _text(folder(), name) if (folder() / f"{name}.lua").is_file() else None
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A script that is read, and linked with the shared functions that it uses, but not composed yet.
+
+    Attributes:
+        name: Its name.
+        keys: The names of its keys, in order; the last is `none`.
+        entries: Its arguments: name, kind and meaning.
+        own: Its own code, without comments.
+        linked: All of its code.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    entries: list[tuple[str, str, str]]
+    own: str
+    linked: Linked
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """The names and kinds of its arguments, in order."""
+        return {argument: kind for argument, kind, _ in self.entries}
+
+    @cached_property
+    def calls(self) -> list[str]:
+        """The scripts that it calls itself."""
+        return calls_in(self.linked.names)
+
+    def composed(
+        self, keys_of: Callable[[str], Iterable[str]], first: Mapping[str, str] | None = None
+    ) -> tuple[str, frozenset[EventKind]]:
+        """Return its text and the events that it emits itself.
+
+        Args:
+            keys_of: Returns the keys of a script that it calls.
+            first: What stands in for the scripts that are called, by name, each after those that it calls.
+
+        Raises:
+            BrokenContract: If a name is declared and not used, or an event is not declared.
+        """
+        code = self.linked.composed(first)
+        preamble, places = _preamble(self.name, self.keys, self.arguments, row_size(self.entries))
+        if "prefix" in places:
+            places |= {f"{one}_key": f"({places['prefix']}..':{key}')" for one, key in RARE_KEYS.items()}
+        _check_use(self.name, self.own, code, [*self.keys[:-1], *self.arguments])
+        places |= {f"keys_of_{one}": key_names(one, keys_of(one)) for one in self.calls}
+        # Each local that functions use would cost about 0.1 µs a call, and more the more there are.
+        text = "\n".join(part for part in (preamble, rename(code, places)) if part)
+        return text, _events(self.name, code)
+
+
+def compose(
+    name: str, text: str, library: Library, text_of: Callable[[str], str | None] = lambda _: None
+) -> Script:
+    """Compose a script from the text of its file, and the shared functions and the scripts that it uses.
+
+    Args:
+        name: The script's name.
+        text: The text of its file.
+        library: The shared functions.
+        text_of: Returns the text of another script that it calls; None: there is none.
+
+    Raises:
+        BrokenContract: If the header is incomplete, a key or an argument is unused, an event is not declared,
+            a shared function needs a key or an argument that the header does not name, or a script that it
+            calls breaks a rule or calls it in turn.
+    """
+
+    @cache
+    def source_of(one: str) -> _Source:
+        found = text if one == name else text_of(one)
+        if found is None:
+            raise BrokenContract(f"{name}: Calls {one}: there is no lua/{one}.lua")
+        return _source(one, found, library)
+
+    def keys_of(one: str) -> tuple[str, ...]:
+        return source_of(one).keys
+
+    own = source_of(name)
+    called = in_order(name, lambda one: source_of(one).calls)
+    parts = {one: source_of(one).composed(keys_of) for one in called}
+    bodies = {one: part for one, (part, _) in parts.items()}
+    composed, events = own.composed(keys_of, {f"call_{one}": stand_in(one, bodies[one]) for one in bodies})
+    # Reading a local is faster than reading a field of a global, and scripts mostly call the server.
+    composed = "local call = redis.call\n" + put_in(composed, bodies).replace("redis.call(", "call(")
+    body = composed.encode()
+    sha = hashlib.sha1(body, usedforsecurity=False).hexdigest().encode()
+    return Script(
+        name,
+        own.keys,
+        own.arguments,
+        events.union(*(others for _, others in parts.values())),
+        frozenset(_COMMAND.findall(composed)),
+        body,
+        sha,
+        tuple(bodies),
+    )
+
+
+def _source(name: str, text: str, library: Library) -> _Source:
+    """Read a script and link it.
+
+    Raises:
+        BrokenContract: If it breaks a rule.
+    """
+    header, code = split(text)
+    sections = sections_of(name, header)
+    keys = tuple(names_listed(sections["Keys"]))
+    unknown = [key for key in keys if key not in KEYS or key == NONE]
+    if unknown:
+        raise BrokenContract(f"{name}: leasequeue.keys does not declare a key {unknown[0]}")
+    entries = _entries(name, sections["Arguments"])
+    declared = [*keys, *(argument for argument, _, _ in entries)]
+    twice = sorted({word for word in declared if declared.count(word) > 1})
+    if twice:
+        raise BrokenContract(f"{name}: {', '.join(twice)} is declared twice")
+    taken = sorted({*declared, NONE} & library.givers.keys())
+    if taken:
+        raise BrokenContract(f"{name}: {taken[0]} is a name that lib/{library.givers[taken[0]].name} gives")
+    own = strip(code)
+    check_calls(name, names_in(own), names_listed(sections.get("Calls", [])))
+    linked = library.link(name, own, names_listed(sections.get("Needs", [])), [*declared, NONE])
+    return _Source(name, (*keys, NONE), entries, own, linked)
+
+
+def sections_of(name: str, header: list[str]) -> dict[str, list[str]]:
+    """Return the lines of each section of a script's header.
+
+    Raises:
+        BrokenContract: If a section or the first sentence is missing.
+    """
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in header:
+        title, colon, rest = line.partition(":")
+        if colon and title in (*SECTIONS, "Calls", "Needs"):
+            current = found[title] = [rest.strip()] if rest.strip() else []
+        else:
+            current.append(line)
+    missing = [title for title in SECTIONS if not any(found.get(title, []))]
+    if missing or not header or not header[0].strip():
+        raise BrokenContract(f"{name}: the header lacks {', '.join(missing) or 'a first sentence'}")
+    return found
+
+
+def names_listed(lines: list[str]) -> list[str]:
+    """Return the names in a section that lists them with commas."""
+    return re.findall(r"\w+", " ".join(lines))
+
+
+def row_size(entries: list[tuple[str, str, str]]) -> int:
+    """Return how many values the header names before `…` for a row of the rest; 0: there is no rest.
+
+    Args:
+        entries: The arguments: name, kind and meaning.
+    """
+    if not entries or entries[-1][1] != "rest":
+        return 0
+    values, more, _ = re.sub(r"\([^)]*\)", "", entries[-1][2]).partition(", …")
+    return values.count(",") + 1 if more else 1
+
+
+def _entries(name: str, lines: list[str]) -> list[tuple[str, str, str]]:
+    entries: list[tuple[str, str, str]] = []
+    for line in lines:
+        match = _ENTRY.match(line)
+        if not match:
+            raise BrokenContract(f"{name}: cannot read {line!r}: expected '  name  kind  meaning'")
+        entries.append((match[1], match[2], match[3]))
+    return entries
+
+
+def _preamble(
+    name: str, keys: tuple[str, ...], arguments: dict[str, str], row: int
+) -> tuple[str, dict[str, str]]:
+    """Return the code that reads arguments and checks limits, and what stands for the other names."""
+    places = {key: f"KEYS[{i}]" for i, key in enumerate(keys, 1)}
+    lines = []
+    for i, (argument, kind) in enumerate(arguments.items(), 1):
+        if kind not in KINDS:
+            raise BrokenContract(f"{name}: {argument} has kind {kind!r}, expected one of {', '.join(KINDS)}")
+        if kind == "rest" and i != len(arguments):
+            raise BrokenContract(f"{name}: {argument} is a rest and must come last")
+        if KINDS[kind]:
+            lines.append(f"local {argument} = " + KINDS[kind].format(f"ARGV[{i}]"))
+        else:
+            places[argument] = str(i - 1) if kind == "rest" else f"ARGV[{i}]"
+    too_much = [f"{argument} > {MAX_ROWS}" for argument, kind in arguments.items() if kind == "count"]
+    if row:
+        too_much.append(f"#ARGV > {len(arguments) - 1 + MAX_ROWS * row}")
+    if too_much:
+        refusal = f"return redis.error_reply('LIMIT {MAX_ROWS} rows')"
+        lines.append(f"if {' or '.join(too_much)} then {refusal} end")
+    return "\n".join(lines), places
+
+
+def _check_use(name: str, own: str, code: str, declared: list[str]) -> None:
+    if re.search(r"\bKEYS\b|\bARGV *\[ *\d", code):
+        raise BrokenContract(f"{name}: uses a position; name it in the header instead")
+    used, redeclared = {*names_in(code)}, declared_in(code)
+    if used & {f"{one}_key" for one in RARE_KEYS}:
+        used.add("prefix")
+    for word in declared:
+        if word in redeclared:
+            raise BrokenContract(f"{name}: {word} is also the name of a local")
+        if word not in used:
+            raise BrokenContract(f"{name}: {word} is declared and never used")
+    if not own:
+        raise BrokenContract(f"{name}: has no code")
+
+
+def _events(name: str, code: str) -> frozenset[EventKind]:
+    found = set()
+    for event, other in _EMIT.findall(code):
+        if other:
+            raise BrokenContract(f"{name}: emits {other}: write the name of the event there, in quotes")
+        if event not in EVENTS:
+            raise BrokenContract(f"{name}: emits {event!r}, which leasequeue.states does not declare")
+        found.add(EVENTS[event])
+    return frozenset(found)
+
+
+def main(arguments: list[str]) -> None:
+    """Write the composed scripts into a folder, for linters and for other clients: `--dump FOLDER`."""
+    if len(arguments) != 2 or arguments[0] != "--dump":
+        raise SystemExit("usage: python -m leasequeue.scripting --dump FOLDER")
+    target = Path(arguments[1])
+    target.mkdir(parents=True, exist_ok=True)
+    for script in load().values():
+        (target / f"{script.name}.lua").write_bytes(script.body + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

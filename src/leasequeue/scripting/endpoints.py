@@ -1,0 +1,240 @@
+"""Finds the server of a queue through the user's client: a single node, Sentinel, or a cluster.
+
+Only the address and the login are taken from the user's client. Its connections resend commands by default,
+so that one `rpush` may push twice; Leasequeue's never do.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from redis.asyncio import ConnectionPool, Redis, RedisCluster
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.crc import key_slot
+
+from leasequeue.durations import check_bool
+from leasequeue.errors import InvalidArgument, ServerRefused
+from leasequeue.scripting.nodes import ClusterNodes
+from leasequeue.scripting.settings import once_only, user_of
+from leasequeue.scripting.urls import address_in, check_url, refusal, url_of_each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis.asyncio.connection import AbstractConnection
+    from redis.exceptions import MovedError
+
+    #: Is called with a `Connection`, whose module imports this one.
+    OnOpen = Callable[[Any], None]
+
+#: The clients of redis-py that a queue can be given.
+Client = Redis | RedisCluster
+#: What finds their server in one event loop: see `separate_client`.
+OwnClient = Redis | ClusterNodes
+_Client = TypeVar("_Client", Redis, RedisCluster)
+
+
+class Endpoint(Protocol):
+    """Opens connections for one queue."""
+
+    async def connection(self, *, pushes: bool) -> AbstractConnection:
+        """Return a new connection, not yet open, that sends each command once.
+
+        Args:
+            pushes: Whether it receives pushes (RESP3).
+        """
+        ...
+
+    async def moved(self, answer: MovedError) -> None:
+        """Find the server again, after one has answered that the queue has moved to another node."""
+        ...
+
+    @property
+    def opened(self) -> OnOpen:
+        """What is called with each connection that has been opened."""
+        ...
+
+    @property
+    def user(self) -> str:
+        """The name with which connections log in."""
+        ...
+
+
+class PoolEndpoint:
+    """One server, over TCP, TLS or a unix socket, or the primary that Sentinel names."""
+
+    def __init__(self, client: Redis, opened: OnOpen) -> None:
+        self._pool = client.connection_pool
+        self.opened = opened
+        self.user = user_of(self._pool.connection_kwargs)
+
+    async def connection(self, *, pushes: bool) -> AbstractConnection:
+        """See `Endpoint`."""
+        return self._pool.connection_class(**once_only(self._pool.connection_kwargs, pushes=pushes))
+
+    async def moved(self, answer: MovedError) -> None:
+        """See `Endpoint`. A single server does not move its keys.
+
+        Raises:
+            ServerRefused: Always: it is a node of a cluster.
+        """
+        raise ServerRefused(
+            f"MOVED {answer}: this is a node of a cluster, and the queue is on another one; nothing was "
+            "applied. Make the queue with a RedisCluster, or with `from_url(…, cluster=True)`"
+        )
+
+
+class ClusterEndpoint:
+    """The node of a cluster that holds the slot of a queue."""
+
+    def __init__(self, nodes: ClusterNodes, key: bytes, opened: OnOpen) -> None:
+        self._nodes = nodes
+        self._slot = key_slot(key)
+        self.opened = opened
+        self.user = user_of(nodes.connection_kwargs)
+        #: The node that the last answer has named, for the next connection.
+        self._named: ClusterNode | None = None
+
+    async def connection(self, *, pushes: bool) -> AbstractConnection:
+        """See `Endpoint`. The node may have died, and another hold the slot: so it is looked up each time."""
+        named, self._named = self._named, None
+        return _connection_to(named or await self._nodes.owner(self._slot), pushes=pushes)
+
+    async def moved(self, answer: MovedError) -> None:
+        """See `Endpoint`. The node that is asked may not know of the move yet; the one that answered does."""
+        self._named = self._nodes.named(answer.host, answer.port)
+
+
+def _connection_to(node: ClusterNode, *, pushes: bool) -> AbstractConnection:
+    return node.connection_class(**once_only(node.connection_kwargs, pushes=pushes))
+
+
+def endpoint_of(client: OwnClient, key: bytes, opened: OnOpen) -> Endpoint:
+    """Return the endpoint for a client.
+
+    Args:
+        client: Finds the server; see `separate_client`.
+        key: A key of the queue, by which a cluster is asked for its node.
+        opened: Called with each connection that has been opened.
+    """
+    if isinstance(client, ClusterNodes):
+        return ClusterEndpoint(client, key, opened)
+    return PoolEndpoint(client, opened)
+
+
+def check_client(client: object) -> None:
+    """Check that a user's client is an asyncio client of redis-py.
+
+    Raises:
+        InvalidArgument: If it is not.
+    """
+    if not isinstance(client, (Redis, RedisCluster)):
+        raise InvalidArgument("redis", client, "a redis.asyncio.Redis or redis.asyncio.RedisCluster")
+
+
+def slot_of(client: Client, key: bytes) -> int | None:
+    """Return the slot of a key, if the client is one of a cluster: its queues may be on different nodes."""
+    return key_slot(key) if isinstance(client, RedisCluster) else None
+
+
+def is_cluster(client: object) -> bool:
+    """Return whether the user's client is one of a cluster."""
+    return isinstance(client, RedisCluster)
+
+
+def client_of(url: str) -> Redis:
+    """Make a client for a URL (`redis://`, `rediss://`, `unix://`).
+
+    Raises:
+        InvalidArgument: If the URL cannot be parsed, or has unknown parameters; it shows no password.
+    """
+    return _from_url(Redis, url)
+
+
+def client_for(url: str, name: str, *, cluster: bool) -> Client:
+    """Make a client for a queue from a URL; of a cluster, it names some nodes. It connects when first used.
+
+    Raises:
+        InvalidArgument: As `client_of`; if the name is the URL, this is what the error says.
+    """
+    given = [isinstance(one, str) and "://" in one for one in (url, name)]
+    if given == [False, True]:
+        raise refusal("", "the URL first, then the queue's name")
+    return _from_url(RedisCluster, url) if check_bool("cluster", cluster) else _from_url(Redis, url)
+
+
+def _from_url(kind: type[_Client], url: str) -> _Client:
+    check_url(url, cluster=issubclass(kind, RedisCluster))
+    first, *others = url_of_each(url)
+    nodes: dict[str, Any] = (
+        {"startup_nodes": [ClusterNode(*address_in(other)) for other in others]} if others else {}
+    )
+    try:
+        return kind.from_url(first, **nodes)
+    except (TypeError, ValueError):
+        pass  # its text may contain the password, so ours is raised below, without it as the context
+    raise refusal(url)
+
+
+def separate_client(client: Client) -> OwnClient:
+    """Return what finds the same server for one event loop alone.
+
+    It is the same client if only its settings are read. Clients of Sentinel use connections to find the
+    server, and these belong to one event loop and to one process.
+    """
+    if isinstance(client, RedisCluster):
+        return ClusterNodes(client)
+    pool = client.connection_pool
+    if not isinstance(pool, SentinelConnectionPool):
+        return client
+    sentinel = copy.copy(pool.sentinel_manager)
+    sentinel.sentinels = [
+        Redis.from_pool(
+            ConnectionPool(one.connection_pool.connection_class, **one.connection_pool.connection_kwargs)
+        )
+        for one in pool.sentinel_manager.sentinels
+    ]
+    kwargs = {name: value for name, value in pool.connection_kwargs.items() if name != "connection_pool"}
+    return Redis.from_pool(
+        SentinelConnectionPool(  # type: ignore[no-untyped-call]  # theirs has no types
+            pool.service_name,
+            sentinel,
+            connection_class=pool.connection_class,
+            is_master=pool.is_master,
+            **kwargs,
+        )
+    )
+
+
+async def connections_to_all(client: OwnClient) -> list[AbstractConnection]:
+    """Return a new connection, not yet open, to each server that holds keys: of a cluster, each master."""
+    if isinstance(client, ClusterNodes):
+        return [_connection_to(node, pushes=False) for node in await client.masters()]
+    return [await PoolEndpoint(client, lambda _: None).connection(pushes=False)]
+
+
+async def close_client(client: OwnClient | Client) -> None:
+    """Close a client that Leasequeue has made, with its clients of Sentinels."""
+    if isinstance(client, ClusterNodes):
+        return  # it keeps no connections
+    await client.aclose()
+    pool = client.connection_pool if isinstance(client, Redis) else None
+    if isinstance(pool, SentinelConnectionPool):
+        for one in pool.sentinel_manager.sentinels:
+            await one.aclose()
+
+
+def url_of(client: object) -> str | None:
+    """Return a URL of the same server for other processes, without the password; None for a cluster."""
+    if not isinstance(client, Redis):
+        return None
+    kwargs = client.connection_pool.connection_kwargs
+    database = kwargs.get("db") or 0
+    if "path" in kwargs:
+        return f"unix://{kwargs['path']}?db={database}"
+    if "host" not in kwargs:
+        return None
+    scheme = "rediss" if "ssl" in client.connection_pool.connection_class.__name__.lower() else "redis"
+    return f"{scheme}://{kwargs['host']}:{kwargs.get('port', 6379)}/{database}"

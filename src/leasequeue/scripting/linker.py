@@ -1,0 +1,297 @@
+"""The linker of `lua/`: give each script the shared functions that it uses, and no others.
+
+A piece is a file of `lua/lib`. Its header names the keys and arguments that a script must declare to use it,
+and the functions and values that it gives to scripts and to other pieces:
+
+    -- Needs: prefix, queue
+    -- Gives: waiting_ids
+
+The linker finds what a script uses by the names in its code, directly or through other pieces. It takes the
+functions that are used and, of the same pieces, all statements outside of functions. These statements run
+before the script's own code, so they may read keys but must not write.
+
+A script or a piece may call whole scripts, which its header names: see `leasequeue.scripting.calling`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING
+
+from leasequeue.scripting.nesting import nest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_TEXT = re.compile(r"'[^']*'")
+_TEXTS = re.compile(r"('[^'\n]*')")
+#: Not where the text would mean something else without them: a number before two dots, a minus after a minus.
+_SPACED = re.compile(r" *(==|~=|<=|>=|[=,+*/<>{}()]) *|(?<!\d) (\.\.) (?!\d)| (-) (?!-)")
+#: A name that is no field: not after one dot, but perhaps after two.
+_NAME = re.compile(r"(?<!\w)(?<!(?<!\.)\.)[A-Za-z_]\w*")
+#: A name whose value is read: not that of a field of a table, as in `{name=1}`.
+_READ = re.compile(_NAME.pattern + r"\b(?!=(?!=))")
+_FUNCTION = re.compile(r"local function (\w+)")
+#: The name of the function that runs another script.
+CALL = re.compile(r"call_(\w+)")
+
+
+class BrokenContract(Exception):
+    """A file of `lua/` breaks the rules of its form; the message names the file and the rule."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A function of a piece, or the statements between two functions.
+
+    They are compared by value: two threads that compose at once may each read a piece, and use the blocks of
+    both, as `cached_property` has no lock since Python 3.12.
+
+    Attributes:
+        piece: The name of the piece.
+        code: The code, without comments.
+        names: The names that occur in it.
+    """
+
+    piece: str
+    code: str
+    names: frozenset[str]
+
+    @cached_property
+    def function(self) -> str | None:
+        """The name of the function; None: these are statements."""
+        match = _FUNCTION.match(self.code)
+        return match[1] if match else None
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One file of `lua/lib`.
+
+    Attributes:
+        name: The file's name, without `.lua`.
+        needs: The keys and arguments that a script must declare to use it.
+        gives: The names that scripts and other pieces may use.
+        code: What follows the header.
+        calls: The scripts that its functions may call.
+    """
+
+    name: str
+    needs: frozenset[str]
+    gives: frozenset[str]
+    code: str
+    calls: frozenset[str] = frozenset()
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """Its functions and statements, in order, read when a script uses the piece.
+
+        Raises:
+            BrokenContract: If it does not define what it gives.
+        """
+        blocks = [Block(self.name, part, names_in(part)) for part in _parts(self.code)]
+        check_calls(f"lib/{self.name}", names_in(strip(self.code)), self.calls)
+        defined: set[str] = set()
+        for block in blocks:
+            defined |= {block.function} if block.function else block.names
+        undefined = sorted(self.gives - defined)
+        if undefined:
+            raise BrokenContract(f"lib/{self.name}: gives {', '.join(undefined)} and does not define it")
+        return blocks
+
+    @cached_property
+    def functions(self) -> dict[str, Block]:
+        """Its functions by name, also those that it does not give."""
+        return {block.function: block for block in self.blocks if block.function}
+
+    @cached_property
+    def statements(self) -> list[Block]:
+        """The blocks that are no functions."""
+        return [block for block in self.blocks if not block.function]
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A script and the blocks that it uses, each after those that it uses itself."""
+
+    blocks: list[Block]
+    own: str
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names that occur in any of it."""
+        return names_in(self.own).union(*(block.names for block in self.blocks))
+
+    def composed(self, first: Mapping[str, str] | None = None) -> str:
+        """Return all of the code: statements in order, functions nested in each other.
+
+        Args:
+            first: Functions that use nothing of these blocks, by name, each after those that it uses.
+        """
+        name_of = {block: block.function for block in self.blocks if block.function}
+        functions = {**(first or {}), **{name: block.code for block, name in name_of.items()}}
+        statements = [block.code for block in self.blocks if block not in name_of]
+        at_top, own = nest(functions, self.own, statements)
+        before = (at_top.get(name) for name in first or ())
+        parts = ((at_top.get(name_of[block]) if block in name_of else block.code) for block in self.blocks)
+        return "\n".join(part for part in (*before, *parts, own) if part)
+
+
+class Library:
+    """All pieces, and which of them gives a name.
+
+    Raises:
+        BrokenContract: If a header lacks `Needs` or `Gives`, or two pieces give the same name.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.pieces = {name: read_piece(name, text) for name, text in texts.items()}
+        self.givers: dict[str, Piece] = {}
+        for piece in self.pieces.values():
+            for name in sorted(piece.gives):
+                other = self.givers.setdefault(name, piece)
+                if other is not piece:
+                    raise BrokenContract(f"lib/{piece.name}: lib/{other.name} also gives {name}")
+
+    def check(self) -> None:
+        """Read the code of all pieces, also of those that no script uses.
+
+        Raises:
+            BrokenContract: If one does not define what it gives.
+        """
+        for piece in self.pieces.values():
+            _ = piece.blocks
+
+    def link(self, script: str, code: str, needs: Iterable[str], declared: Iterable[str]) -> Linked:
+        """Find the code of the pieces that a script uses, each after those that it uses itself.
+
+        Args:
+            script: The script's name, for messages.
+            code: The script's own code, without comments.
+            needs: Pieces that the script needs although it uses none of their names.
+            declared: The keys and arguments of the script.
+
+        Raises:
+            BrokenContract: If the script needs an unknown piece, or lacks a key or an argument that a piece
+                needs, or two pieces use each other.
+        """
+        unknown = {*needs} - self.pieces.keys()
+        if unknown:
+            raise BrokenContract(f"{script}: there is no lua/lib/{min(unknown)}.lua")
+        used: set[Block] = set()
+        found = [block for piece in needs for block in self.pieces[piece].statements]
+        found += self._used_by(None, names_in(code))
+        while found:
+            block = found.pop()
+            if block not in used:
+                used.add(block)
+                found += self._used_by(self.pieces[block.piece], block.names)
+        blocks = [block for piece in self._ordered(script, used) for block in piece.blocks if block in used]
+        names = frozenset[str]().union(*(block.names & self.pieces[block.piece].needs for block in blocks))
+        missing = sorted(names - {*declared})
+        if missing:
+            piece = next(block.piece for block in blocks if missing[0] in block.names)
+            raise BrokenContract(f"{script}: does not declare {', '.join(missing)}, which lib/{piece} needs")
+        return Linked(blocks, code)
+
+    def _used_by(self, piece: Piece | None, names: frozenset[str]) -> Iterator[Block]:
+        """Yield the blocks that code of a piece (None: of a script) uses directly, by the names in it."""
+        for name in names:
+            giver = piece if piece and name in piece.functions else self.givers.get(name)
+            if giver:
+                yield from giver.statements
+                if name in giver.functions:
+                    yield giver.functions[name]
+
+    def _ordered(self, script: str, used: set[Block]) -> Iterator[Piece]:
+        before: dict[str, set[str]] = {piece: set() for piece in sorted({block.piece for block in used})}
+        for block in used:
+            givers = {self.givers[name].name for name in block.names if name in self.givers}
+            before[block.piece] |= givers - {block.piece}
+        graph = {piece: sorted(givers) for piece, givers in before.items()}
+        try:
+            return (self.pieces[name] for name in [*TopologicalSorter(graph).static_order()])
+        except CycleError as error:
+            circle = " -> ".join(f"lib/{name}" for name in reversed(error.args[1]))
+            raise BrokenContract(f"{script}: pieces use each other: {circle}") from error
+
+
+def read_piece(name: str, text: str) -> Piece:
+    """Read one file of `lua/lib`.
+
+    Raises:
+        BrokenContract: If its header lacks `Needs` or `Gives`.
+    """
+    header, code = split(text)
+    comment = "\n".join(header)
+    calls = _listed(name, comment, "Calls") if "\nCalls:" in comment else frozenset[str]()
+    return Piece(name, _listed(name, comment, "Needs"), _listed(name, comment, "Gives"), code, calls)
+
+
+def check_calls(file: str, names: Iterable[str], declared: Iterable[str]) -> None:
+    """Check that a file calls the scripts that its header names, and no others.
+
+    Raises:
+        BrokenContract: If it does not.
+    """
+    called = {match[1] for name in names if (match := CALL.fullmatch(name))}
+    for name in sorted(called ^ {*declared}):
+        does = "calls it and does not say so" if name in called else "says so and does not call it"
+        raise BrokenContract(f"{file}: Calls {name}: it {does}")
+
+
+def split(text: str) -> tuple[list[str], str]:
+    """Split the text of a file into the lines of its header, without their dashes, and its code."""
+    lines = text.splitlines()
+    end = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    return [line[2:].removeprefix(" ") for line in lines[:end]], "\n".join(lines[end:])
+
+
+def strip(code: str) -> str:
+    """Return code without comments, indentation, empty lines, and spaces beside operators."""
+    lines = (re.sub(r"(^|\s)--.*$", "", line).strip() for line in code.splitlines())
+    return "".join(
+        part if part.startswith("'") else _SPACED.sub(r"\1\2\3", part)
+        for part in _TEXTS.split("\n".join(line for line in lines if line))
+    )
+
+
+def names_in(code: str) -> frozenset[str]:
+    """Return the names in code that has no comments: not those of fields, and nothing inside of texts."""
+    return frozenset(_NAME.findall(_TEXT.sub("''", code)))
+
+
+def rename(code: str, names: Mapping[str, str]) -> str:
+    """Return code with other text in place of these names, but not of fields in tables."""
+    return "".join(
+        part if part.startswith("'") else _READ.sub(lambda match: names.get(match[0], match[0]), part)
+        for part in _TEXTS.split(code)
+    )
+
+
+def _listed(name: str, header: str, title: str) -> frozenset[str]:
+    match = re.search(rf"^{title}:\s+((?:\w+,\s+)*\w+)$", header, re.MULTILINE)
+    if not match:
+        raise BrokenContract(f"lib/{name}: the header lacks {title}")
+    return frozenset(re.findall(r"\w+", match[1])) - {"nothing"}
+
+
+def _parts(code: str) -> Iterator[str]:
+    """Yield the code of each function of a piece, and what is between two functions."""
+    function: str | None = None
+    lines: list[str] = []
+    parts = [lines]
+    for line in code.splitlines():
+        start = _FUNCTION.match(line)
+        if start:
+            function, lines = start[1], []
+            parts.append(lines)
+        lines.append(line)
+        if function and line in {"end", f"local function {function}() end"}:
+            function, lines = None, []
+            parts.append(lines)
+    stripped = (strip("\n".join(part)) for part in parts)
+    return (part for part in stripped if part)

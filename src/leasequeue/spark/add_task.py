@@ -1,0 +1,324 @@
+"""`add_task`: add the rows of a table as calls of a task, whose arguments are the columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as sql
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    DoubleType,
+    IntegralType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from leasequeue import codec
+from leasequeue.describing import text_of
+from leasequeue.durations import to_ms
+from leasequeue.errors import InvalidArgument, InvalidCall
+from leasequeue.spark.bulk_add import add
+from leasequeue.spark.bulk_writer import WRITE_OPTIONS
+from leasequeue.spark.columns import Columns, Table
+from leasequeue.spark.options import Options
+from leasequeue.spark.row_checks import quoted
+from leasequeue.spark.sessions import active
+from leasequeue.spark.source import register
+from leasequeue.spark.task_types import Fields, Unfit, fit
+from leasequeue.tasks.task import options_of
+from leasequeue.tasks.wire import content_id_of, data_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import Column, DataFrame
+
+    from leasequeue.spark.bulk_writer import Report
+    from leasequeue.tasks.task import Options as TaskOptions
+    from leasequeue.tasks.task import Task
+
+#: The columns between the check of a table and the writer.
+_ID, _DATA, _ARGUMENTS, _DELAY, _AT = "id", "data", "arguments", "delay", "at"
+
+
+def add_task(df: DataFrame, task: Task[..., Any], *, check: bool = True, **options: Any) -> Report:
+    """Add a call of a task for each row of a table, and return a report.
+
+        report = leasequeue.spark.add_task(df, send_mail, url="redis://localhost", idColumn="mail")
+
+    The columns are the arguments, by name. Each item is what `task.call(…).item()` makes of the row, with the
+    options of the task (`task.options(delay=60)`), and the columns are checked against the types of the
+    function before anything is read. Executors need no module of the task.
+
+    Args:
+        df: The rows. They are read twice, see `check`: persist them if reading is expensive, or if it does
+            not return the same rows each time.
+        task: The task.
+        check: Whether to check the values of all rows before adding the first. With False, rows are added
+            until one does not fit.
+        **options: Options of the format, such as `url`, `delayColumn`, `atColumn`, `job`, and `idColumn`: a
+            column that is one of these is an argument, too, if the function has one of its name. Without
+            `idColumn`, equal rows are one task: the id is that of `task.options(content_id=True)`.
+
+    Raises:
+        InvalidCall: If a column is missing, is no argument, or does not fit the type of its argument, or a
+            row does not fit. Nothing was added.
+        InvalidArgument: If an option cannot be used. Nothing was added.
+        ServerError: As in `add`.
+        pyspark.errors.PySparkException: If the job fails.
+    """
+    queue = task.definition.queue.name
+    parsed = Options({name: str(value) for name, value in {**options, "queue": queue}.items()}, WRITE_OPTIONS)
+    for name in ("dataColumn", "idFrom"):
+        if parsed.text(name):
+            allowed = "no such option: the columns are the arguments of the task"
+            raise InvalidArgument(name, parsed.text(name), allowed)
+    parsed.target()
+    chosen = {name: parsed.text(name) or None for name in ("idColumn", "delayColumn", "atColumn")}
+    options = {name: value for name, value in options.items() if name.lower() not in map(str.lower, chosen)}
+    with active(df.sparkSession):
+        register(df.sparkSession)
+        rows, plan = planned(df, task, **chosen)
+        if check:
+            _check_values(rows, plan)
+        items = rows.mapInArrow(partial(_write_rows, plan), plan.schema)
+        return add(items, queue, check=False, **options, **plan.options())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How rows become items of a task. It is sent to the executors.
+
+    Attributes:
+        task: The task's name.
+        arguments: What the arguments are checked and written by.
+        now_ms: When the rows are added, by the clock of the task, in ms since 1970.
+        columns: The columns of an item, from which the writer makes it.
+        content_id: Whether the id is made of the arguments.
+        schema: The types of these columns.
+    """
+
+    task: str
+    arguments: Fields
+    now_ms: int
+    columns: Columns
+    content_id: bool
+    schema: StructType
+
+    def options(self) -> dict[str, str]:
+        """Return the options of the writer for these columns."""
+        found = {"idColumn": _ID, "dataColumn": _DATA}
+        if self.columns.delay:
+            found["delayColumn"] = self.columns.delay
+        if self.columns.at:
+            found["atColumn"] = self.columns.at
+        return found
+
+    def write(
+        self, batch: pa.RecordBatch, decode: Callable[[bytes], Any], where: Callable[[int], str]
+    ) -> pa.RecordBatch:
+        """Write the rows of a batch as items.
+
+        Args:
+            batch: The rows.
+            decode: Reads arguments, to check them.
+            where: Names the row at a position, for errors.
+
+        Raises:
+            InvalidCall: If a row does not fit the function; the message names it.
+            InvalidArgument: If its id or its delay cannot be used.
+        """
+        arguments = []
+        for at, row in enumerate(
+            batch.column(_ARGUMENTS).to_pylist() if self.arguments.fields else [{}] * batch.num_rows
+        ):
+            try:
+                written = codec.encode(self.arguments.value(row))
+                decode(written)
+            except Exception as error:
+                raise InvalidCall(self.task, f"{where(at)}: {text_of(error)}") from error
+            arguments.append(written)
+        data = [
+            data_of(self.task, one, self._due_ms(delay))
+            for one, delay in zip(arguments, self.columns.delays(batch, where), strict=True)
+        ]
+        made = {
+            _ID: pa.array([content_id_of(self.task, one) for one in arguments], pa.string())
+            if self.content_id
+            else batch.column(_ID),
+            _DATA: pa.array(data, pa.binary()),
+        }
+        others = {name: batch.column(name) for name in self.schema.fieldNames() if name not in made}
+        return pa.RecordBatch.from_pydict({**made, **others})
+
+    def _due_ms(self, delay: bytes) -> int:
+        return max(self.now_ms, int(delay[1:])) if delay.startswith(b"@") else self.now_ms + int(delay)
+
+
+def planned(
+    df: DataFrame,
+    task: Task[..., Any],
+    *,
+    idColumn: str | None,  # noqa: N803 - the name of the option
+    delayColumn: str | None,  # noqa: N803
+    atColumn: str | None,  # noqa: N803
+) -> tuple[DataFrame, Plan]:
+    """Check the columns of a table against a task, and plan how its rows become items.
+
+    Returns:
+        The table with the columns that the plan reads, and the plan.
+
+    Raises:
+        InvalidCall: If a column is missing, is no argument, or does not fit its type.
+        InvalidArgument: If an option cannot be used.
+    """
+    exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    table = Table(df.schema, exact=exact)
+    options, due_ms = options_of(task)
+    if problem := task.definition.only_stage:
+        raise InvalidCall(task.name, problem)
+    if task.definition.limit is not None:
+        allowed = "a task without limits: Spark adds items without a group"
+        raise InvalidArgument("task", task.name, allowed)
+    _check_options(options, idColumn, delayColumn, atColumn)
+    selected: dict[str, tuple[DataType, Column]] = {}
+    used = set()
+    for option, name, kinds, wanted, (column, kind) in (
+        ("idColumn", idColumn, (StringType, IntegralType), "a string or a whole number", (_ID, StringType())),
+        ("delayColumn", delayColumn, (NumericType,), "a number of seconds", (_DELAY, DoubleType())),
+        ("atColumn", atColumn, (TimestampType,), "a timestamp", (_AT, TimestampType())),
+    ):
+        if name is not None:
+            found = table.name(name)
+            table.check(option, found, kinds, wanted)
+            used.add(found)
+            selected[column] = kind, quoted(found).cast(kind)
+    node, arguments = _arguments(table, task, used)
+    if idColumn is None:  # as the caller's are for a content id
+        node = Fields(tuple(sorted(node.fields, key=itemgetter(0))))
+    if not arguments and idColumn is None:
+        raise InvalidArgument("idColumn", None, "a column of ids, as the task takes no arguments")
+    delay_ms = to_ms("delay", options.delay or 0, zero=True)
+    if delay_ms:
+        selected[_DELAY] = DoubleType(), sql.lit(delay_ms / 1000)
+    if options.at is not None:
+        selected[_AT] = TimestampType(), sql.lit(options.at)
+    delay, at = (name if name in selected else None for name in (_DELAY, _AT))
+    fields = [StructField(_ID, StringType()), StructField(_DATA, BinaryType())]
+    fields += [StructField(name, selected[name][0]) for name in (delay, at) if name]
+    plan = Plan(
+        task=task.name,
+        arguments=node,
+        now_ms=due_ms - delay_ms,
+        columns=Columns((), _ID, (), _DATA, delay, at),
+        content_id=idColumn is None,
+        schema=StructType(fields),
+    )
+    columns = [column.alias(name) for name, (_, column) in selected.items()]
+    if arguments:
+        columns.append(sql.struct(*arguments).alias(_ARGUMENTS))
+    return df.select(*columns), plan
+
+
+def _check_options(options: TaskOptions, item_id: str | None, delay: str | None, at: str | None) -> None:
+    if options.id is not None:
+        raise InvalidArgument("id", options.id, "no id for all rows: name a column of ids, as idColumn")
+    for name, value in options.of_item.items():
+        raise InvalidArgument(name, value, f"a task without {name}: Spark adds items without it")
+    if options.content_id and item_id is not None:
+        raise InvalidArgument("idColumn", item_id, "no column of ids with content_id=True")
+    if (options.delay or options.at is not None) and (delay or at):
+        allowed = "no such column when the options of the task have a delay or a time"
+        raise InvalidArgument("delayColumn" if delay else "atColumn", delay or at, allowed)
+    if delay and at:
+        raise InvalidArgument("atColumn", at, "a delay or a time, not both")
+
+
+def _arguments(table: Table, task: Task[..., Any], used: set[str]) -> tuple[Fields, list[Column]]:
+    """Check the columns of the arguments.
+
+    Args:
+        table: The columns.
+        task: The task.
+        used: Those that an option names: each is an argument only if the function has it.
+
+    Returns:
+        What the arguments are checked and written by, and their columns.
+
+    Raises:
+        InvalidCall: If columns do not fit; the message names each.
+    """
+    arguments = task.definition.arguments
+    found = {name: column for name in arguments.types if (column := table.find(name)) is not None}
+    problems = [
+        f"there is no column for the argument {name!r}" for name in arguments.required if name not in found
+    ]
+    takes = ", ".join(arguments.types) or "none"
+    for column in table.types:
+        if column in arguments.provided:
+            problems.append(f"column {column!r}: the worker fills this in")
+        elif column not in {*found.values(), *used}:
+            problems.append(f"column {column!r} is no argument (it has {takes})")
+    fields = []
+    for name, column in found.items():
+        try:
+            kind = msgspec.inspect.type_info(arguments.types[name])
+            fields.append((name, fit(kind, table.types[column], column)))
+        except Unfit as error:
+            problems.append(str(error))
+    if problems:
+        raise InvalidCall(task.name, "; ".join(problems))
+    return Fields(tuple(fields)), [quoted(column).alias(name) for name, column in found.items()]
+
+
+def _check_values(rows: DataFrame, plan: Plan) -> None:
+    """Check in one pass that each row can be a call.
+
+    Raises:
+        InvalidCall: If one cannot; the message names the first of a partition.
+    """
+    for found in rows.mapInArrow(partial(_find_problem, plan), "problem string").head(1):
+        raise InvalidCall(plan.task, found.problem)
+
+
+def _find_problem(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return a row with the first problem of a partition, if it has one; runs in the executor."""
+    try:
+        for batch, where in _numbered(plan, batches):
+            plan.columns.rows(batch, where)
+    except InvalidCall as error:
+        yield pa.RecordBatch.from_pydict({"problem": [error.problem]})
+    except InvalidArgument as error:
+        yield pa.RecordBatch.from_pydict({"problem": [str(error)]})
+
+
+def _write_rows(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a partition as items; runs in the executor."""
+    for batch, _ in _numbered(plan, batches):
+        yield batch
+
+
+def _numbered(
+    plan: Plan, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
+    context = TaskContext.get()
+    partition = context.partitionId() if context else 0
+    decode = codec.decoder(plan.arguments.type())
+    before = 0
+    for batch in batches:
+
+        def where(at: int, before: int = before) -> str:
+            return f"row {before + at + 1:,} of partition {partition}"
+
+        yield plan.write(batch, decode, where), where
+        before += batch.num_rows

@@ -1,0 +1,273 @@
+"""The columns that make an item: chosen by options, and encoded batch by batch."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegralType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from leasequeue.durations import LONGEST_SECONDS
+from leasequeue.errors import InvalidArgument
+from leasequeue.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES
+from leasequeue.spark.row_json import fits_json, rows_as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from leasequeue.spark.options import Options
+
+#: The options that choose columns.
+OPTIONS = ("idColumn", "idFrom", "dataColumn", "delayColumn", "atColumn")
+#: Columns with this prefix belong to a job. They are left out of the row as JSON.
+OWN = "_leasequeue_"
+_LONGEST_MS = LONGEST_SECONDS * 1000
+#: Which delays are allowed.
+DELAY_ALLOWED = f"seconds, 0 or more, at most {LONGEST_SECONDS / 86400:g} days"
+#: Which data are allowed.
+DATA_ALLOWED = f"bytes or a string of at most {MAX_DATA_BYTES:,} bytes"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that make an item, by name.
+
+    Attributes:
+        every: All columns of the row as JSON.
+        id: The column of the id; None: the id is a hash.
+        id_from: The columns whose content is hashed.
+        data: The column of the data; None: the row as JSON.
+        delay: The column of the delay before the item can be leased, in seconds.
+        at: The column of the time from which on it can be leased.
+    """
+
+    every: tuple[str, ...]
+    id: str | None
+    id_from: tuple[str, ...]
+    data: str | None
+    delay: str | None
+    at: str | None
+
+    @classmethod
+    def chosen(cls, options: Options, schema: StructType, *, exact: bool = False) -> Columns:
+        """Read the options and check them against the columns of the table.
+
+        Args:
+            options: What the caller has given.
+            schema: The columns of the table.
+            exact: Whether the case of their names matters, as `spark.sql.caseSensitive` says.
+
+        Raises:
+            InvalidArgument: If a column is missing or has a wrong type, or options contradict each other.
+        """
+        table = Table(schema, exact=exact)
+        row = [name for name in table.types if not name.startswith(OWN)]
+        id_from = tuple(map(table.name, options.names("idFrom")))
+        item_id = table.name(options.text("idColumn")) or None
+        if id_from and item_id:
+            raise InvalidArgument("idColumn", item_id, "no idColumn when there is idFrom")
+        if not id_from:
+            item_id = item_id or table.default("id", "idColumn or idFrom, as there is no column 'id'")
+            table.check("idColumn", item_id, (StringType, IntegralType), "a string or a whole number")
+        data = table.name(options.text("dataColumn")) or table.find("data")
+        if data is not None:
+            wanted = "bytes or a string; with neither dataColumn nor a column 'data' the row is sent as JSON"
+            table.check("dataColumn", data, (BinaryType, StringType), wanted)
+        else:
+            table.check_json("columns", row)
+        for name in id_from:
+            table.check("idFrom", name, (DataType,), "")
+        if not _alone(table, id_from):
+            table.check_json("idFrom", id_from)
+        delay, at = (table.name(options.text(name)) or None for name in ("delayColumn", "atColumn"))
+        if delay and at:
+            raise InvalidArgument("atColumn", at, "a delay or a time, not both")
+        if delay:
+            table.check("delayColumn", delay, (NumericType,), "a number of seconds")
+        if at:
+            wanted = "a timestamp (TIMESTAMP_NTZ has no time zone)"
+            table.check("atColumn", at, (TimestampType,), wanted)
+        return cls(tuple(row), item_id, id_from, data, delay, at)
+
+    def rows(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[list[bytes]]:
+        """Encode a batch as ids, data and delays, as `add_once` takes them.
+
+        Args:
+            batch: The columns.
+            where: Names the row at a position, for errors.
+
+        Raises:
+            InvalidArgument: If a row cannot be an item; the message says which and why.
+        """
+        ids = self._ids(batch, where)
+        if self.id is not None:
+            row, where = where, lambda at: f"{row(at)}, id {ids[at].decode()!r}"
+        if self.data is None:
+            data = rows_as_json(batch, self.every, where)
+        else:
+            column = batch.column(self.data)
+            _check_sizes(column, f"column {self.data!r}", (0, MAX_DATA_BYTES), DATA_ALLOWED, where)
+            data = bytes_of(column)
+        for at, text in enumerate(data if self.data is None else ()):
+            if len(text) > MAX_DATA_BYTES:
+                raise InvalidArgument(f"the row as JSON, {where(at)}", text, DATA_ALLOWED)
+        return [ids, data, self.delays(batch, where)]
+
+    def _ids(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
+        if self.id is None:
+            if len(self.id_from) == 1 and _is_bytes(batch.column(self.id_from[0]).type):
+                column = batch.column(self.id_from[0])
+                _check_nulls(column, f"column {self.id_from[0]!r}", "something to hash", where)
+                content = bytes_of(column)
+            else:
+                content = rows_as_json(batch, self.id_from, where)
+            return [hashlib.sha256(one).hexdigest().encode() for one in content]
+        column = batch.column(self.id)
+        if not _is_bytes(column.type):
+            column = column.cast(pa.string())
+        _check_sizes(column, f"column {self.id!r}", (1, MAX_ID_BYTES), ID_ALLOWED, where)
+        return bytes_of(column)
+
+    def delays(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
+        """Encode the delays of a batch: ms, or `@` and ms since 1970."""
+        if self.delay:
+            ms = pc.ceil(pc.multiply(batch.column(self.delay).cast(pa.float64()), 1000.0))
+            # A NaN fails both comparisons.
+            fits = pc.and_(pc.greater_equal(ms, 0.0), pc.less_equal(ms, _LONGEST_MS))
+            if (wrong := _first(pc.invert(fits))) is not None:
+                given = batch.column(self.delay)[wrong].as_py()
+                raise InvalidArgument(f"column {self.delay!r}, {where(wrong)}", given, DELAY_ALLOWED)
+            return [b"%d" % (wait or 0) for wait in ms.to_pylist()]
+        if self.at:
+            micros = batch.column(self.at).cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+            # Rounded up: never too early.
+            return [b"0" if one is None else b"@%d" % -(-one // 1000) for one in micros]
+        return [b"0"] * batch.num_rows
+
+
+class Table:
+    """The columns of a table, and checks of them.
+
+    Args:
+        schema: The columns.
+        exact: Whether the case of their names matters, as `spark.sql.caseSensitive` says.
+
+    Raises:
+        InvalidArgument: If two have one name.
+    """
+
+    def __init__(self, schema: StructType, *, exact: bool) -> None:
+        self._exact = exact
+        self.types = {field.name: field.dataType for field in schema}
+        if len(self.types) < len(schema):
+            names = schema.fieldNames()
+            double = next(name for name in names if names.count(name) > 1)
+            raise InvalidArgument("columns", double, "columns of different names")
+
+    def find(self, name: str) -> str | None:
+        """Return the column of a name, which may differ in case if that does not matter to Spark.
+
+        Raises:
+            InvalidArgument: If there are several.
+        """
+        if name in self.types or self._exact:
+            return name if name in self.types else None
+        found = [column for column in self.types if column.lower() == name.lower()]
+        if len(found) > 1:
+            raise InvalidArgument(
+                "columns", " and ".join(found), f"one column for {name!r}, as it is written"
+            )
+        return found[0] if found else None
+
+    def name(self, name: str) -> str:
+        """Return the column of a name as it is written in the table; if there is none, the name."""
+        return self.find(name) or name
+
+    def default(self, name: str, otherwise: str) -> str:
+        """Return the column of a name.
+
+        Raises:
+            InvalidArgument: If there is none.
+        """
+        if (found := self.find(name)) is None:
+            raise InvalidArgument("columns", ", ".join(self.types), otherwise)
+        return found
+
+    def check(self, option: str, name: str, kinds: tuple[type[DataType], ...], wanted: str) -> None:
+        """Check that an option names a column of one of some types.
+
+        Raises:
+            InvalidArgument: If not.
+        """
+        if name not in self.types:
+            lower = {column.lower(): column for column in self.types}
+            close = difflib.get_close_matches(name.lower(), lower, n=1)
+            hint = f" (did you mean {lower[close[0]]!r}?)" if close else ""
+            raise InvalidArgument(option, name, f"one of the columns {', '.join(self.types)}{hint}")
+        if not isinstance(self.types[name], kinds):
+            raise InvalidArgument(option, f"{name} {self.types[name].simpleString()}", wanted)
+
+    def check_json(self, option: str, names: Sequence[str] | dict[str, DataType]) -> None:
+        """Check that JSON can hold columns.
+
+        Raises:
+            InvalidArgument: If not.
+        """
+        for name in names:
+            if not fits_json(self.types[name]):
+                raise InvalidArgument(
+                    option,
+                    f"{name} {self.types[name].simpleString()}",
+                    "a type that JSON can hold (the keys of a map must be strings); convert it with to_json, "
+                    "and name the result as dataColumn",
+                )
+
+
+def _alone(table: Table, names: Sequence[str]) -> bool:
+    return len(names) == 1 and isinstance(table.types[names[0]], (BinaryType, StringType))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+    return any(test(kind) for test in tests)
+
+
+def bytes_of(column: pa.Array) -> list[bytes]:
+    """Return the values of a column of strings or bytes without nulls."""
+    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    values: list[bytes] = column.cast(pa.large_binary() if large else pa.binary()).to_pylist()
+    return values
+
+
+def _first(mask: pa.Array) -> int | None:
+    """Return the first position at which a mask is true."""
+    at: int = pc.index(mask, True).as_py()
+    return at if at >= 0 else None
+
+
+def _check_nulls(column: pa.Array, what: str, allowed: str, where: Callable[[int], str]) -> None:
+    if column.null_count and (null := _first(pc.is_null(column))) is not None:
+        raise InvalidArgument(f"{what}, {where(null)}", None, allowed)
+
+
+def _check_sizes(
+    column: pa.Array, what: str, sizes: tuple[int, int], allowed: str, where: Callable[[int], str]
+) -> None:
+    """Check that there are no nulls, and that the size of each value is between two numbers of bytes."""
+    _check_nulls(column, what, allowed, where)
+    lengths = pc.binary_length(column)
+    for wrong in (pc.less(lengths, sizes[0]), pc.greater(lengths, sizes[1])):
+        if (at := _first(wrong)) is not None:
+            raise InvalidArgument(f"{what}, {where(at)}", column[at].as_py(), allowed)

@@ -1,0 +1,101 @@
+"""The job `redrive`: requeue the dead letters that match a condition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as sql
+
+from leasequeue.spark.jobs.session import no_progress
+from leasequeue.spark.options import Options, server_options
+from leasequeue.spark.portal import open_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from leasequeue.spark.jobs.session import Progress
+    from leasequeue.spark.options import Target
+
+#: The columns of the snapshot; the data are added only if the condition uses them.
+_COLUMNS = "id string, state string, size long, attempt int, token long, age double, error string"
+#: The counts of a task.
+_COUNTS = "chosen long, requeued long, already_there long"
+
+
+def redrive(
+    spark: SparkSession,
+    queue: str,
+    *,
+    where: str | None = None,
+    dry_run: bool = False,
+    url: str | None = None,
+    cluster: bool = False,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Requeue dead letters at the end of the queue, where they are tried again.
+
+    A dead letter whose id has been added again since it died cannot be requeued: it stays, and the new item
+    is left alone.
+
+    Args:
+        spark: The session.
+        queue: The queue's name.
+        where: Which dead letters: a condition in SQL over id, data, size, attempt, token, age (in
+            seconds) and error; None: all.
+        dry_run: Whether only to count them.
+        url: The server's URL; None: that of the environment, or this machine's default port.
+        cluster: Whether the server is a node of a cluster.
+        progress: Called with a few words about each step.
+
+    Returns:
+        `chosen`, `requeued`, `stayed` (chosen but not requeued), and `already_there`: those that stayed
+        because an item with their id is in the queue. Another client dropped or requeued the others in
+        between. If a task ran twice, those that its first run requeued are counted in `stayed`. After a dry
+        run only `chosen` and `dry_run`.
+
+    Raises:
+        pyspark.errors.AnalysisException: If the condition is invalid; nothing was requeued.
+        pyspark.errors.PySparkException: If the server fails; dead letters requeued before stay requeued.
+    """
+    with server_options(url, cluster=cluster) as server:
+        given = {"queue": queue, **server}
+        target = Options(given, ()).target()
+        columns = _COLUMNS + (", data string" if where and "data" in where.lower() else "")
+        snapshot = spark.read.format("leasequeue").options(**given).schema(columns).load()
+        chosen = snapshot.where("state = 'dead'")
+        if where:
+            chosen = chosen.where(where)
+        progress(f"looking for dead letters of {queue}")
+        if dry_run:
+            return {"queue": queue, "chosen": chosen.count(), "dry_run": True}
+        counts = chosen.select("id").mapInArrow(_requeue(target), _COUNTS)
+        sums = counts.agg(*(sql.coalesce(sql.sum(name), sql.lit(0)) for name in counts.columns)).collect()
+        total, requeued, already_there = sums[0]
+    return {
+        "queue": queue,
+        "chosen": total,
+        "requeued": requeued,
+        "stayed": total - requeued,
+        "already_there": already_there,
+    }
+
+
+def _requeue(target: Target) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that requeues ids on the executors."""
+
+    def requeue(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with open_queue(target) as portal:
+            for batch in batches:
+                ids = [item_id.encode() for item_id in batch.column("id").to_pylist()]
+                answers = portal.call(portal.bulk.requeue, ids)
+                counts = {
+                    "chosen": len(ids),
+                    "requeued": answers.count(1),
+                    "already_there": answers.count(-1),
+                }
+                yield pa.record_batch({name: pa.array([count]) for name, count in counts.items()})
+
+    return requeue

@@ -1,0 +1,181 @@
+"""A snapshot of a queue: `spark.read.format("leasequeue")`. It changes nothing and blocks no client."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from leasequeue.queue.bulk import MAX_ROWS
+from leasequeue.spark.lookup import ItemFilter, look_up
+from leasequeue.spark.options import Options
+from leasequeue.spark.portal import call_with_retries, check_queue, check_server, open_queue
+from leasequeue.spark.schema import ITEMS, batch_of, check_columns, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+    from leasequeue.queue.bulk import Bulk
+    from leasequeue.spark.lookup import Row
+    from leasequeue.spark.portal import QueuePortal
+
+#: How many items a partition has, and the maximum number of partitions, without the option `partitions`. A
+#: partition costs a listing of all ids, and memory for its own.
+ITEMS_PER_PARTITION, MAX_PARTITIONS = 100_000, 16
+#: How many requests of a task are in flight at once.
+MAX_IN_FLIGHT = 3
+
+#: The states to list, each with its listing. An item that moves once during the listing is met before or
+#: after its move: for each pair of states, there is a listing of the first one before one of the second.
+#: `processing` also has what other clients lease without a deadline.
+LISTINGS = (
+    ("dead", "dead"),
+    ("scheduled", "scheduled"),
+    ("leased", "leased"),
+    ("leased", "processing"),
+    ("waiting", "waiting"),
+    ("leased", "processing"),
+    ("leased", "leased"),
+    ("scheduled", "scheduled"),
+    ("dead", "dead"),
+)
+
+
+@dataclass(frozen=True)
+class Share(InputPartition):
+    """The ids that one task lists and looks up: those whose hash falls to it.
+
+    Two tasks never have an id in common, whatever happens to its item between their listings.
+
+    Attributes:
+        number: The number of this partition, from 0.
+        count: The number of partitions.
+    """
+
+    number: int
+    count: int
+
+    def of(self, ids: list[bytes]) -> list[bytes]:
+        """Return those of some ids that are in this partition."""
+        number, count = self.number, self.count
+        return ids if count == 1 else [one for one in ids if crc32(one) % count == number]
+
+
+@dataclass
+class IdPartition(InputPartition):
+    """The ids that one task looks up, of a query that names them."""
+
+    value: list[bytes] = field(repr=False)
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads the items of a queue as rows.
+
+    Each task lists the ids, keeps those of its share, and looks them up; the driver only counts them. Each
+    row shows its item at one instant, and no row comes twice; an id that was added again after it died is
+    two rows of the same instant: a dead letter and an item.
+
+    An item that stays in its state while a task lists the ids is always included, and so is one that moves to
+    another state once. One that is leased and returns to the queue meanwhile may be missing, and so may one
+    that is added or leaves the queue.
+
+    Raises:
+        InvalidArgument: If an option or a column of the schema cannot be used.
+        ServerError: If the server does not answer.
+    """
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        options = Options(given, ("from", "partitions", "mayBeMissing", "retryTimeout"))
+        self.target = options.target()
+        check_columns(schema, ITEMS)
+        self.schema = schema
+        self.filter = ItemFilter()
+        #: The number of tasks; 0: by the number of items.
+        self.count = 0
+        if options.text("partitions"):
+            self.count = options.check_int("partitions", 0, minimum=1, maximum=10_000)
+        self.may_be_missing = options.flag("mayBeMissing", default=False)
+        self.retry_timeout = options.retry_timeout()
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
+        """Accept filters on state, id and age; return the others to Spark."""
+        others = []
+        for condition in filters:
+            narrowed = self.filter.with_condition(condition)
+            if narrowed is None:
+                others.append(condition)
+            else:
+                self.filter = narrowed
+        return others
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the tasks; runs on the driver, which lists no ids.
+
+        Raises:
+            InvalidArgument: If the queue does not exist.
+            ServerError: If the server does not answer.
+        """
+        if self.may_be_missing:
+            counts = check_server(self.target)
+        else:
+            counts = check_queue(self.target, "an empty snapshot of any")
+        if self.filter.ids is not None:
+            ids = [item_id.encode() for item_id in sorted(self.filter.ids) if item_id]
+            size = -(-len(ids) // self._count(len(ids))) or 1
+            return [IdPartition(ids[at : at + size]) for at in range(0, len(ids), size)] or [IdPartition([])]
+        count = self._count(sum(getattr(counts, state) for state in self.filter.states))
+        return [Share(number, count) for number in range(count)]
+
+    def _count(self, items: int) -> int:
+        return self.count or min(MAX_PARTITIONS, -(-items // ITEMS_PER_PARTITION)) or 1
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Look up the items of a partition; runs in the executor."""
+        in_flight: deque[Future[list[Row]]] = deque()
+        data = "data" in self.schema.fieldNames()
+        with open_queue(self.target) as portal:
+            ids = self._ids(portal, partition)
+            try:
+                for at in range(0, len(ids), MAX_ROWS):
+                    some = ids[at : at + MAX_ROWS]
+                    request = partial(look_up, portal.bulk, some, self.filter, data=data)
+                    in_flight.append(portal.start(call_with_retries, request, self.retry_timeout))
+                    if len(in_flight) == MAX_IN_FLIGHT:
+                        yield from self._batches(in_flight.popleft().result())
+                while in_flight:
+                    yield from self._batches(in_flight.popleft().result())
+            finally:
+                for one in in_flight:
+                    one.cancel()
+
+    def _ids(self, portal: QueuePortal, partition: InputPartition) -> list[bytes]:
+        if not isinstance(partition, Share):
+            ids: list[bytes] = partition.value
+            return ids
+        listing = partial(list_ids, portal.bulk, partition, self.filter.states)
+        return portal.call(call_with_retries, listing, self.retry_timeout)
+
+    def _batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
+        if rows:
+            columns: dict[str, Any] = dict(zip(ITEMS.fieldNames(), zip(*rows, strict=True), strict=True))
+            columns["id"] = [readable(item_id) for item_id in columns["id"]]
+            yield batch_of(columns, self.schema)
+
+
+async def list_ids(bulk: Bulk, share: Share, states: frozenset[str]) -> list[bytes]:
+    """List the ids of a share that are in these states, each once."""
+    met: dict[bytes, None] = {}
+    for state, listing in LISTINGS:
+        if state in states:
+            async for page in bulk.pages(listing):
+                met.update(dict.fromkeys(share.of(page)))
+    return list(met)

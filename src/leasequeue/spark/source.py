@@ -1,0 +1,126 @@
+"""The data source `leasequeue`, and `register`, which adds it to a session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+import leasequeue
+from leasequeue.errors import InvalidArgument
+from leasequeue.spark.sessions import activate, is_connect
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+
+def register(spark: SparkSession) -> None:
+    """Register `format("leasequeue")` with a session. Registering twice is harmless.
+
+    The session becomes the active one of this thread. Spark's writer looks up a format written in Python in
+    the thread's active session, and a new thread has none: so register in each thread that writes.
+
+    With a master `local[…]`, Spark's Python workers are then run by this interpreter, unless
+    `PYSPARK_PYTHON` names another.
+    """
+    if not is_connect(spark):
+        _set_up_workers(spark.sparkContext)
+        activate(spark)
+    # Spark rejects a source with `pushFilters` unless this is set.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(LeasequeueSource)
+
+
+def _set_up_workers(context: SparkContext) -> None:
+    """Let Spark's Python workers import this package."""
+    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        # Spark would run the `python3` on the PATH, which is often another one in a virtual environment.
+        context.pythonExec = sys.executable
+    package = Path(leasequeue.__file__).parents[1]
+    if package.is_file():
+        # One of --py-files: Spark gives it to all workers except those on the driver that run a stream.
+        context.environment.setdefault("PYTHONPATH", str(package))
+
+
+class LeasequeueSource(DataSource):
+    """The data source behind `format("leasequeue")`. `register` adds it to a session.
+
+    Readers and writers are imported when needed: most of them run in separate processes.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "leasequeue"
+
+    def schema(self) -> StructType:
+        """Return the columns of what is read, if the options can be used.
+
+        Spark calls this at `load()`, unless the caller gives columns. It does not say whether a snapshot or a
+        stream will be read.
+
+        Raises:
+            InvalidArgument: If an option cannot be used.
+        """
+        from leasequeue.spark.events import EventsReader
+        from leasequeue.spark.leases import LeasesReader
+        from leasequeue.spark.schema import EVENTS, ITEMS
+        from leasequeue.spark.snapshot import SnapshotReader
+
+        if self._reads_events():
+            EventsReader(self.options, EVENTS)
+            return EVENTS
+        try:
+            SnapshotReader(self.options, ITEMS)
+        except InvalidArgument:
+            LeasesReader(self.options, ITEMS)
+        return ITEMS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a snapshot, or of the kept events."""
+        if self._reads_events():
+            from leasequeue.spark.events import EventsTable
+
+            return EventsTable(self.options, schema)
+        from leasequeue.spark.snapshot import SnapshotReader
+
+        return SnapshotReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        """Return the writer of a bulk add."""
+        from leasequeue.spark.bulk_writer import BulkWriter
+
+        return BulkWriter(self.options, schema, overwrite=overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return the reader of a lease stream, or of the kept events."""
+        if self._reads_events():
+            from leasequeue.spark.events import EventsReader
+
+            return EventsReader(self.options, schema)
+        from leasequeue.spark.leases import LeasesReader
+
+        return LeasesReader(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
+        """Return the writer of a stream, which adds rows exactly once per query and batch."""
+        from leasequeue.spark.stream_writer import StreamWriter
+
+        return StreamWriter(self.options, schema, overwrite=overwrite)
+
+    def _reads_events(self) -> bool:
+        kind = self.options.get("from", "items").lower()
+        if kind not in ("items", "events"):
+            raise InvalidArgument("from", kind, "items or events")
+        return kind == "events"

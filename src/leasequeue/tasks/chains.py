@@ -1,0 +1,299 @@
+"""Calls one after the other and side by side: chains and groups, which are started as flow runs."""
+
+from __future__ import annotations
+
+import uuid
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+    runtime_checkable,
+)
+
+from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, check_int, check_list, to_ms
+from leasequeue.errors import InvalidArgument, InvalidCall
+from leasequeue.queue.encoding import MAX_LEVEL
+from leasequeue.queue.plan import Join, Plan, check_run_id
+from leasequeue.queue.runs.lookups import lookup_texts
+from leasequeue.tasks.fitting import name_of
+from leasequeue.tasks.flow_run import FlowRun
+from leasequeue.tasks.plans import Compiled, Leaf, Node, Parallel, Sequence, compile_plan, join_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from leasequeue.worker.returns import FanOut
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Takes(Protocol[T_contra, P, R_co]):
+    """A task whose first positional argument takes a value of a type."""
+
+    def call(self, first: T_contra, /, *args: P.args, **kwargs: P.kwargs) -> Step[R_co]:
+        """Return a call of the task."""
+        ...
+
+
+class Step(Generic[R_co]):
+    """What can begin a chain or be a part of one: a call, a chain or a group. Its result is an `R_co`."""
+
+    def _node(self) -> Node:
+        raise NotImplementedError
+
+    @overload
+    def then(
+        self: Step[FanOut[T]], task: Takes[list[T], P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Chain[R]: ...
+    @overload
+    def then(self, task: Takes[R_co, P, R], /, *args: P.args, **kwargs: P.kwargs) -> Chain[R]: ...
+    @overload
+    def then(self: Step[None], task: Group[R], /) -> Chain[list[R]]: ...
+    @overload
+    def then(self, task: Group[R], /, *, drop_result: Literal[True]) -> Chain[list[R]]: ...
+    @overload
+    def then(self, task: OneCall[R], /) -> Chain[R]: ...
+
+    def then(self, task: Any, /, *args: Any, **kwargs: Any) -> Chain[Any]:
+        """Return a chain that goes on with a task, to whose first argument the result is passed.
+
+            run = await download.call(url).then(resize, width=200).then(upload).add()
+
+        Of a group, and of a function that returns a `FanOut`, the result is the list of results.
+
+        Args:
+            task: The task; `task.options(…)` gives it a delay, a priority and others. Or a call or a chain,
+                which begins when this is done, without its result; or a group, with `drop_result=True` if
+                there is a result, as it is passed to none of its calls.
+            args: Its further arguments.
+            kwargs: Its further arguments by name.
+
+        Raises:
+            InvalidCall: If the task has no positional argument, its type is not that of the result, or the
+                further arguments do not fit it; or if a group follows a result, without `drop_result`.
+            InvalidArgument: If `task` is none.
+        """
+        before = self._node()
+        parts = before.parts if isinstance(before, Sequence) else (before,)
+        if isinstance(task, Step):
+            if isinstance(task, Group) and kwargs.pop("drop_result", False) is not True:
+                _check_nothing_is_dropped(before)
+            if args or kwargs:
+                raise InvalidArgument("task", task, "a task, if there are further arguments")
+            return Chain((*parts, task._node()))  # noqa: SLF001 - of this file
+        if not isinstance(task, Linkable):
+            raise InvalidArgument("task", task, "a task, or a call, a chain or a group")
+        return Chain((*parts, task._link(args, kwargs, before.returns)))  # noqa: SLF001 - of this file
+
+
+def _check_nothing_is_dropped(before: Node) -> None:
+    """Refuse a group that follows a result, which Celery would pass to each of its calls.
+
+    Raises:
+        InvalidCall: As said.
+    """
+    if before.returns in (None, type(None)):
+        return
+    raise InvalidCall(
+        "group",
+        f"its calls have all their arguments, so that the result before it, {name_of(before.returns)}, would "
+        "be dropped. To pass it to each of them, go on with a task that takes it and returns fan_out([…]) of "
+        "such calls, or declare a Flow, whose stages take it by name; to drop it, write "
+        ".then(group(…), drop_result=True)",
+    )
+
+
+@runtime_checkable
+class Linkable(Protocol):
+    """A task, with which a chain can go on."""
+
+    def _link(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Any) -> Leaf:
+        """Return a call without its first argument, which takes a value of a type.
+
+        Raises:
+            InvalidCall: If the type or the arguments do not fit the task.
+        """
+        ...
+
+
+class OneCall(Step[R_co]):
+    """A step that follows a result without taking it: a call, or a chain."""
+
+
+class Flowing(Step[R_co]):
+    """What can be started as a flow run of its own."""
+
+    @overload
+    async def add(
+        self: Flowing[FanOut[T]],
+        *,
+        id: str | None = None,
+        keep: Duration = ...,
+        correlation: str | None = None,
+        priority: int = 0,
+        lookup: Mapping[str, Any] | None = None,
+    ) -> FlowRun[list[T]]: ...
+    @overload
+    async def add(
+        self,
+        *,
+        id: str | None = None,
+        keep: Duration = ...,
+        correlation: str | None = None,
+        priority: int = 0,
+        lookup: Mapping[str, Any] | None = None,
+    ) -> FlowRun[R_co]: ...
+
+    async def add(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002 - the name of the attribute
+        keep: Duration = 86_400,
+        correlation: str | None = None,
+        priority: int = 0,
+        lookup: Mapping[str, Any] | None = None,
+    ) -> FlowRun[Any]:
+        """Start a flow run: add the first calls to their queues, for workers to go on with the others.
+
+        A run starts as a whole or not at all. Its keys are those of the task queue of its first call; all
+        queues must be in the same slot of a cluster.
+
+        Args:
+            id: The id of the run, 1 to 200 bytes of UTF-8 without NUL and slash; None: a new one. A second
+                run of an id is not started while the first one is kept.
+            keep: How long the run and its results are kept when it has ended, in seconds; 0: not at all.
+            correlation: An id for logs and traces, which functions read as `correlation_id`.
+            priority: Is added to the level of each of its items, which stays within -9 to 9.
+            lookup: Values by which `queue.runs.find` finds the run; of a list, each of its elements.
+
+        Returns:
+            The run. `FlowRun.created` says whether this call has started it.
+
+        Raises:
+            InvalidCall: If a call cannot be in its place. Nothing was sent.
+            InvalidFlow: If the chain has too many parts. Nothing was sent.
+            InvalidArgument: If an argument cannot be used. Nothing was sent.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`. Repeating with the same `id` is safe.
+        """
+        compiled = self._compiled()
+        plan = _plan_of(compiled, keep=keep, correlation=correlation, priority=priority, lookup=lookup or {})
+        run_id = uuid.uuid4().hex if id is None else check_run_id(id)
+        created = await compiled.home.runs.start(plan, run_id)
+        return FlowRun(compiled.home, run_id, compiled.output, created=created)
+
+    def plan(self) -> Plan:
+        """Return the plan of a run, as `add` stores it.
+
+        Raises:
+            InvalidCall, InvalidArgument: As in `add`.
+        """
+        return _plan_of(self._compiled(), keep=86_400, correlation=None, priority=0, lookup={})
+
+    @overload
+    def flow_run(self: Flowing[FanOut[T]], id: str) -> FlowRun[list[T]]: ...
+    @overload
+    def flow_run(self, id: str) -> FlowRun[R_co]: ...
+
+    def flow_run(self, id: str) -> FlowRun[Any]:  # noqa: A002 - the name of the attribute
+        """Return a run of an equal chain from its id, for example in another request. Nothing is sent.
+
+        Raises:
+            InvalidArgument: If `id` cannot be an id.
+        """
+        compiled = self._compiled()
+        return FlowRun(compiled.home, check_run_id(id), compiled.output, created=None)
+
+    def _compiled(self) -> Compiled:
+        return compile_plan(self._node())
+
+
+class Chain(Flowing[R_co], OneCall[R_co]):
+    """Calls one after the other: each takes the result of the one before. `Call.then` makes it.
+
+    run = await fetch.call(7).then(check, strict=True).then(store).add()
+    await run.result(timeout=60)
+    """
+
+    def __init__(self, parts: tuple[Node, ...]) -> None:
+        self._parts = parts
+
+    def _node(self) -> Node:
+        return Sequence(self._parts)
+
+    def __repr__(self) -> str:
+        return f"<chain of {len(self._parts)} parts>"
+
+
+class Group(Flowing[list[R]]):
+    """Calls side by side, whose results are a list in their order. `group` makes it."""
+
+    def __init__(self, parts: tuple[Node, ...], join: str) -> None:
+        self._parts = parts
+        self._join = join
+
+    def _node(self) -> Node:
+        return Parallel(self._parts, self._join)
+
+    def __repr__(self) -> str:
+        return f"<group of {len(self._parts)} parts, join {self._join!r}>"
+
+
+@overload
+def group(calls: Iterable[Step[FanOut[T]]], *, join: Join = "all") -> Group[list[T]]: ...
+@overload
+def group(calls: Iterable[Step[R]], *, join: Join = "all") -> Group[R]: ...
+
+
+def group(calls: Iterable[Step[Any]], *, join: Join = "all") -> Group[Any]:
+    """Return a group of calls, chains or groups, which run side by side.
+
+        run = await group([resize.call(path) for path in paths]).then(pack, name="all.zip").add()
+
+    The result is the list of their results, in their order.
+
+    Args:
+        calls: The calls; 10,000 or more, or up to 2,000 calls in chains and groups.
+        join: What to do if one fails, or is cancelled. `"all"`: nothing follows, and the run fails when the
+            others are done. `"settled"`: the list has the results of those that succeeded. `"fail"`: the run
+            fails at once; `"fail_fast"`: and the others are cancelled. `AtLeast(n)`: as soon as `n`
+            succeeded, the others are cancelled, and the list has those that succeeded; if `n` cannot, the
+            group fails.
+
+    Raises:
+        InvalidArgument: If one is no call, chain or group, or `join` is none of these, or wants more
+            than there are.
+    """
+    steps = check_list("calls", calls, "calls, chains or groups")
+    for one in steps:
+        if not isinstance(one, Step):
+            raise InvalidArgument("calls", one, "calls, chains or groups: task.call(…)")
+    return Group(tuple(one._node() for one in steps), join_of(join, len(steps)))  # noqa: SLF001 - of this file
+
+
+def _plan_of(
+    compiled: Compiled,
+    *,
+    keep: Duration,
+    correlation: str | None,
+    priority: int,
+    lookup: Mapping[str, Any],
+) -> Plan:
+    if correlation is not None and not isinstance(correlation, str):
+        raise InvalidArgument("correlation", correlation, "a string, or None")
+    return Plan(
+        compiled.stages,
+        compiled.result,
+        lookup={name: lookup_texts(value) for name, value in lookup.items()},
+        keep_ms=to_ms("keep", keep, zero=True, longest=LONGEST_KEPT_SECONDS),
+        correlation=correlation,
+        level=check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL),
+    )

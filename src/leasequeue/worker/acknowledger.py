@@ -1,0 +1,223 @@
+"""Send outcomes to the server: many in one call, and again until the server has answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from leasequeue.errors import InvalidArgument, LeasequeueError, QueueClosed
+from leasequeue.log import Log
+from leasequeue.retry import Backoff
+from leasequeue.worker.outcomes import INTERRUPTED, Outcome
+from leasequeue.worker.refusals import Reminder, is_refusal
+from leasequeue.worker.run import by_consumer
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Sequence
+
+    from leasequeue.queue.lease import Lease
+    from leasequeue.worker.coordinator import Coordinator
+    from leasequeue.worker.handler import Consumer
+    from leasequeue.worker.lease_renewer import LeaseRenewer
+    from leasequeue.worker.run import ActiveRun
+
+#: How many calls of one queue may be in flight; outcomes gather until one returns.
+MAX_IN_FLIGHT = 2
+#: The maximum of outcomes that one task sends.
+MAX_BATCH = 500
+#: The first and the longest pause between tries (s).
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+
+log = Log("leasequeue.worker")
+
+#: A run, one of its leases, and the outcome of that.
+Entry: TypeAlias = "tuple[ActiveRun, Lease, Outcome]"
+
+
+class Backlog:
+    """Counts the outcomes that wait to be sent, over all queues of a worker."""
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
+class Acknowledger:
+    """Acknowledges the runs of one queue.
+
+    An outcome is sent again after an outage or a refusal, which is safe: the server accepts it from the
+    holder of the lease alone. Until then the lease is renewed. `backlog` counts what waits to be sent, over
+    all queues.
+
+    Attributes:
+        waiting: What waits to be sent, without what is in flight.
+        counts: How many items the server accepted an outcome for, by `Outcome.counted_as`.
+        rejected: How many outcomes were not sent or not accepted, because the lease was lost.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        renewer: LeaseRenewer,
+        coordinator: Coordinator | None,
+        backlog: Backlog,
+    ) -> None:
+        self._consumer = consumer
+        self._renewer = renewer
+        self._coordinator = coordinator
+        self._backlog = backlog
+        self.waiting: list[Entry] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Whether a task will send what waits at the end of this turn of the event loop.
+        self._gathering = False
+        self.counts: Counter[str] = Counter()
+        self.rejected = 0
+        self._reminder = Reminder()
+
+    def add(self, run: ActiveRun) -> None:
+        """Acknowledge a run that has an outcome for each of its leases.
+
+        Raises:
+            TypeError: If one of them is not an `Outcome`. Its lease is no longer renewed, so that the server
+                reclaims the item; the other outcomes are sent.
+        """
+        lost = run.lost
+        unknown: list[object] = []
+        for lease, outcome in zip(run.leases, run.outcomes, strict=True):
+            known = isinstance(outcome, Outcome)
+            if known and not (lost and lease.token in lost):
+                self.waiting.append((run, lease, outcome))
+                self._backlog.size += 1
+                continue
+            if not known:
+                unknown.append(outcome)
+            self.rejected += 1
+            self._forget(run)
+        self._begin()
+        if unknown:
+            raise TypeError(f"{run!r} has an outcome that is no subclass of Outcome: {unknown[0]!r:.200}")
+
+    def release(self, runs: Sequence[ActiveRun]) -> None:
+        """Release runs that have not started to the front of the queue, in one call to keep their order."""
+        entries: list[Entry] = [(run, lease, INTERRUPTED) for run in runs for lease in run.leases]
+        if entries:
+            self._start(self._send(entries))
+
+    async def drain(self) -> None:
+        """Wait until everything is acknowledged."""
+        while self._tasks or self.waiting:
+            if self._tasks:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            else:
+                await asyncio.sleep(0)
+
+    def cancel(self) -> None:
+        """Stop sending. Items that are not acknowledged are reclaimed when their leases expire."""
+        self._backlog.size -= len(self.waiting)
+        self.waiting.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def _begin(self) -> None:
+        """Send what waits at the end of this turn of the event loop, unless enough calls are in flight."""
+        if self.waiting and not self._gathering and len(self._tasks) < MAX_IN_FLIGHT:
+            self._gathering = True
+            self._start(self._send_waiting())
+
+    async def _send_waiting(self) -> None:
+        self._gathering = False
+        batch, self.waiting = self.waiting[:MAX_BATCH], self.waiting[MAX_BATCH:]
+        self._backlog.size -= len(batch)
+        self._begin()  # if there is more than one batch
+        await self._send(batch)
+
+    def _start(self, sending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(sending, name="leasequeue acknowledge")
+        self._tasks.add(task)
+        task.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("outcomes of %s could not be sent", self._consumer.name, exc_info=error)
+            if self._coordinator is not None:
+                self._coordinator.stop_with(error)
+        self._begin()
+        if self._coordinator is not None:
+            self._coordinator.wake_fetcher()
+
+    async def _send(self, batch: list[Entry]) -> None:
+        groups: dict[object, list[Entry]] = {}
+        group: list[Entry] = []
+        last: Outcome | None = None
+        for entry in batch:
+            outcome = entry[2]
+            if outcome is not last:  # most are the same object
+                last = outcome
+                group = groups.setdefault(outcome.group, [])
+            group.append(entry)
+        for group in groups.values():
+            try:
+                answers = await self._until_answered(group)
+            except QueueClosed:
+                return  # the runs stay in the renewer, and the runtime releases them
+            accepted = sum(answers)
+            self.counts[group[0][2].counted_as] += accepted
+            self.rejected += len(answers) - accepted
+            for run, _, _ in group:
+                self._forget(run)
+
+    async def _until_answered(self, entries: list[Entry]) -> list[bool]:
+        """Send outcomes that share a call, until the server answers."""
+        leases = [lease for _, lease, _ in entries]
+        outcomes = [outcome for _, _, outcome in entries]
+        backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        while True:
+            try:
+                return await type(outcomes[0]).acknowledge(self._consumer.queue, leases, outcomes)
+            except QueueClosed:
+                raise
+            except Exception as error:
+                if isinstance(error, InvalidArgument) and len(entries) > 1:
+                    # Nothing was sent: one of them cannot be used, for example since its handler has changed
+                    # the lease. The others go without it.
+                    return [(await self._until_answered([entry]))[0] for entry in entries]
+                if not (isinstance(error, LeasequeueError) and (error.transient or is_refusal(error))):
+                    # Another try would fail as well: let the leases expire, so that the items are reclaimed.
+                    log.exception(
+                        "outcomes of %s cannot be acknowledged; the items run again", self._consumer.name
+                    )
+                    return [False] * len(leases)
+                if is_refusal(error):
+                    self._reminder.log(f"outcomes of {self._consumer.name} wait for the server", error)
+                elif not backoff.failures:
+                    log.warning("outcomes of %s wait for the server: %s", self._consumer.name, error)
+                await backoff.wait()
+
+    def _forget(self, run: ActiveRun) -> None:
+        """Note that one outcome of a run is no longer sent."""
+        run.unacknowledged -= 1
+        if run.unacknowledged <= 0:
+            self._renewer.remove(run)
+
+
+async def drain(acknowledgers: Iterable[Acknowledger]) -> None:
+    """Wait until nothing waits to be sent."""
+    await asyncio.gather(*(acknowledger.drain() for acknowledger in acknowledgers))
+
+
+async def release_held(renewer: LeaseRenewer) -> None:
+    """Acknowledge the runs that have finished, and release all others, in the background thread."""
+    acknowledgers = []
+    for consumer, runs in by_consumer(list(renewer.held)).items():
+        acknowledger = Acknowledger(consumer, renewer, None, Backlog())
+        for run in runs:
+            # The server may have accepted some of the outcomes; to send them again changes nothing.
+            run.unacknowledged = len(run.leases)
+            if run.outcomes:
+                acknowledger.add(run)
+        acknowledger.release([run for run in runs if not run.outcomes])
+        acknowledgers.append(acknowledger)
+    await drain(acknowledgers)

@@ -1,0 +1,147 @@
+"""A process that runs handlers: it answers calls, one after the other, until its worker hangs up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import multiprocessing.spawn
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from leasequeue import telemetry
+from leasequeue.describing import describe, traceback_of
+from leasequeue.errors import OTHER_PROCESS
+from leasequeue.worker.outcomes import Signal
+from leasequeue.worker.parent_watch import exit_with
+from leasequeue.worker.stage_context import CURRENT, StageContext, correlation_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+#: A terminal and some supervisors signal the whole process group. The worker decides when a child ends.
+IGNORED = (signal.SIGINT, signal.SIGTERM)
+
+#: The trace of a run, of whose span those of the function are children, the stage that it works on, and the
+#: correlation id.
+Around: TypeAlias = "tuple[bytes | None, StageContext | None, str | None]"
+
+
+def serve(connection: Connection) -> None:
+    """Prepare this process, say that it is ready, and answer calls.
+
+    The first message is a pickled tuple: the parent's process id, what `multiprocessing.spawn.prepare` takes,
+    and the pickled functions of the handlers, whose modules are imported before the first call needs them.
+    """
+    _keep_apart(connection)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)  # the worker blocks them until they are ignored
+    parent, preparation, functions = pickle.loads(connection.recv_bytes())  # noqa: S301 - by our own worker
+    exit_with(parent)
+    _prepare(preparation)
+    for function in functions:
+        try:
+            pickle.loads(function)  # noqa: S301 - pickled by our own worker
+        except BaseException:  # noqa: BLE001 - the module may raise anything; each run of it says so as well
+            traceback.print_exc()
+    with contextlib.suppress(EOFError, OSError):
+        connection.send_bytes(b"")
+        while True:
+            answer = _answer(connection.recv_bytes())
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # it may be closed, or replaced
+                    stream.flush()  # this process may be killed before it prints more
+            connection.send_bytes(answer)
+
+
+def _keep_apart(connection: Connection) -> None:
+    """Let what functions start have neither the connection nor the signals that this process ignores."""
+    os.set_inheritable(connection.fileno(), False)
+    # `SIG_IGN` would last in the programs that they start.
+    handlers = {number: signal.signal(number, lambda *_: None) for number in IGNORED}
+    for number in IGNORED:
+        signal.siginterrupt(number, False)
+    mask = threading.local()
+
+    def before() -> None:
+        mask.old = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask.old)
+
+    def in_fork() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        after()  # one that has come just now ends it
+        connection.close()  # if the function returns there, it answers no call
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_fork)
+
+
+def imports_main() -> bool:
+    """Return whether this is such a process, which just imports the main module of its worker."""
+    return _importing
+
+
+_importing = False
+
+
+def _prepare(preparation: dict[str, Any]) -> None:
+    """Take over the parent's paths, and its main module under another name."""
+    global _importing  # noqa: PLW0603 - the main module runs in between
+    _importing = True
+    try:
+        multiprocessing.spawn.prepare(preparation)
+    except BaseException:  # noqa: BLE001 - it may raise anything; functions of other modules can be called
+        traceback.print_exc()
+    finally:
+        _importing = False
+
+
+def _answer(request: bytes) -> bytes:
+    """Call a function; return, pickled, its value and None, or None and the pickled error that it raised."""
+    try:
+        function, payload, names, (trace, stage, correlation) = pickle.loads(request)  # noqa: S301 - see above
+        CURRENT.set(stage)  # the process sets it anew for each call
+        correlation_id.set(correlation)
+        with telemetry.continued(trace):
+            return pickle.dumps((call_plain(function, *payload, **names), None))
+    except BaseException as error:  # noqa: BLE001 - raised again in the worker
+        return pickle.dumps((None, _pickled(error)))
+
+
+def call_plain(function: Callable[..., Any], /, *payload: Any, **names: Any) -> Any:
+    """Call a function. Convert exceptions that have a meaning for the event loop or for generators."""
+    try:
+        value = function(*payload, **names)
+    except (StopIteration, GeneratorExit, KeyboardInterrupt, SystemExit, asyncio.CancelledError) as error:
+        raise RuntimeError(f"the handler raised {type(error).__name__}") from error
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError(
+            f"the handler returned {type(value).__name__}, which is not awaited: make it an async function"
+        )
+    return value
+
+
+def _pickled(error: BaseException) -> bytes:
+    """Pickle an exception, or a substitute for one that cannot be pickled, with its traceback as a note."""
+    note = None if issubclass(type(error), Signal) else f"{OTHER_PROCESS}{traceback_of(error)}"
+    try:
+        error.__cause__ = error.__context__ = None
+        if note is not None:
+            error.add_note(note)
+        pickled = pickle.dumps(error)
+        # What a user's `__reduce__` makes of it may be no exception, which then has no such method.
+        pickle.loads(pickled).with_traceback(None)  # noqa: S301 - pickled in the line above
+    except BaseException as problem:  # noqa: BLE001 - any error of a user's class
+        substitute = RuntimeError(describe(error))
+        substitute.add_note(note or f"It cannot be sent to the worker: {describe(problem)}")
+        return pickle.dumps(substitute)
+    return pickled

@@ -1,0 +1,175 @@
+"""A queue whose items name the handler that they are for: which of several handlers a run gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self
+
+from leasequeue.errors import InvalidArgument
+from leasequeue.worker.handler import Consumer, Handler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from leasequeue.queue.lease import Lease
+    from leasequeue.queue.limits import DeclaredLimit
+    from leasequeue.queue.queue import AsyncWorkQueue
+    from leasequeue.queue.schedules import Declaration
+    from leasequeue.retry import RetryPolicy
+
+
+class HandlerSource(Protocol):
+    """What a `Worker` takes handlers from, besides `Worker.handler`: a `TaskQueue`."""
+
+    def consumers(self, *, retry: RetryPolicy, lease_time: float) -> Sequence[Dispatcher]:
+        """Return a dispatcher for each queue.
+
+        Args:
+            retry: The worker's policy, for tasks without one.
+            lease_time: The worker's lease time, in seconds, for tasks without one.
+        """
+
+
+class Dispatcher(Consumer):
+    """The handlers of one queue, and the choice between them.
+
+    Items are leased for the longest lease time of the handlers, since it is not known before for which of
+    them they are; they are renewed for that of their handler. A batch has those items for its handler that
+    were leased together, so it is smaller than in a queue of its own.
+
+    Args:
+        queue: The queue.
+        handlers: Its handlers, at least one.
+        choose: Returns the name of the handler that an item is for.
+        otherwise: The handler of items for which there is no other one.
+        declarations: The schedules of the queue that the worker declares.
+        limits: The limits of groups that the worker declares before it leases.
+
+    Raises:
+        InvalidArgument: If two handlers have the same name.
+    """
+
+    def __init__(
+        self,
+        queue: AsyncWorkQueue,
+        handlers: Sequence[Handler],
+        *,
+        choose: Callable[[Lease], str],
+        otherwise: Handler,
+        declarations: Sequence[Declaration] = (),
+        limits: Sequence[DeclaredLimit] = (),
+    ) -> None:
+        self.queue = queue
+        self.declarations = declarations
+        self.limits = limits
+        self.name = queue.name
+        self.batch = min(handler.batch or 1 for handler in handlers)
+        self.weight = max(handler.weight for handler in handlers)
+        self.lease_time = max(handler.lease_time for handler in handlers)
+        self._choose = choose
+        self._by_name: dict[str, Handler] = {}
+        for handler in handlers:
+            if handler.name in self._by_name:
+                raise InvalidArgument(
+                    "handler", handler.name, "a name that no other handler of the queue has"
+                )
+            self._by_name[handler.name] = handler
+        self._otherwise = otherwise
+        for handler in self.all_handlers:
+            handler.consumer = self
+
+    @property
+    def handlers(self) -> Sequence[Handler]:
+        """Its handlers, without the one for items that no other is for."""
+        return tuple(self._by_name.values())
+
+    @property
+    def all_handlers(self) -> Sequence[Handler]:
+        """The handlers that its runs may have."""
+        return (*self._by_name.values(), self._otherwise)
+
+    def assign(
+        self, leases: Sequence[Lease]
+    ) -> tuple[list[tuple[Handler, Lease]], dict[Handler, list[Lease]]]:
+        """Choose the handlers of items: of each for a run of its own, in order, and of those for batches."""
+        single: list[tuple[Handler, Lease]] = []
+        batches: dict[Handler, list[Lease]] = {}
+        for lease in leases:
+            handler = self._by_name.get(self._choose(lease), self._otherwise)
+            if handler.batch is None:
+                single.append((handler, lease))
+            else:
+                batches.setdefault(handler, []).append(lease)
+        return single, batches
+
+    def joined(self, other: Dispatcher) -> Self:
+        """Return a dispatcher with the handlers of another one for the same queue, too.
+
+        It is this one if the other one has the same functions under the same names: a task queue and its
+        flows may all be sources of a worker.
+
+        Raises:
+            InvalidArgument: If two handlers have the same name.
+        """
+        ours = {handler.name: handler.function for handler in self.handlers}
+        self.adds_to = [*dict.fromkeys([*self.adds_to, *other.adds_to])]
+        self.foreign = [*dict.fromkeys([*self.foreign, *other.foreign])]
+        if all(ours.get(handler.name) is handler.function for handler in other.handlers):
+            return self
+        joined = type(self)(
+            self.queue,
+            [handler.on(self.queue) for one in (self, other) for handler in one.handlers],
+            choose=self._choose,
+            otherwise=self._otherwise.on(self.queue),
+            declarations=[*self.declarations, *other.declarations],
+            limits=[*self.limits, *other.limits],
+        )
+        joined.adds_to, joined.foreign = self.adds_to, self.foreign
+        return joined
+
+    def on(self, queue: AsyncWorkQueue) -> Self:
+        """Return a copy for the items of another queue."""
+        made = type(self)(
+            queue,
+            [handler.on(queue) for handler in self._by_name.values()],
+            choose=self._choose,
+            otherwise=self._otherwise.on(queue),
+            declarations=self.declarations,
+            limits=self.limits,
+        )
+        made.adds_to, made.foreign = self.adds_to, self.foreign
+        return made
+
+
+def one_for_each_queue(handlers: Iterable[Consumer], dispatchers: Iterable[Dispatcher]) -> list[Consumer]:
+    """Join the dispatchers of one queue, which would lease each other's items.
+
+    Args:
+        handlers: The handlers of queues without tasks.
+        dispatchers: The dispatchers of all task queues.
+
+    Raises:
+        InvalidArgument: If two tasks of a queue have the same name, or a handler has a queue with tasks.
+    """
+    found: dict[object, Dispatcher] = {}
+    for one in dispatchers:
+        place = _place_of(one.queue)
+        found[place] = found[place].joined(one) if place in found else one
+    others = [*handlers]
+    for other in others:
+        if _place_of(other.queue) in found:
+            raise InvalidArgument(
+                "handler", other.name, f"a queue without tasks; it would be given those of {other.queue.name}"
+            )
+    return [*others, *found.values()]
+
+
+def foreign_queues(consumers: Sequence[Consumer]) -> list[AsyncWorkQueue]:
+    """Return the queues that a worker maintains, and does not serve: each once."""
+    served = {_place_of(one.queue) for one in consumers}
+    found = {_place_of(queue): queue for one in consumers for queue in one.foreign}
+    return [queue for place, queue in found.items() if place not in served]
+
+
+def _place_of(queue: AsyncWorkQueue) -> object:
+    """Return what two objects of the same queue have in common; on a cluster, it is not known."""
+    return queue if queue.url is None else (queue.url, queue.name)

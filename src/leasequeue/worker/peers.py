@@ -1,0 +1,366 @@
+"""Find out that another worker has died: its connections are gone, long before its leases expire.
+
+The workers of a queue form a ring, sorted by their sessions. Each looks after its next successors that live,
+so that the cost of a worker does not depend on how many there are, and that any number may die at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.errors import LeasequeueError
+from leasequeue.log import Log
+from leasequeue.queue.internals import registry, running_engine
+from leasequeue.scripting.presence import CannotAsk, present
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from leasequeue.queue.engine import Engine
+    from leasequeue.queue.queue import AsyncWorkQueue
+    from leasequeue.scripting.session import Session
+    from leasequeue.worker.connections import OwnConnections
+
+#: How often a worker looks after its successor (s).
+LOOK_SECONDS, SHORTEST_LOOK = 0.5, 0.01
+#: For how long the connections of a worker must have been gone before it is failed, unless it says otherwise
+#: (s). One that lives registers others within milliseconds, or at the latest half a second after a restart of
+#: the server, which may take 2 s. As it stops its runs after that time, none runs twice.
+GONE_SECONDS = 2.5
+#: A pause of the server, or of this process, counts no longer than this (s): in that time no worker could
+#: register. So on a starved host, where each look takes seconds, three looks are enough.
+LONGEST_LOOK = 1.25
+#: After the own connection was lost, nothing is concluded until another one has lasted for so long (s): what
+#: has cut ours may have cut those of others, too.
+STANDING_SECONDS = 5.0
+#: How often to read who else works on the queues (s): less often with many workers, or with many queues.
+READ_SECONDS, SECONDS_PER_WORKER, SECONDS_PER_QUEUE = 1.0, 0.01, 0.02
+#: How many queues are read at once.
+READ_AT_ONCE = 100
+#: How many workers that live each worker looks after: some of those who look may be frozen, or new.
+LOOK_AFTER = 3
+#: How often more of them are looked for at one look. Each time, as many again as were dead: so it meets those
+#: that live behind 1,500 dead ones.
+LONGEST_WALK = 10
+#: How many connections are asked for at once, and how many registrations are read, or failed, at once.
+ASK_AT_ONCE, PEERS_AT_ONCE = 300, 100
+
+log = Log("leasequeue.worker")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A worker, as it has registered."""
+
+    name: str
+    connections: tuple[int, ...]
+    server: str
+    #: For how long its connections must have been gone (s).
+    gone_after: float
+
+    @classmethod
+    def read(cls, text: object) -> Peer:
+        """Return what a registration says; nothing can be checked if it is unreadable."""
+        try:
+            facts: Any = json.loads(text) if isinstance(text, bytes) else {}
+            connections = tuple(int(one) for one in facts.get("connections") or ())
+            gone_after = float(facts.get("gone_after", GONE_SECONDS))
+            return cls(str(facts.get("name", "")), connections, str(facts.get("server", "")), gone_after)
+        except (ValueError, TypeError, AttributeError):
+            return cls("", (), "", GONE_SECONDS)
+
+    def can_be_checked(self, server: str) -> bool:
+        """Return whether it has registered connections to this server."""
+        return bool(self.connections) and self.server == server
+
+
+@dataclass
+class Suspicion:
+    """A worker whose connections are gone."""
+
+    peer: Peer
+    looked_at: float
+    #: How long they have been gone, while we looked (s).
+    seconds: float = 0.0
+
+
+@dataclass(eq=False)
+class Ring:
+    """The workers of one queue, in the order in which this worker looks after them."""
+
+    queue: AsyncWorkQueue
+    #: The engine of the background thread: another one after this worker was failed.
+    engine: Engine
+    others: list[str] = field(default_factory=list)
+    peers: dict[str, Peer] = field(default_factory=dict)
+    suspicions: dict[str, Suspicion] = field(default_factory=dict)
+
+    async def read(self, server: str) -> bool:
+        """Read who works on the queue, which this server holds; return whether this worker is among them."""
+        found = [one.decode() for one in await self.engine.read("workers", "ZRANGE", "heartbeats", 0, -1)]
+        self.others = successors(self.engine.session.id, found)
+        known = set(self.others)
+        # One that cannot be checked may have registered connections since. The connections of others are
+        # read again when they are gone.
+        checkable = {name: peer for name, peer in self.peers.items() if peer.can_be_checked(server)}
+        self.peers = {name: peer for name, peer in checkable.items() if name in known}
+        self.suspicions = {name: one for name, one in self.suspicions.items() if name in known}
+        return self.engine.session.id in found
+
+    async def peers_of(self, names: Sequence[str], *, again: bool = False) -> list[Peer]:
+        """Return what workers have registered."""
+        missing = [one for one in names if again or one not in self.peers]
+        for at in range(0, len(missing), PEERS_AT_ONCE):
+            part = missing[at : at + PEERS_AT_ONCE]
+            fields = [one.encode() for one in part]
+            found = await self.engine.read("workers", "HMGET", "workers", *fields)
+            self.peers.update(zip(part, map(Peer.read, found), strict=True))
+        return [self.peers[one] for one in names]
+
+    async def targets(self, server: str, looked: set[str]) -> list[tuple[str, Peer]]:
+        """Return the next workers to look after, until enough of them live.
+
+        Args:
+            server: The server that holds the queue.
+            looked: Those that have been looked after just now; those of them that are not suspected live.
+        """
+        living = len(looked - self.suspicions.keys())
+        if living >= LOOK_AFTER:
+            return []
+        # As many again as were looked after in vain, so that a long row of dead ones takes few steps.
+        wanted = max(LOOK_AFTER - living, len(looked))
+        found: list[tuple[str, Peer]] = []
+        unseen = [one for one in self.others if one not in looked]
+        while unseen and len(found) < wanted:
+            names, unseen = unseen[:wanted], unseen[wanted:]
+            peers = zip(names, await self.peers_of(names), strict=True)
+            found += [(name, peer) for name, peer in peers if peer.can_be_checked(server)]
+        return found
+
+    async def suspect(self, names: Sequence[str]) -> None:
+        """Note that the connections of workers are gone, unless they have registered others."""
+        now, seen = time.monotonic(), dict(zip(names, await self.peers_of(names), strict=True))
+        new = []
+        for name, peer in seen.items():
+            suspicion = self.suspicions.get(name)
+            if suspicion is None or suspicion.peer.connections != peer.connections:
+                new.append(name)
+            else:
+                suspicion.seconds += min(now - suspicion.looked_at, LONGEST_LOOK)
+                suspicion.looked_at = now
+        for name, current in zip(new, await self.peers_of(new, again=True), strict=True):
+            self.suspicions[name] = Suspicion(current, now)
+            if current.connections != seen[name].connections:
+                del self.suspicions[name]
+
+    async def confirm(self, server: str, names: Sequence[str]) -> dict[str, Peer]:
+        """Return those of the suspected workers that still have no connection, to this server.
+
+        The others are suspected no more.
+        """
+        current = dict(zip(names, await self.peers_of(names, again=True), strict=True))
+        channels = {name: self.engine.keys.prefix + b":push:" + name.encode() for name in names}
+        seen = await present(
+            self.engine.session,
+            sorted({one for peer in current.values() for one in peer.connections} or {1}),
+            identify=True,
+            channels=[*channels.values()],
+        )
+        dead: dict[str, Peer] = {}
+        for name, peer in current.items():
+            before = self.suspicions.pop(name).peer
+            is_same = peer.connections == before.connections and peer.server == seen.server == server
+            if (
+                is_same
+                and seen.names.keys().isdisjoint(peer.connections)
+                and not seen.subscribers[channels[name]]
+            ):
+                dead[name] = peer
+        return dead
+
+
+def successors(me: str, workers: Iterable[str]) -> list[str]:
+    """Return the other workers in the order of the ring, beginning after this one."""
+    others = sorted(one for one in workers if one != me)
+    return [one for one in others if one > me] + [one for one in others if one < me]
+
+
+class PeerWatch:
+    """Looks after other workers from the background thread, and fails those that have died.
+
+    Args:
+        own: The connections of this worker. If they cannot be checked, it concludes nothing about others.
+        on_read: Called with a queue, whether this worker is registered on it (if not, it was failed, or the
+            server has lost data), and whether others are.
+    """
+
+    def __init__(
+        self,
+        own: OwnConnections,
+        on_read: Callable[[AsyncWorkQueue, bool, bool], None] = lambda *_: None,
+    ) -> None:
+        self._own = own
+        self._on_read = on_read
+        self._rings: dict[AsyncWorkQueue, Ring] = {}
+        #: The rings by the server that holds their queues: one question for all of them.
+        self._servers: dict[str, list[Ring]] = {}
+
+    async def run(self, queues: Collection[AsyncWorkQueue]) -> None:
+        """Look after others until cancelled.
+
+        Args:
+            queues: The queues of this worker; they may change meanwhile.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._read_in_turn(queues))
+            tasks.create_task(self._look_in_turn())
+
+    async def _read_in_turn(self, queues: Collection[AsyncWorkQueue]) -> None:
+        """Read again and again who works on each queue, and which server holds it."""
+        while True:
+            rings = self._rings_of(queues)
+            servers: defaultdict[str, list[Ring]] = defaultdict(list)
+            for at in range(0, len(rings), READ_AT_ONCE):
+                part = rings[at : at + READ_AT_ONCE]
+                for ring, server in await asyncio.gather(*map(self._read, part)):
+                    if server and ring.others:
+                        servers[server].append(ring)
+            self._servers = dict(servers)
+            workers = max((len(ring.others) for ring in rings), default=0)
+            costs = (workers * SECONDS_PER_WORKER, len(rings) * SECONDS_PER_QUEUE)
+            await asyncio.sleep(max(READ_SECONDS, *costs) * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
+
+    def _rings_of(self, queues: Collection[AsyncWorkQueue]) -> list[Ring]:
+        """Return the rings of the queues, each with the current engine."""
+        before, self._rings = self._rings, {}
+        for queue in [*queues]:
+            engine, ring = running_engine(queue), before.get(queue)
+            if engine is not None:
+                is_current = ring is not None and ring.engine is engine
+                self._rings[queue] = ring if ring and is_current else Ring(queue, engine)
+        return [*self._rings.values()]
+
+    async def _read(self, ring: Ring) -> tuple[Ring, str]:
+        """Read who works on a queue; return its server, or an empty text if nothing can be concluded."""
+        server = self._own.vouched(ring.queue).server
+        try:
+            if server:
+                is_registered = await ring.read(server)
+                self._on_read(ring.queue, is_registered, bool(ring.others))
+        except LeasequeueError:
+            server = ""
+        if not server:
+            ring.suspicions.clear()
+        return ring, server
+
+    async def _look_in_turn(self) -> None:
+        while True:
+            began = time.monotonic()
+            for server, rings in [*self._servers.items()]:
+                try:
+                    await self._look(server, rings)
+                except LeasequeueError:  # the connection is lost, or the server away: others may be, too
+                    _forget(rings)
+                except CannotAsk as error:
+                    _forget(rings)
+                    self._own.switch_off(str(error))
+            await asyncio.sleep(max(SHORTEST_LOOK, self._next_look(began) - time.monotonic()))
+
+    def _next_look(self, began: float) -> float:
+        """Return when to look again: after the usual time, or when a worker has been gone for long enough."""
+        rings = [ring for rings in self._servers.values() for ring in rings]
+        suspicions = [one for ring in rings for one in ring.suspicions.values()]
+        due = [one.looked_at + one.peer.gone_after - one.seconds for one in suspicions]
+        return min([began + LOOK_SECONDS, *due])
+
+    async def _look(self, server: str, rings: list[Ring]) -> None:
+        """Look after the successors in some rings, and fail those that have been gone for long enough."""
+        session = rings[0].engine.session
+        looked: dict[Ring, set[str]] = {ring: set() for ring in rings}
+        for _ in range(LONGEST_WALK):
+            targets = [
+                (ring, *target) for ring in rings for target in await ring.targets(server, looked[ring])
+            ]
+            if not targets:
+                break
+            there = await _listed(session, {one for _, _, peer in targets for one in peer.connections})
+            gone: defaultdict[Ring, list[str]] = defaultdict(list)
+            for ring, name, peer in targets:
+                looked[ring].add(name)
+                if there.isdisjoint(peer.connections):
+                    gone[ring].append(name)
+                else:
+                    ring.suspicions.pop(name, None)
+            for ring, names in gone.items():
+                await ring.suspect(names)
+        if standing(session) >= STANDING_SECONDS:
+            for ring in rings:
+                await self._bury(server, ring)
+
+    async def _bury(self, server: str, ring: Ring) -> None:
+        """Fail the workers that have been gone for long enough."""
+        due = [name for name, one in ring.suspicions.items() if one.seconds >= one.peer.gone_after]
+        for at in range(0, len(due), PEERS_AT_ONCE):
+            dead = await ring.confirm(server, due[at : at + PEERS_AT_ONCE])
+            counts = await registry(ring.queue).fail_many(
+                {name: peer.connections for name, peer in dead.items()}
+            )
+            ring.others = [one for one in ring.others if one not in dead]
+            for name, count in counts.items():
+                log.warning(
+                    "worker %s has died: its connections are gone. %d of its items returned to %s",
+                    dead[name].name or name,
+                    count,
+                    ring.queue.name,
+                )
+
+
+async def _listed(session: Session, ids: set[int]) -> set[int]:
+    """Return those of the connections that the server has."""
+    found: set[int] = set()
+    ordered = sorted(ids)
+    for at in range(0, len(ordered), ASK_AT_ONCE):
+        found.update((await present(session, ordered[at : at + ASK_AT_ONCE])).names)
+    return found
+
+
+def standing(session: Session) -> float:
+    """Return for how long nothing has been lost of the connection over which others are looked after (s)."""
+    ours = [one for one in session.connections if one.purpose == "commands"]
+    return min((time.monotonic() - one.since if one.follows else math.inf for one in ours), default=0.0)
+
+
+def _forget(rings: Sequence[Ring]) -> None:
+    for ring in rings:
+        ring.suspicions.clear()
+
+
+async def fail_sessions(queues: Iterable[AsyncWorkQueue], sessions: Sequence[tuple[str, str]]) -> None:
+    """Fail the sessions of a process that is known to be dead.
+
+    An error is logged, and the rest is not tried again here: peers fail the session when its registration
+    has expired or its connections are gone, and at the latest its leases expire.
+
+    Args:
+        queues: The queues of this worker.
+        sessions: The pairs of a queue and a session of the dead process.
+    """
+    of_queue: defaultdict[str, list[str]] = defaultdict(list)
+    for name, session in sessions:
+        of_queue[name].append(session)
+    for queue in queues:
+        for session in of_queue[queue.name]:
+            try:
+                count = await registry(queue).fail(session)
+            except LeasequeueError as error:
+                log.warning("the leases of a dead process on %s could not be ended: %s", queue.name, error)
+                continue
+            if count is not None:
+                log.info("%d items of a dead process returned to %s", count, queue.name)

@@ -1,0 +1,217 @@
+"""One run of a handler: the leases it works on, and how it ends."""
+
+from __future__ import annotations
+
+import enum
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from leasequeue.errors import NoCurrentRun
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterable, Sequence
+    from concurrent.futures import Future
+    from typing import Any
+
+    from leasequeue.queue.lease import Lease
+    from leasequeue.worker.handler import Consumer, Handler
+    from leasequeue.worker.handler_process import HandlerProcess
+    from leasequeue.worker.outcomes import Outcome
+    from leasequeue.worker.stage_context import Stages
+
+#: The run of the present context.
+RUNNING: ContextVar[Run | None] = ContextVar("leasequeue run", default=None)
+
+
+class Interruption(enum.Enum):
+    """Why the worker cancels a run."""
+
+    CANCELLED = "its item was cancelled"
+    LEASE_LOST = "its lease was lost"
+    TIMEOUT = "its time limit has passed"
+    SHUTDOWN = "the worker is stopping"
+
+
+class Run:
+    """One run of a handler, as middleware sees it.
+
+    Attributes:
+        handler: The handler.
+        leases: The items of the run: one, or those of a batch.
+        began: When the handler was called, by `time.monotonic()`; 0 before.
+        interruption: Why the worker cancelled the run, or None.
+    """
+
+    __slots__ = ("began", "handler", "interruption", "leases")
+
+    def __init__(self, handler: Handler, leases: Sequence[Lease]) -> None:
+        self.handler = handler
+        self.leases = leases
+        self.began = 0.0
+        self.interruption: Interruption | None = None
+
+    @property
+    def lease(self) -> Lease:
+        """The item of the run; the first one of a batch."""
+        return self.leases[0]
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, beginning with 1; runs whose items were released do not count."""
+        return self.leases[0].attempt
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the worker has cancelled the run; `interruption` says why.
+
+        A thread cannot be cancelled: let its function look at `current_run().cancelled` now and then, and
+        return early. What it returns is discarded.
+        """
+        return self.interruption is not None
+
+    def progress(self, value: Any) -> None:
+        """Report how far the run is, for each of its items, as `Lease.progress` does; from any thread.
+
+        Args:
+            value: Any value that can be written as JSON of at most 1,000 bytes.
+
+        Raises:
+            InvalidArgument: If the value cannot be used.
+            QueueClosed: If the queue object is closed.
+        """
+        for lease in self.leases:
+            lease.progress(value)
+
+    def __repr__(self) -> str:
+        ids = ", ".join(repr(lease.id) for lease in self.leases[:3])
+        more = f" and {len(self.leases) - 3} more" if len(self.leases) > 3 else ""
+        return f"<run of {self.handler.name} on {ids}{more}>"
+
+
+class ActiveRun(Run):
+    """A run as the parts of the worker see it, until its outcomes are acknowledged.
+
+    Attributes:
+        arrived: When the items were leased, by `time.monotonic()`.
+        deadline: When the run's time limit ends, by `time.monotonic()`; None before it starts and without a
+            limit.
+        lost: The tokens of its leases that are known to be lost; None: none.
+        outcomes: One for each lease, once the run has finished.
+        process: The process that it was lent; None: it needs none, or has not started.
+        stages: The stages of flow runs that its items are for; None: none is.
+        task: The task that runs the handler, while it does.
+        thread: The thread that still runs the function although the run was cancelled.
+        unacknowledged: How many of its outcomes the server has not accepted or rejected yet.
+    """
+
+    __slots__ = (
+        "_timer",
+        "arrived",
+        "deadline",
+        "lost",
+        "outcomes",
+        "process",
+        "stages",
+        "task",
+        "thread",
+        "unacknowledged",
+    )
+
+    def __init__(self, handler: Handler, leases: Sequence[Lease]) -> None:
+        # The base class's attributes are set here as well: another call would cost 3 % of a quick run.
+        self.handler = handler
+        self.leases = leases
+        self.began = 0.0
+        self.interruption = None
+        self.arrived = time.monotonic()
+        self.deadline: float | None = None
+        self.lost: set[int] | None = None
+        self.outcomes: Sequence[Outcome] = ()
+        self.process: HandlerProcess | None = None
+        self.stages: Stages | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.thread: Future[Any] | None = None
+        self.unacknowledged = len(leases)
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """The `extra` fields of each log record about this run."""
+        fields: dict[str, object] = {
+            "queue": self.handler.queue.name,
+            "handler": self.handler.name,
+            "item": self.leases[0].id if len(self.leases) == 1 else [lease.id for lease in self.leases],
+            "attempt": self.attempt,
+        }
+        return fields if self.stages is None else fields | self.stages.log_fields
+
+    def start(self, task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> bool:
+        """Start the time limit, before the handler is called in `task`.
+
+        Return False if the handler must not be called: a lease has expired, because the process stood still
+        or the server was away, and another worker may hold the item by now.
+        """
+        self.began = time.monotonic()
+        for lease in self.leases:
+            if lease.remaining() <= 0:
+                return False
+        self.task = task
+        timeout = self.handler.timeout
+        if timeout is not None:
+            self.deadline = self.began + timeout
+            self._timer = loop.call_later(timeout, self.interrupt, Interruption.TIMEOUT)
+        return True
+
+    def finish(self) -> None:
+        """Note that the handler has ended: the run can no longer be interrupted."""
+        # Without a deadline, the lease is renewed until its outcome is acknowledged.
+        self.task = self.deadline = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def interrupt(self, why: Interruption) -> None:
+        """Cancel the handler if it is running."""
+        if self.task is not None and self.interruption is None:
+            self.interruption = why
+            self.task.cancel()
+
+    def lose(self, lease: Lease, why: Interruption = Interruption.LEASE_LOST) -> None:
+        """Discard the outcome of a lost lease. Interrupt the run if it has no other lease."""
+        if any(one is lease for one in self.leases):
+            self.lost = (self.lost or set()) | {lease.token}
+            if len(self.lost) == len(self.leases):
+                self.interrupt(why)
+
+    def cancel(self, lease: Lease) -> None:
+        """Discard the outcome of a lease whose item was cancelled, as `lose` does."""
+        lease._cancel()  # noqa: SLF001 - only its worker and its queue do
+        self.lose(lease, Interruption.CANCELLED)
+
+    def leave_out_lost(self) -> None:
+        """Leave out the lost leases of a run that has not started and has others."""
+        lost = self.lost or set()
+        kept = [lease for lease in self.leases if lease.token not in lost]
+        self.unacknowledged -= len(self.leases) - len(kept)
+        self.leases, self.lost = kept, None
+
+
+def by_consumer(runs: Iterable[ActiveRun]) -> dict[Consumer, list[ActiveRun]]:
+    """Group runs by what their items were leased for, and so by their queue, in order."""
+    found: dict[Consumer, list[ActiveRun]] = {}
+    for run in runs:
+        found.setdefault(run.handler.consumer, []).append(run)
+    return found
+
+
+def current_run() -> Run:
+    """Return the run that calls this: anywhere below its handler, also in tasks and threads that it started.
+
+    Raises:
+        NoCurrentRun: Outside of a run, and in a separate process.
+    """
+    run = RUNNING.get()
+    if run is None:
+        raise NoCurrentRun
+    return run
