@@ -94,13 +94,15 @@ class Shop:
 async def opened(folder: Path, env: Mapping[str, str]) -> AsyncIterator[Shop]:
     """Run the web application, and open a client for any number of requests at once."""
     transport = httpx.AsyncHTTPTransport(uds=env["SHOP_PRICES"], limits=httpx.Limits(max_connections=None))
-    command = ("uvicorn", "--uds", env["SHOP_PRICES"], "tests.service.web:app")
+    # By default the server ends a connection after 5 s, perhaps just as the client uses it again.
+    keep_alive = ("--timeout-keep-alive", "600")
+    command = ("uvicorn", "--uds", env["SHOP_PRICES"], *keep_alive, "tests.service.web:app")
     async with (
         program(folder / "web.log", env, *command),
         httpx.AsyncClient(transport=transport, base_url="http://shop", timeout=170) as client,
     ):
         shop = Shop(client)
-        await until("the shop is open", shop.is_ready, within=50)
+        await until("the shop is open", shop.is_ready, within=120)
         yield shop
 
 
