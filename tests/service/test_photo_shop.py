@@ -106,6 +106,11 @@ async def opened(folder: Path, env: Mapping[str, str]) -> AsyncIterator[Shop]:
         yield shop
 
 
+async def has_added(queue: AsyncWorkQueue, count: int) -> bool:
+    """Return whether so many items were added."""
+    return (await queue.counts()).total >= count
+
+
 @pytest.mark.slow
 async def test_a_photo_shop_loses_no_request_when_its_worker_is_replaced(
     tmp_path: Path, redis_url: str
@@ -121,11 +126,10 @@ async def test_a_photo_shop_loses_no_request_when_its_worker_is_replaced(
     command = ("leasequeue.cli", "worker", "tests.service.shop:worker")
     async with AsyncExitStack() as stack:
         shop = await stack.enter_async_context(opened(tmp_path, env))
-        old = await stack.enter_async_context(program(tmp_path / "old.log", env, *command))
         queue = await stack.enter_async_context(AsyncWorkQueue.from_url(redis_url, "shop"))
         async with asyncio.TaskGroup() as group:
             big = [group.create_task(shop.add_photo("big", number)) for number in range(BIG)]
-            await shop.answered_at_least(5)
+            await until("the large tenant is ahead", lambda: has_added(queue, BIG), within=120)
             small = [group.create_task(shop.add_photo("small", number)) for number in range(SMALL)]
             others = [
                 group.create_task(shop.ask(method, path, body))
@@ -137,6 +141,8 @@ async def test_a_photo_shop_loses_no_request_when_its_worker_is_replaced(
                     ("POST", "/invoices", [1, 2, 3]),
                 )
             ]
+            await until("all are added", lambda: has_added(queue, BIG + SMALL), within=120)
+            old = await stack.enter_async_context(program(tmp_path / "old.log", env, *command))
             await shop.answered_at_least(15)
             new = await stack.enter_async_context(program(tmp_path / "new.log", env, *command))
             old.send_signal(signal.SIGTERM)

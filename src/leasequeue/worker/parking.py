@@ -1,11 +1,12 @@
 """Runs that wait for a process, beside the slots: async runs of the same queue must not wait behind them.
 
 The name of a task is known only when its item has been leased, so a worker may lease many that need a
-process. It keeps those that will start soon, and one for each process, with an equal share for each queue;
-each second it offers them to other workers. The others it puts aside: it releases them with a delay, so that
-it gets to the items behind them, and other workers to these. They come back one after the other, twice as
-fast as the processes take them. The longer all processes are busy, the longer the delay, so that workers with
-long runs do not move a large queue around and around.
+process. It keeps those that will start soon, and one for each process, with an equal share for each queue,
+in which its groups take turns; each second it offers them to other workers. The others it puts aside: it
+releases them with a delay, so that it gets to the items behind them, and other workers to these. Those of a
+group come back one after the other, all of them twice as fast as the processes take them. The longer all
+processes are busy, the longer the delay, so that workers with long runs do not move a large queue around and
+around.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ OFFER_SECONDS = 1.0
 TICK = 0.05
 #: The shortest and the longest delay of the first run that is put aside, and the longest of any (s).
 SHORTEST_DELAY, LONGEST_DELAY, LONGEST_OF_ANY = 0.1, 10.0, 30.0
+#: The delay as a share of the time for which all processes have been busy; a run can be late by no more.
+SHARE_OF_BUSY = 0.25
 #: The longest time between two that come back (s).
 LONGEST_GAP = 0.002
 
@@ -48,8 +51,8 @@ class Parking:
     """
 
     def __init__(self, processes: Processes, renewer: LeaseRenewer) -> None:
-        #: When the last run of each queue that was put aside can be leased again, by `time.monotonic()`.
-        self._aside_until: dict[Consumer, float] = {}
+        #: When the last run of each group that was put aside can be leased again, by `time.monotonic()`.
+        self._aside_until: dict[tuple[Consumer, bytes | None], float] = {}
         self.processes = processes
         self._renewer = renewer
         self._loop = asyncio.get_running_loop()
@@ -84,30 +87,27 @@ class Parking:
 
     def _look(self) -> None:
         parked, now = self._renewer.parked, time.monotonic()
-        offered: list[ActiveRun] = []
-        while parked and now - parked[0].arrived >= OFFER_SECONDS:
-            offered.append(parked.popleft())
-        self._release(offered, [0.0] * len(offered))
-        others = beyond_share(parked, min(MAX_KEPT, self.processes.keeps))
+        offered = dict.fromkeys(run for run in parked if now - run.arrived >= OFFER_SECONDS)
+        rest = in_turn(run for run in parked if run not in offered)
+        others = beyond_share(rest, min(MAX_KEPT, self.processes.keeps))
         late = dict.fromkeys(run for run in others if now - run.arrived >= STALE_SECONDS)
-        if late:
-            kept = [run for run in parked if run not in late]
-            parked.clear()
-            parked.extend(kept)
-            self._release([*late], self._delays(now, [*late]))
+        parked.clear()
+        parked.extend(run for run in rest if run not in late)
+        self._release([*offered], [0.0] * len(offered))
+        self._release([*late], self._delays(now, [*late]))
         self._timer = None
         if parked:
             self._look_later()
 
     def _delays(self, now: float, runs: Sequence[ActiveRun]) -> list[float]:
-        """Return for how long to put aside runs, which come back after others of their queue."""
-        busy = min(LONGEST_DELAY, max(SHORTEST_DELAY, now - self.processes.taken_at))
-        gap = min(LONGEST_GAP, self.processes.pause / 2) * len(by_consumer(runs))
+        """Return for how long to put aside runs, which come back after others of their group."""
+        busy = min(LONGEST_DELAY, max(SHORTEST_DELAY, (now - self.processes.taken_at) * SHARE_OF_BUSY))
+        aside = self._aside_until = {key: until for key, until in self._aside_until.items() if until > now}
+        gap = min(LONGEST_GAP, self.processes.pause / 2) * len({*aside, *map(_group_of, runs)})
         delays = []
         for run in runs:
-            consumer = run.handler.consumer
-            last = max(self._aside_until.get(consumer, 0.0), now + busy)
-            until = self._aside_until[consumer] = min(last + gap, now + LONGEST_OF_ANY)
+            last = max(aside.get(_group_of(run), 0.0), now + busy)
+            until = aside[_group_of(run)] = min(last + gap, now + LONGEST_OF_ANY)
             delays.append(until - now)
         return delays
 
@@ -129,8 +129,9 @@ class Parking:
                 calls = [queue.release(lease, delay=delay) for run, delay in rows for lease in run.leases]
                 await asyncio.gather(*calls)
                 # The delays began when the server got them.
-                until = time.monotonic() + max(delays)
-                self._aside_until[consumer] = max(self._aside_until[consumer], until)
+                now, aside = time.monotonic(), self._aside_until
+                for run, delay in zip(runs, delays, strict=True):
+                    aside[_group_of(run)] = max(aside.get(_group_of(run), 0.0), now + delay)
             else:
                 await queue.release_many([lease for run in runs for lease in run.leases])
         except LeasequeueError:  # the server is away: they wait again, and their leases are renewed
@@ -156,10 +157,13 @@ def beyond_share(runs: Iterable[ActiveRun], keeps: int) -> list[ActiveRun]:
 
 def in_turn(runs: Iterable[ActiveRun]) -> list[ActiveRun]:
     """Return the first run of each group, then the second of each, and so on; those of no group are one."""
-    turns: Counter[bytes | None] = Counter()
+    turns: Counter[tuple[Consumer, bytes | None]] = Counter()
     ranked = []
     for run in runs:
-        group = run.lease._group  # noqa: SLF001 - users know it by name
-        ranked.append((turns[group], run))
-        turns[group] += 1
+        ranked.append((turns[_group_of(run)], run))
+        turns[_group_of(run)] += 1
     return [run for _, run in sorted(ranked, key=lambda one: one[0])]
+
+
+def _group_of(run: ActiveRun) -> tuple[Consumer, bytes | None]:
+    return run.handler.consumer, run.lease._group  # noqa: SLF001 - users know it by name
