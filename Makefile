@@ -158,10 +158,10 @@ coverage: $(VENV)/ready ## Write the tests of each row into docs/pages/reference
 	$(BIN)/python -m tests.seeds.coverage
 
 docs: $(VENV)/ready ## Build the docs into site/; a warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/mkdocs.yml </dev/null
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/mkdocs.yml </dev/null
 
 docs-serve: $(VENV)/ready ## Show the docs on http://127.0.0.1:8000 and follow changes
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --config-file docs/mkdocs.yml
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --config-file docs/mkdocs.yml
 
 lock: ## Update requirements.lock to the newest releases that pyproject.toml allows
 	$(PYTHON) -m venv build/uv

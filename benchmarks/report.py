@@ -1,4 +1,4 @@
-"""The results: tables on the terminal, JSON for machines, Markdown and plots for readers."""
+"""The results: tables on the terminal, Markdown and plots for readers, and single rounds as JSON."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.goals import GOALS, Goal, highest
+from benchmarks.measure import Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from redis.asyncio import Redis
-
-    from benchmarks.measure import Row
 
 Table = list[list[str]]
 
@@ -122,7 +121,7 @@ def table(rows: Sequence[Row]) -> Table:
     costs = [name for name in COLUMNS if any(name in row.more for row in rows)]
     lines = [[*HEADS, *(COLUMNS[name] for name in costs)]]
     for row in rows:
-        setting = ", ".join(f"{name} {text(value)}" for name, value in row.setting.items())
+        setting = "; ".join(f"{name}: {text(value)}" for name, value in row.setting.items())
         lines.append(
             [
                 row.what,
@@ -159,6 +158,49 @@ def text(value: float | str | None) -> str:
     if value == int(value) or abs(value) >= 1_000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def read(path: Path) -> list[Row]:
+    """Return the rows of a Markdown file of `Report.write`, with the digits that its tables have."""
+    rows, scenario, command, head = [], "", "", list[str]()
+    for line in path.read_text().splitlines():
+        if line.startswith("## "):
+            scenario, head = line.removeprefix("## "), []
+        elif line.startswith("`"):
+            command = line.strip("`")
+        elif line.startswith("| ") and not head:
+            head = line[2:-2].split(" | ")
+        elif line.startswith("| ") and "what" in head and not line.startswith("| --- "):
+            cells = dict(zip(head, line[2:-2].split(" | "), strict=True))
+            rows.append(_row(scenario, command, cells))
+    return rows
+
+
+def _row(scenario: str, command: str, cells: dict[str, str]) -> Row:
+    """Return the row of which `table` made these cells."""
+    value = cells["median"]
+    low, _, high = cells.get("rounds", "").partition(" to ")
+    return Row(
+        scenario=scenario,
+        what=cells["what"],
+        who=cells["who"],
+        setting=dict(_setting(one) for one in cells.get("setting", "").split("; ") if one),
+        unit=cells.get("unit", ""),
+        value=_number(value),
+        low=_number(low or value),
+        high=_number(high or value),
+        more={name: _number(cells[title]) for name, title in COLUMNS.items() if cells.get(title)},
+        command=command,
+    )
+
+
+def _setting(text: str) -> tuple[str, int | str]:
+    name, _, value = text.partition(": ")
+    return name, int(_number(value)) if value.replace(",", "").isdigit() else value
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
 
 
 def aligned(lines: Table) -> str:

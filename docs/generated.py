@@ -13,7 +13,6 @@ empty cells after it are filled in.
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import textwrap
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from mkdocs.structure.files import File
 
+from benchmarks.report import read
 from leasequeue.keys import KEYS, MADE_KEYS
 from leasequeue.queue.findings import Problem
 from leasequeue.scripting import catalogue, linker
@@ -128,17 +128,17 @@ def problems() -> str:
 
 def loads(which: str) -> str:
     """Return the table of a set of simulated loads: what our rule reached on each, and the others."""
-    rows = json.loads((RESULTS / "autoscale.json").read_text())["rows"]
+    rows = read(RESULTS / "autoscale.md")
     chosen = which.replace("_", " ")
-    found = {(row["what"], row["who"]): row for row in rows if row["setting"].get("set") == chosen}
+    found = {(row.what, row.who): row for row in rows if row.setting.get("set") == chosen}
     lines = []
     for load in dict.fromkeys(what for what, _ in found):
         cells = [load]
         for who in ("leasequeue", "redis-work-queue", "KEDA, by length"):
             row = found[load, who]
-            cells += [f"{row['value']:.1f} %", f"{row['more']['x_fewest']:.2f}"]
+            cells += [f"{row.value:.1f} %", f"{row.more['x_fewest']:.2f}"]
             if who == "leasequeue":
-                cells += [f"{row['more']['requests_per_hour']:.0f}", f"{row['more']['longest_s']:,.0f} s"]
+                cells += [f"{row.more['requests_per_hour']:.0f}", f"{row.more['longest_s']:,.0f} s"]
         lines.append(cells)
     titles = ["load", "kept", "x fewest", "requests/h", "longest wait"]
     titles += ["redis-work-queue: kept", "x fewest", "KEDA by length: kept", "x fewest"]
