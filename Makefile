@@ -27,9 +27,9 @@ ARGS           ?=#                         more arguments for pytest, the demo o
 BIN       := $(VENV)/bin
 PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS))
 NODE_CLIENT := tests/interop/node_modules/.package-lock.json
-FOR_TESTS := $(VENV)/ready machine-servers machine-java machine-postgres $(NODE_CLIENT)
+FOR_TESTS := scripts machine-servers machine-java machine-postgres $(NODE_CLIENT)
 # Nothing but what `make test-one` needs for T on SERVER.
-FOR_ONE   := $(VENV)/ready machine-servers $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
+FOR_ONE   := scripts machine-servers $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
 NOT_FAST  := benchmarks containers docs faults interop seeds soak spark
 CORE       = $(shell grep -rl 'mark\.core' tests --include='test_*.py')
 ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
@@ -42,7 +42,7 @@ RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/read
 
 .PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-core test-modules test-newest test-python test-pythons
 .PHONY: test-restart test-failover-cluster test-long test-containers test-kubernetes soak
-.PHONY: lint format types coverage docs docs-serve lock clean
+.PHONY: scripts lint format types coverage docs docs-serve lock clean
 .PHONY: machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals
 
 help: ## List the targets
@@ -53,19 +53,19 @@ help: ## List the targets
 
 # ------------------------------------------------------------------------------------------------ for users
 
-demo: $(VENV)/ready ## Show a queue at work: FOLDER=... names the files that it works on
+demo: scripts ## Show a queue at work: FOLDER=... names the files that it works on
 	$(BIN)/leasequeue demo $(FOLDER) $(ARGS)
 
-serve: $(VENV)/ready ## Start a server in the terminal, to try things on
+serve: scripts ## Start a server in the terminal, to try things on
 	$(BIN)/leasequeue serve $(ARGS)
 
-bench: $(VENV)/ready machine-servers ## Measure, and write the figures that the docs quote
+bench: scripts machine-servers ## Measure, and write the figures that the docs quote
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-spark: $(VENV)/ready machine-servers machine-java ## Measure bulk adds, snapshots and streams with Spark
+bench-spark: scripts machine-servers machine-java ## Measure bulk adds, snapshots and streams with Spark
 	$(BIN)/python -m benchmarks spark $(ARGS)
 
-bench-rivals: $(VENV)/ready machine-servers machine-rivals $(RIVALS) build/rivals/bullmq/node_modules/.package-lock.json ## Measure Leasequeue beside other queues
+bench-rivals: scripts machine-servers machine-rivals $(RIVALS) build/rivals/bullmq/node_modules/.package-lock.json ## Measure Leasequeue beside other queues
 	$(BIN)/python -m benchmarks rivals --rounds $(strip $(ROUNDS)) $(ARGS)
 
 # ---------------------------------------------------------------------------------------------------- tests
@@ -73,7 +73,7 @@ bench-rivals: $(VENV)/ready machine-servers machine-rivals $(RIVALS) build/rival
 test-one: $(FOR_ONE) ## Run T on SERVER: make test-one T=tests/queue/test_leasing.py::NAME SERVER=redis6
 	LEASEQUEUE_TEST_SERVER=$(strip $(SERVER)) $(call ENGINE,$(SERVER)) $(BIN)/python -m pytest $(T) $(ARGS)
 
-test-fast: $(VENV)/ready machine-servers ## Run the quick tests of each room in a minute; needs neither Java nor Node
+test-fast: scripts machine-servers ## Run the quick tests of each room in a minute; needs neither Java nor Node
 	$(PYTEST) -m "not slow and not long" $(foreach folder,$(NOT_FAST),--ignore tests/$(folder)) --exitfirst $(ARGS)
 
 test: $(FOR_TESTS) ## Run all tests but the long ones, and repeat the core ones on SERVERS
@@ -105,14 +105,14 @@ test-core: $(FOR_TESTS)
 	$(PYTEST) tests/docs -m "not long and not containers" $(ARGS)
 
 # Each process of the tests would rewrite their modules itself, where none has done so before.
-test-modules: $(VENV)/ready $(NODE_CLIENT)
+test-modules: scripts $(NODE_CLIENT)
 	@mkdir -p build
 	@$(BIN)/python -m pytest --collect-only -qq >build/test-modules.txt || { cat build/test-modules.txt; exit 1; }
 
-test-restart: $(VENV)/ready ## Restart and kill a server in a container under a queue and a worker
+test-restart: scripts ## Restart and kill a server in a container under a queue and a worker
 	tests/with-containers.sh $(BIN)/python -m pytest tests/containers $(ARGS)
 
-test-failover-cluster: $(VENV)/ready ## Kill masters of a cluster under load, ROUNDS times, and print who was served again when
+test-failover-cluster: scripts ## Kill masters of a cluster under load, ROUNDS times, and print who was served again when
 	$(BIN)/python -m tests.failover $(strip $(ROUNDS))
 
 test-long: $(FOR_TESTS) machine-prometheus test-containers soak ## Run what a release must pass besides `make test`: an hour
@@ -127,11 +127,11 @@ test-long: $(FOR_TESTS) machine-prometheus test-containers soak ## Run what a re
 test-containers: $(FOR_TESTS) ## Run all tests that need containers, and the core ones on a server in a container
 	LEASEQUEUE_TEST_SERVER=container tests/with-containers.sh $(PYTEST) tests/containers $(CORE) -m "(core and server and not long) or containers" $(ARGS)
 
-test-kubernetes: $(VENV)/ready machine-kubernetes ## Run the Kubernetes tests on a real API server, built on first use in some minutes
+test-kubernetes: scripts machine-kubernetes ## Run the Kubernetes tests on a real API server, built on first use in some minutes
 	tests/autoscale/build-kube-apiserver.sh build/kubernetes
 	$(BIN)/python -m pytest -m kubernetes tests/autoscale $(ARGS)
 
-soak: $(VENV)/ready machine-servers machine-compiler ## Inject faults for MINUTES into queues of KIND on SERVER, then check the history
+soak: scripts machine-servers machine-compiler ## Inject faults for MINUTES into queues of KIND on SERVER, then check the history
 	LEASEQUEUE_TEST_SERVER=$(strip $(SERVER)) $(BIN)/python -m tests.soak $(strip $(MINUTES)) $(strip $(KIND)) $(strip $(SEED))
 
 # ---------------------------------------------------------------------------------------------------- house
@@ -142,9 +142,12 @@ lint: $(VENV)/ready machine-lint tests/house/node_modules/.package-lock.json ## 
 	$(BIN)/lint-imports
 	tests/house/node_modules/.bin/stylua --check lua
 	rm -rf $(COMPOSED)
-	$(BIN)/python -m leasequeue.scripting --dump $(COMPOSED)
+	$(BIN)/python -m lua.compose --into $(COMPOSED)
 	luacheck --quiet $(COMPOSED)
 	luac5.1 -p $(COMPOSED)/*.lua
+
+scripts: $(VENV)/ready ## Compose the scripts of lua/ for the package, if a file of it has changed
+	@$(BIN)/python -m lua.compose
 
 format: $(VENV)/ready tests/house/node_modules/.package-lock.json ## Format Python and Lua
 	$(BIN)/ruff check --fix-only .
@@ -154,14 +157,14 @@ format: $(VENV)/ready tests/house/node_modules/.package-lock.json ## Format Pyth
 types: $(VENV)/ready ## Check the types of source, tests and benchmarks
 	$(BIN)/mypy
 
-coverage: $(VENV)/ready ## Write the tests of each row into docs/pages/reference/coverage.md
+coverage: scripts ## Write the tests of each row into docs/pages/reference/coverage.md
 	$(BIN)/python -m tests.seeds.coverage
 
-docs: $(VENV)/ready ## Build the docs into site/; a warning is an error
-	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/mkdocs.yml </dev/null
+docs: scripts ## Build the docs into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/mkdocs.yml </dev/null
 
-docs-serve: $(VENV)/ready ## Show the docs on http://127.0.0.1:8000 and follow changes
-	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --config-file docs/mkdocs.yml
+docs-serve: scripts ## Show the docs on http://127.0.0.1:8000 and follow changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --config-file docs/mkdocs.yml
 
 lock: ## Update requirements.lock to the newest releases that pyproject.toml allows
 	$(PYTHON) -m venv build/uv
@@ -171,6 +174,7 @@ lock: ## Update requirements.lock to the newest releases that pyproject.toml all
 
 clean: ## Remove everything that these targets created
 	rm -rf .venv build dist site uv.lock tests/*/node_modules
+	rm -f src/leasequeue/scripting/scripts.json* src/leasequeue/scripting/lines.json*
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -23,9 +23,11 @@ from mkdocs.structure.files import File
 from benchmarks.report import read
 from leasequeue.keys import KEYS, MADE_KEYS
 from leasequeue.queue.findings import Problem
-from leasequeue.scripting import catalogue, linker
+from leasequeue.scripting import scripts
 from leasequeue.scripting.access import CONNECTIONS, Role
 from leasequeue.states import DETAILS, FIELDS, ITEM_EVENTS, EventKind
+from lua.compose.composer import sections_of
+from lua.compose.linker import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 _PART = re.compile(r"<!-- (contract|commands|sent|fields|events|others|problems|loads)(?: (\w+))? -->")
 _KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)
 _CONSTANT = re.compile(r"^\| `([\w.]+)\.([A-Z_]+)` \| \|", re.MULTILINE)
@@ -54,9 +57,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def contract(name: str) -> str:
     """Return the contract of a script: its keys, arguments, reply, cost, limits and events."""
-    script = catalogue.load()[name]
-    header, _ = linker.split((catalogue.folder() / f"{name}.lua").read_text())
-    sections = catalogue.sections_of(name, header)
+    script = scripts.load()[name]
+    header, _ = split((ROOT / "lua" / f"{name}.lua").read_text())
+    sections = sections_of(name, header)
     arguments: list[list[str]] = []
     for place, (argument, line) in enumerate(zip(script.arguments, sections["Arguments"], strict=True), 1):
         _, kind, meaning = line.split(maxsplit=2)
@@ -76,7 +79,7 @@ def contract(name: str) -> str:
 
 def commands() -> str:
     """Return the commands that the scripts send, sorted."""
-    found = {command for script in catalogue.load().values() for command in script.commands}
+    found = {command for script in scripts.load().values() for command in script.commands}
     return textwrap.fill(", ".join(f"`{command}`" for command in sorted(found)), 110) + "."
 
 
@@ -146,7 +149,7 @@ def loads(which: str) -> str:
 
 
 def _emitters(kind: EventKind) -> str:
-    return _marked(script.name for script in catalogue.load().values() if kind in script.events)
+    return _marked(script.name for script in scripts.load().values() if kind in script.events)
 
 
 def _marked(names: Iterable[str]) -> str:

@@ -20,6 +20,7 @@ from leasequeue.embedded import EmbeddedServer
 from leasequeue.embedded import server as embedded_server
 from leasequeue.scripting import settings as connection_settings
 from leasequeue.testing import Proxy
+from lua.compose.writer import refresh
 from tests import servers
 from tests.eventually import LIMIT_SECONDS
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xdist.remote import Producer
+
+# The scripts of the files of lua/ as they are now. The processes of pytest-xdist begin after that.
+refresh()
 
 # The duration of an example depends on the load of the machine.
 settings.register_profile("tests", deadline=None)

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from leasequeue import AccessDenied, AsyncWorkQueue, Item
 from leasequeue.queue.internals import expect_rights
 from leasequeue.scripting.access import Role, commands_of
-from leasequeue.scripting.catalogue import load
+from leasequeue.scripting.scripts import load
 from tests.cli.permits import NAME, Permit, facts, opened, permit, refused
 from tests.cli.program import usage_error
 from tests.cli.whole_life import the_whole_life

@@ -13,8 +13,8 @@ from redis.exceptions import NoPermissionError, ResponseError
 from leasequeue import AccessDenied, AsyncWorkQueue, Fleet, Item, TaskQueue
 from leasequeue.queue.plan import Plan, StagePlan
 from leasequeue.scripting.access import READING, Role, least_role
-from leasequeue.scripting.catalogue import load
 from leasequeue.scripting.discovery import find_queues
+from leasequeue.scripting.scripts import load
 from tests.cli.permits import NAME, Permit, facts, opened, permit
 from tests.queue.asking import command, take
 from tests.queue.fixtures import admin, own, tidy

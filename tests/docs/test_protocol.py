@@ -8,7 +8,8 @@ from docs import generated
 from leasequeue import errors
 from leasequeue.keys import KEYS as KEYS_OF_SCRIPTS
 from leasequeue.keys import MADE_KEYS
-from leasequeue.scripting import catalogue, server_errors
+from leasequeue.scripting import server_errors
+from leasequeue.scripting.scripts import load
 from leasequeue.states import GONE, ITEM_EVENTS, EventKind
 from leasequeue.states import STATES as ALL_STATES
 from tests.docs.pages import REFERENCE, blocks
@@ -23,7 +24,7 @@ def test_every_script_has_its_contract_on_the_protocol_page() -> None:
     text = PROTOCOL.read_text()
     places = re.findall(r"^#+ `(\w+)`\n\n<!-- contract (\w+) -->$", text, re.MULTILINE)
     assert all(title == name for title, name in places)
-    assert sorted(name for name, _ in places) == sorted(catalogue.load())
+    assert sorted(name for name, _ in places) == sorted(load())
     assert text.count("<!-- contract ") == len(places)
 
 
@@ -60,7 +61,7 @@ def test_nothing_is_left_to_fill_in_on_the_built_pages() -> None:
 def test_every_key_has_its_row_and_no_other() -> None:
     in_scripts = {
         match[1]
-        for script in catalogue.load().values()
+        for script in load().values()
         for match in re.finditer(r"(?:':|key_of\(')(\w+)(?::keep)?:?'", script.body.decode())
     }
     # `push`, `due` and `live` are channels; `limits` and `queues` belong to several queues.
@@ -76,7 +77,7 @@ def test_every_key_has_its_row_and_no_other() -> None:
 
 def test_every_script_has_its_place_among_the_states() -> None:
     text = generated.on_page_markdown(STATES.read_text())
-    assert [name for name in catalogue.load() if f"`{name}`" not in text] == []
+    assert [name for name in load() if f"`{name}`" not in text] == []
 
 
 def test_every_state_has_its_row() -> None:
@@ -88,7 +89,7 @@ def test_the_picture_of_the_states_names_scripts_that_exist() -> None:
     picture = blocks(STATES)[0].code
     named = set(re.findall(r"\w+_\w+", picture))
     assert named
-    assert named <= set(catalogue.load())
+    assert named <= set(load())
 
 
 def test_the_tree_of_errors_is_that_of_the_code() -> None:

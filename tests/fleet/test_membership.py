@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from leasequeue import AsyncWorkQueue, Fleet, InvalidArgument, Item, Lease
 from leasequeue.queue.internals import registry
 from leasequeue.queue.registry import Beat, Registry
-from leasequeue.scripting.catalogue import find_script
+from leasequeue.scripting.scripts import find_script
 from leasequeue.worker import RetryPolicy
 from tests.eventually import eventually
 from tests.fleet.members import no_keys, the_worker

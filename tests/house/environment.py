@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+#: Prints the names of all scripts that the package can load.
+PRINT_SCRIPTS = "from leasequeue.scripting.scripts import load; print(*load())"
+
+
 @dataclass(frozen=True)
 class Environment:
     """A virtual environment with nothing of the checkout in it."""
@@ -41,13 +45,8 @@ class Environment:
         return {**clean, "PATH": path, "PIP_CONSTRAINT": str(self.bin.parents[1] / "pins.txt")}
 
     def scripts_found(self) -> set[str]:
-        """Return the names of the Lua scripts that the installed catalogue writes."""
-        folder = self.elsewhere / "composed"
-        self.run("python", "-W", "error", "-m", "leasequeue.scripting", "--dump", folder)
-        names = {path.name for path in folder.iterdir()}
-        for path in folder.iterdir():
-            path.unlink()
-        return names
+        """Return the names of the scripts that the installed package finds."""
+        return {*self.run("python", "-W", "error", "-c", PRINT_SCRIPTS).split()}
 
 
 def new_environment(root: Path, home: Path) -> Environment:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.house.environment import Environment, new_environment
+from leasequeue.scripting.scripts import LINES, SCRIPTS
+from tests.house.environment import PRINT_SCRIPTS, Environment, new_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +84,7 @@ def installed(environment: Environment, wheel_of_sdist: Path) -> Environment:
 
 @pytest.fixture(scope="module")
 def scripts(root: Path) -> set[str]:
-    names = {path.name for path in (root / "lua").glob("*.lua")}
+    names = {path.stem for path in (root / "lua").glob("*.lua")}
     assert names
     return names
 
@@ -91,12 +92,9 @@ def scripts(root: Path) -> set[str]:
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_and_every_script(root: Path, wheel_of_checkout: Path) -> None:
     source = {path.relative_to(root / "src") for path in (root / "src" / "leasequeue").rglob("*.py")}
-    lua = {path.relative_to(root) for path in (root / "lua").rglob("*.lua")}
-    expected = (
-        {str(path) for path in source} | {f"leasequeue/{path}" for path in lua} | {"leasequeue/py.typed"}
-    )
+    composed = {f"leasequeue/scripting/{name}" for name in (SCRIPTS, LINES)}
     held = {name for name in contents(wheel_of_checkout) if name.startswith("leasequeue/")}
-    assert held - {"leasequeue/lua/README.md"} == expected
+    assert held == {str(path) for path in source} | composed | {"leasequeue/py.typed"}
     beside = {name for name in contents(wheel_of_checkout) if not name.startswith("leasequeue")}
     assert beside == {"_leasequeue_pytest.py"}
 
@@ -118,7 +116,7 @@ def test_the_wheel_installs_without_a_network_and_finds_its_scripts(
     ]
     subprocess.run([*pip, str(wheel_of_checkout)], cwd=tmp_path, check=True, capture_output=True)
     found = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "leasequeue.scripting", "--dump", "composed"],
+        [sys.executable, "-W", "error", "-c", PRINT_SCRIPTS],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
         capture_output=True,
@@ -126,7 +124,7 @@ def test_the_wheel_installs_without_a_network_and_finds_its_scripts(
         check=False,
     )
     assert found.returncode == 0, found.stderr
-    assert {path.name for path in (tmp_path / "composed").iterdir()} == scripts
+    assert {*found.stdout.split()} == scripts
 
 
 @pytest.mark.seed("RWQ-B18")
@@ -157,13 +155,15 @@ def test_the_installed_wheel_finds_its_scripts(installed: Environment, scripts: 
 
 
 @pytest.mark.long
-def test_a_packed_wheel_finds_its_scripts(installed: Environment, wheel_of_sdist: Path) -> None:
+def test_a_packed_wheel_finds_its_scripts(
+    installed: Environment, wheel_of_sdist: Path, scripts: set[str]
+) -> None:
     # Spark's --py-files puts the wheel on the path of the executors.
     code = "import sys; sys.path.insert(0, sys.argv[1]); import leasequeue; "
-    code += "from leasequeue.scripting import catalogue; print(leasequeue.__file__, len(catalogue.load()))"
-    file, count = installed.run("python", "-c", code, wheel_of_sdist).split()
+    code += f"print(leasequeue.__file__); {PRINT_SCRIPTS}"
+    file, *names = installed.run("python", "-c", code, wheel_of_sdist).split()
     assert file.startswith(str(wheel_of_sdist))
-    assert int(count) > 20
+    assert {*names} == scripts
 
 
 @pytest.mark.long

@@ -8,8 +8,9 @@ import pytest
 from redis.exceptions import ResponseError
 
 from leasequeue.keys import QueueKeys
-from leasequeue.scripting import catalogue
-from leasequeue.scripting.linker import Library
+from leasequeue.scripting.scripts import find_script
+from lua.compose.composer import compose
+from lua.compose.writer import Sources
 from tests.lua.space import ME, NOW, Held, Space, encoded, picture
 
 if TYPE_CHECKING:
@@ -40,12 +41,8 @@ end
 local row = arguments_at(prefix, { id, ARGV[rows + 2], '0' })
 return { added[1], call_complete_many(keys_at(prefix, keys_of_complete_many), row)[1] }
 """
-HAND_OVER = catalogue.compose(
-    "hand_over",
-    SCRIPT,
-    Library({file.name[:-4]: file.read_text() for file in (catalogue.folder() / "lib").iterdir()}),
-    lambda name: (catalogue.folder() / f"{name}.lua").read_text(),
-)
+SOURCES = Sources.read()
+HAND_OVER = compose("hand_over", SCRIPT, SOURCES.library, SOURCES.texts.get)
 
 
 @pytest.fixture
@@ -103,7 +100,7 @@ async def test_an_error_of_a_command_ends_both(space: Space, other: Space) -> No
 
 
 def test_a_script_may_send_and_emit_what_those_that_it_calls_do() -> None:
-    called = [catalogue.find_script(name) for name in HAND_OVER.calls]
+    called = [find_script(name) for name in HAND_OVER.calls]
     assert {script.name for script in called} == {"add_items", "complete_many"}
     assert HAND_OVER.commands >= called[0].commands | called[1].commands
     assert HAND_OVER.events == called[0].events | called[1].events

@@ -1,4 +1,4 @@
-"""The files of lua/: each keeps its contract, is small, and is accepted by the server."""
+"""The files of lua/: each keeps its contract, and is accepted by the server."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue.keys import KEYS, NONE, QueueKeys
-from leasequeue.scripting import catalogue, linker
 from leasequeue.scripting.runner import BoundScript
+from leasequeue.scripting.scripts import load
 from leasequeue.states import DETAILS, FIELDS, EventKind
+from lua.compose.composer import SECTIONS
+from lua.compose.linker import names_in, read_piece, split
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-SCRIPTS = catalogue.load()
-FOLDER = Path(str(catalogue.folder()))
+SCRIPTS = load()
+FOLDER = Path(__file__).parents[2] / "lua"
 
 #: Commands whose cost has no bound, that read the whole database, or are of no use in a script.
 FORBIDDEN = {b"KEYS", b"FLUSHALL", b"FLUSHDB", b"HGETALL", b"SMEMBERS", b"HKEYS", b"HVALS", b"DEL", b"SORT"}
@@ -33,10 +35,10 @@ def test_there_is_one_script_for_each_file() -> None:
 
 def test_headers_begin_with_a_sentence_and_have_their_sections_in_order() -> None:
     for name in SCRIPTS:
-        header, _ = linker.split((FOLDER / f"{name}.lua").read_text())
+        header, _ = split((FOLDER / f"{name}.lua").read_text())
         assert re.fullmatch(r"[A-Z].*[.:,]|[A-Z].*[a-z]", header[0]), f"{name}: {header[0]}"
         titles = [line.partition(":")[0] for line in header]
-        assert [title for title in titles if title in catalogue.SECTIONS] == [*catalogue.SECTIONS], name
+        assert [title for title in titles if title in SECTIONS] == [*SECTIONS], name
 
 
 @pytest.mark.seed("RRQ-B7")
@@ -66,9 +68,9 @@ def test_no_script_walks_the_whole_database_or_blocks() -> None:
 def test_every_shared_function_is_used_by_a_script() -> None:
     bodies = "\n".join(script.body.decode() for script in SCRIPTS.values())
     for file in (FOLDER / "lib").glob("*.lua"):
-        piece = linker.read_piece(file.stem, file.read_text())
+        piece = read_piece(file.stem, file.read_text())
         code = "\n".join(block.code for block in piece.blocks)
-        assert {name for name in piece.needs if name not in linker.names_in(code)} == set(), piece.name
+        assert {name for name in piece.needs if name not in names_in(code)} == set(), piece.name
         assert [name for name in piece.functions if f"local function {name}(" not in bodies] == [], piece.name
 
 

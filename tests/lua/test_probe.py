@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.scripting.catalogue import load
+from leasequeue.scripting.scripts import load
 
 if TYPE_CHECKING:
     from tests.lua.space import Space

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import ResponseError
 
-from leasequeue.scripting.catalogue import load
+from leasequeue.scripting.scripts import load
 from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, data_of, items_of, new, picture
 
 if TYPE_CHECKING:

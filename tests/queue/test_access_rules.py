@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from leasequeue import Item, ServerRefused
-from leasequeue.scripting.catalogue import load
+from leasequeue.scripting.scripts import load
 from tests.queue.asking import command, take
 from tests.queue.keyspace import snapshot
 

@@ -1,4 +1,4 @@
-"""A call of each script of the catalogue that fits a given state, for the test of interruptions."""
+"""A call of each script that fits a given state, for the test of interruptions."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 import leasequeue
 from docs import generated
 from leasequeue.scripting.access import CONNECTIONS, PRODUCING, Role, ServerFacts, pattern_of, rules_of
-from leasequeue.scripting.catalogue import load
+from leasequeue.scripting.scripts import load
 from tests.docs.pages import DOCS
 
 if TYPE_CHECKING:

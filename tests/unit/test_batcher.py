@@ -11,8 +11,8 @@ from leasequeue.errors import ConnectionLost, LeasequeueError
 from leasequeue.keys import QueueKeys
 from leasequeue.queue.engine import BATCHED
 from leasequeue.scripting.batcher import Batcher
-from leasequeue.scripting.catalogue import load
 from leasequeue.scripting.runner import BoundScript
+from leasequeue.scripting.scripts import load
 from leasequeue.testing.history.events import KINDS
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasequeue.scripting.nesting import nest
+from lua.compose.nesting import nest
 
 
 def function(name: str, body: str, parameters: str = "") -> str:

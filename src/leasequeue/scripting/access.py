@@ -11,12 +11,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasequeue.keys import NONE, QueueKeys
-from leasequeue.scripting.catalogue import load
+from leasequeue.scripting.scripts import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from leasequeue.scripting.catalogue import Script
+    from leasequeue.scripting.scripts import Script
 
 
 class Role(StrEnum):

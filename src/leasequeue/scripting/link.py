@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from leasequeue.errors import LeasequeueError
-    from leasequeue.scripting.catalogue import Script
     from leasequeue.scripting.endpoints import Endpoint
     from leasequeue.scripting.rights import Rights
+    from leasequeue.scripting.scripts import Script
 
 #: A larger call goes over a second connection, so that small ones do not wait for its upload.
 LARGE_BYTES = 256 << 10

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from leasequeue.errors import AccessDenied
 from leasequeue.log import Log
 from leasequeue.scripting.access import Role, least_role, pattern_of, quoted
-from leasequeue.scripting.catalogue import find_script, load
+from leasequeue.scripting.scripts import find_script, load
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from leasequeue.scripting.catalogue import Script
+    from leasequeue.scripting.scripts import Script
 
 log = Log("leasequeue")
 

@@ -19,9 +19,9 @@ from leasequeue.errors import (
     ServerTooOld,
 )
 from leasequeue.keys import NONE
-from leasequeue.scripting.catalogue import Script, find_script
 from leasequeue.scripting.link import LARGE_BYTES, Call, Link
 from leasequeue.scripting.rights import Rights
+from leasequeue.scripting.scripts import Script, find_script
 from leasequeue.scripting.server_errors import is_unknown_script, translate
 
 if TYPE_CHECKING:
@@ -81,10 +81,8 @@ class CommonArguments:
 class BoundScript:
     """A script with the keys of one queue. Its arguments are given by name.
 
-    It is composed when it is first called: most processes call few of the scripts.
-
     Args:
-        name: The script's name in the catalogue.
+        name: The script's name.
         keys: The queue's keys.
         common: The arguments that need not be given; None: all are given.
     """

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import hiredis
 
 from leasequeue.keys import KEYS
-from leasequeue.scripting.catalogue import compose, folder
-from leasequeue.scripting.linker import Library
+from lua.compose.writer import Sources
 from tests.stateful.explorer.state import DELAYED, FOREIGN, FREE, NONE, OURS, ItemKeys, Keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from leasequeue.scripting.catalogue import Script
+    from leasequeue.scripting.scripts import Script
 
 #: The queue's name, and the time at which every step of a search runs.
 PREFIX = "q"
@@ -119,31 +118,13 @@ class Fault(NamedTuple):
 
 def composed(faults: Iterable[Fault] = ()) -> dict[str, Script]:
     """Return the scripts, with faults put into their texts."""
-    place = folder()
-    texts = {
-        f"{room}{file.name}": file.read_text()
-        for room, files in (("", place), ("lib/", place / "lib"))
-        for file in files.iterdir()
-        if file.name.endswith(".lua")
-    }
+    texts = dict(Sources.read().texts)
     for fault in faults:
-        count = texts[fault.file].count(fault.old)
+        name = fault.file.removesuffix(".lua")
+        count = texts[name].count(fault.old)
         assert count == fault.places, f"{fault.file} has {fault.old!r} {count} times, not {fault.places}"
-        texts[fault.file] = texts[fault.file].replace(fault.old, fault.new)
-    library = Library(
-        {
-            name.removeprefix("lib/").removesuffix(".lua"): text
-            for name, text in texts.items()
-            if name.startswith("lib/")
-        }
-    )
-    return {
-        name.removesuffix(".lua"): compose(
-            name.removesuffix(".lua"), text, library, lambda one: texts.get(f"{one}.lua")
-        )
-        for name, text in texts.items()
-        if "/" not in name
-    }
+        texts[name] = texts[name].replace(fault.old, fault.new)
+    return {**Sources(texts).compose()}
 
 
 class Layout:

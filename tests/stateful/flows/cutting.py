@@ -13,13 +13,14 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.scripting import catalogue, runner
+from leasequeue.scripting import runner
+from leasequeue.scripting.scripts import find_script
 from tests.stateful.interruption import READS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from leasequeue.scripting.catalogue import Script
+    from leasequeue.scripting.scripts import Script
 
 #: What the error of a stopped script says.
 STOPPED = "stopped by the test"
@@ -67,7 +68,7 @@ def stoppable_scripts(scripts: Mapping[str, Script] | None = None) -> Iterator[N
 
     @cache
     def find(name: str) -> Script:
-        script = scripts[name] if scripts else catalogue.find_script(name)
+        script = scripts[name] if scripts else find_script(name)
         body = BEFORE + script.body
         sha = hashlib.sha1(body, usedforsecurity=False).hexdigest().encode()
         return replace(script, body=body, sha=sha)

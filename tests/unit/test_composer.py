@@ -1,4 +1,4 @@
-"""The catalogue and the linker: how a script is composed, and which files are refused."""
+"""The composer and the linker: how a script is composed, and which files are refused."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.scripting import catalogue
-from leasequeue.scripting.linker import BrokenContract, Library
 from leasequeue.states import EventKind
+from lua.compose import composer
+from lua.compose.linker import BrokenContract, Library
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from leasequeue.scripting.catalogue import Script
+    from lua.compose.composer import Composed
 
 SCRIPT = """\
 -- Add one to a number.
@@ -52,8 +50,8 @@ end
 PIECES = {"shout": SHOUT}
 
 
-def compose(name: str, text: str, pieces: dict[str, str]) -> Script:
-    return catalogue.compose(name, text, Library(pieces))
+def compose(name: str, text: str, pieces: dict[str, str]) -> Composed:
+    return composer.compose(name, text, Library(pieces))
 
 
 def test_positions_replace_names_and_shared_functions_come_before_the_script() -> None:
@@ -87,8 +85,8 @@ def test_positions_replace_names_and_shared_functions_come_before_the_script() -
     ],
 )
 def test_a_row_has_the_values_that_the_header_names(meaning: str, size: int) -> None:
-    assert catalogue.row_size([("prefix", "text", "the name"), ("rows", "rest", meaning)]) == size
-    assert catalogue.row_size([("rows", "text", meaning)]) == 0
+    assert composer.row_size([("prefix", "text", "the name"), ("rows", "rest", meaning)]) == size
+    assert composer.row_size([("rows", "text", meaning)]) == 0
 
 
 def test_comments_change_nothing() -> None:
@@ -282,8 +280,8 @@ def calling(code: str, calls: str, keys: str = "queue") -> str:
     return f"{head}-- Limits: none.\n{calls}\n{uses}{code}\n"
 
 
-def called(code: str, calls: str, pieces: dict[str, str] | None = None, **others: str) -> Script:
-    return catalogue.compose("do", calling(code, calls), Library(pieces or {}), others.get)
+def called(code: str, calls: str, pieces: dict[str, str] | None = None, **others: str) -> Composed:
+    return composer.compose("do", calling(code, calls), Library(pieces or {}), others.get)
 
 
 def test_a_script_that_is_called_is_a_function_in_the_branch_that_calls_it() -> None:
@@ -354,23 +352,3 @@ def test_a_piece_says_what_it_calls() -> None:
     pieces = {"one": piece("one", function("one", "return call_other()"))}
     with pytest.raises(BrokenContract, match="lib/one: Calls other: it calls it and does not say so"):
         called("return one()", "", pieces, other=calling("", ""))
-
-
-def test_all_scripts_are_read_once() -> None:
-    assert catalogue.load() is catalogue.load()
-
-
-def test_a_package_without_scripts_is_an_error_that_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("leasequeue.scripting.catalogue.resources.files", lambda _: tmp_path / "a" / "b")
-    with pytest.raises(FileNotFoundError, match="reinstall leasequeue"):
-        catalogue.folder()
-
-
-def test_composed_scripts_are_dumped_for_the_linters(tmp_path: Path) -> None:
-    catalogue.main(["--dump", str(tmp_path / "composed")])
-    written = {path.stem: path.read_bytes() for path in (tmp_path / "composed").iterdir()}
-    assert written == {script.name: script.body + b"\n" for script in catalogue.load().values()}
-    with pytest.raises(SystemExit, match="usage"):
-        catalogue.main([])

@@ -1,6 +1,6 @@
-"""The catalogue of `lua/`: compose each script from its file, and enforce the contract in its header.
+"""Composes each script of `lua/` from its file, and enforces the contract in its header.
 
-The header of a script names its keys and arguments. The catalogue puts their positions in place of the names,
+The header of a script names its keys and arguments. The composer puts their positions in place of the names,
 so no position is written by hand on either side. It adds the shared functions and the other scripts that the
 script uses, and refuses a script with an undocumented or unused name or an event that is not declared.
 
@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leasequeue.keys import KEYS, NONE
-from leasequeue.scripting.calling import calls_in, in_order, key_names, put_in, stand_in
-from leasequeue.scripting.linker import (
+from leasequeue.scripting.scripts import Script
+from leasequeue.states import EVENTS, EventKind
+from lua.compose.calling import calls_in, in_order, key_names, put_in, stand_in
+from lua.compose.linker import (
     BrokenContract,
     Library,
     Linked,
@@ -32,12 +31,11 @@ from leasequeue.scripting.linker import (
     split,
     strip,
 )
-from leasequeue.scripting.nesting import declared_in
-from leasequeue.states import EVENTS, EventKind
+from lua.compose.marks import Origin, marked, origins, unmarked
+from lua.compose.nesting import declared_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from importlib.resources.abc import Traversable
 
 #: How an argument of a kind is read, if it is not used as it is. The value of a rest is the position before
 #: its first value: `ARGV[name + 1]`.
@@ -60,83 +58,10 @@ _ENTRY = re.compile(r"^  (\w+) +(\w+) +(\S.*)")
 
 
 @dataclass(frozen=True)
-class Script:
-    """A composed script.
+class Composed(Script):
+    """A composed script, and from which line of `lua/` each of its lines is."""
 
-    Attributes:
-        name: The file's name, without `.lua`.
-        keys: The names of its keys, in order; the last is `none`.
-        arguments: The names and kinds of its arguments, in order; the last may be of kind `rest`.
-        events: The events that it can emit.
-        commands: The commands that it sends.
-        body: The text that is sent to the server.
-        sha: The SHA-1 of the body, in hex: its name on the server.
-        calls: The scripts that it calls, directly or through others.
-    """
-
-    name: str
-    keys: tuple[str, ...]
-    arguments: dict[str, str]
-    events: frozenset[EventKind]
-    commands: frozenset[str]
-    body: bytes
-    sha: bytes
-    calls: tuple[str, ...] = ()
-
-
-def folder() -> Traversable:
-    """Return the folder of the scripts: in the package (perhaps a zip file), or beside `src` in a checkout.
-
-    Raises:
-        FileNotFoundError: If there is neither, because the package was not built properly.
-    """
-    package = resources.files("leasequeue")
-    for place in (package / "lua", Path(str(package)).parents[1] / "lua"):
-        if (place / "lease_many.lua").is_file():
-            return place
-    raise FileNotFoundError(f"no Lua scripts in {package / 'lua'}: reinstall leasequeue")
-
-
-@cache
-def load() -> dict[str, Script]:
-    """Read, check and compose all scripts.
-
-    Raises:
-        BrokenContract: If a file breaks a rule.
-    """
-    _library().check()
-    return {name: find_script(name) for name in _names(folder())}
-
-
-@cache
-def find_script(name: str) -> Script:
-    """Read, check and compose one script, when it is first used: all of them take most of a second.
-
-    Raises:
-        BrokenContract: If the file, or one of `lib/`, breaks a rule.
-    """
-    return compose(name, _text(folder(), name), _library(), _text_of)
-
-
-@cache
-def _library() -> Library:
-    place = folder() / "lib"
-    return Library({name: _text(place, name) for name in _names(place)})
-
-
-def _names(place: Traversable) -> list[str]:
-    """Return the names of the files, sorted."""
-    names = sorted(file.name for file in place.iterdir())
-    return [name.removesuffix(".lua") for name in names if name.endswith(".lua")]
-
-
-def _text(place: Traversable, name: str) -> str:
-    return (place / f"{name}.lua").read_text()
-
-
-def _text_of(name: str) -> str | None:
-    """Return the text of a script; None: there is none."""
-    return _text(folder(), name) if (folder() / f"{name}.lua").is_file() else None
+    origins: tuple[Origin, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,7 +72,7 @@ class _Source:
         name: Its name.
         keys: The names of its keys, in order; the last is `none`.
         entries: Its arguments: name, kind and meaning.
-        own: Its own code, without comments.
+        own: Its own code, without comments; its lines have marks.
         linked: All of its code.
     """
 
@@ -170,7 +95,7 @@ class _Source:
     def composed(
         self, keys_of: Callable[[str], Iterable[str]], first: Mapping[str, str] | None = None
     ) -> tuple[str, frozenset[EventKind]]:
-        """Return its text and the events that it emits itself.
+        """Return its text, whose lines have marks, and the events that it emits itself.
 
         Args:
             keys_of: Returns the keys of a script that it calls.
@@ -183,16 +108,16 @@ class _Source:
         preamble, places = _preamble(self.name, self.keys, self.arguments, row_size(self.entries))
         if "prefix" in places:
             places |= {f"{one}_key": f"({places['prefix']}..':{key}')" for one, key in RARE_KEYS.items()}
-        _check_use(self.name, self.own, code, [*self.keys[:-1], *self.arguments])
+        _check_use(self.name, self.own, unmarked(code), [*self.keys[:-1], *self.arguments])
         places |= {f"keys_of_{one}": key_names(one, keys_of(one)) for one in self.calls}
         # Each local that functions use would cost about 0.1 µs a call, and more the more there are.
         text = "\n".join(part for part in (preamble, rename(code, places)) if part)
-        return text, _events(self.name, code)
+        return text, _events(self.name, unmarked(code))
 
 
 def compose(
     name: str, text: str, library: Library, text_of: Callable[[str], str | None] = lambda _: None
-) -> Script:
+) -> Composed:
     """Compose a script from the text of its file, and the shared functions and the scripts that it uses.
 
     Args:
@@ -224,17 +149,19 @@ def compose(
     composed, events = own.composed(keys_of, {f"call_{one}": stand_in(one, bodies[one]) for one in bodies})
     # Reading a local is faster than reading a field of a global, and scripts mostly call the server.
     composed = "local call = redis.call\n" + put_in(composed, bodies).replace("redis.call(", "call(")
-    body = composed.encode()
+    text = unmarked(composed)
+    body = text.encode()
     sha = hashlib.sha1(body, usedforsecurity=False).hexdigest().encode()
-    return Script(
+    return Composed(
         name,
         own.keys,
         own.arguments,
         events.union(*(others for _, others in parts.values())),
-        frozenset(_COMMAND.findall(composed)),
+        frozenset(_COMMAND.findall(text)),
         body,
         sha,
         tuple(bodies),
+        tuple(origins(composed)),
     )
 
 
@@ -258,7 +185,7 @@ def _source(name: str, text: str, library: Library) -> _Source:
     taken = sorted({*declared, NONE} & library.givers.keys())
     if taken:
         raise BrokenContract(f"{name}: {taken[0]} is a name that lib/{library.givers[taken[0]].name} gives")
-    own = strip(code)
+    own = strip(marked(code, f"lua/{name}.lua", len(header) + 1))
     check_calls(name, names_in(own), names_listed(sections.get("Calls", [])))
     linked = library.link(name, own, names_listed(sections.get("Needs", [])), [*declared, NONE])
     return _Source(name, (*keys, NONE), entries, own, linked)
@@ -332,7 +259,7 @@ def _preamble(
     if too_much:
         refusal = f"return redis.error_reply('LIMIT {MAX_ROWS} rows')"
         lines.append(f"if {' or '.join(too_much)} then {refusal} end")
-    return "\n".join(lines), places
+    return "\n".join(marked(line, f"lua/{name}.lua", 1) for line in lines), places
 
 
 def _check_use(name: str, own: str, code: str, declared: list[str]) -> None:
@@ -359,17 +286,3 @@ def _events(name: str, code: str) -> frozenset[EventKind]:
             raise BrokenContract(f"{name}: emits {event!r}, which leasequeue.states does not declare")
         found.add(EVENTS[event])
     return frozenset(found)
-
-
-def main(arguments: list[str]) -> None:
-    """Write the composed scripts into a folder, for linters and for other clients: `--dump FOLDER`."""
-    if len(arguments) != 2 or arguments[0] != "--dump":
-        raise SystemExit("usage: python -m leasequeue.scripting --dump FOLDER")
-    target = Path(arguments[1])
-    target.mkdir(parents=True, exist_ok=True)
-    for script in load().values():
-        (target / f"{script.name}.lua").write_bytes(script.body + b"\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -13,6 +13,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from lua.compose.marks import LINE_END
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -24,7 +26,7 @@ _DECLARED = re.compile(
     r"\bfunction(?: \w+)?\(([^)]*)\)|\blocal (?!function\b)([\w, ]+)|\bfor ([\w, ]+?)(?: in\b|=)"
 )
 #: A function that does its work only in its first call: what it needs is created once.
-_ONCE = re.compile(r"local function \w+\(\)\nif not (\w+) then\n\1=")
+_ONCE = re.compile(rf"local function \w+\(\){LINE_END}if not (\w+) then{LINE_END}\1=")
 _LOOPS = {"for", "while", "repeat"}
 #: The name under which the script's own code is kept among the functions.
 _OWN = ""

@@ -19,7 +19,7 @@ import re
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
-from leasequeue.scripting.linker import CALL, BrokenContract, names_in
+from lua.compose.linker import CALL, BrokenContract, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,7 +66,7 @@ def in_order(script: str, calls_of: Callable[[str], Sequence[str]]) -> list[str]
 def stand_in(name: str, body: str) -> str:
     """Return a function that has only the names which a called script needs of its surroundings.
 
-    It shows where the function belongs: see `leasequeue.scripting.nesting`. `put_in` puts the script into it.
+    It shows where the function belongs: see `lua.compose.nesting`. `put_in` puts the script into it.
     """
     needed = sorted(one for one in {"call", *names_in(body)} if one in _OUTER or CALL.fullmatch(one))
     return f"local function call_{name}()\nreturn called('{name}',{','.join(needed)})\nend"

@@ -10,7 +10,7 @@ The linker finds what a script uses by the names in its code, directly or throug
 functions that are used and, of the same pieces, all statements outside of functions. These statements run
 before the script's own code, so they may read keys but must not write.
 
-A script or a piece may call whole scripts, which its header names: see `leasequeue.scripting.calling`.
+A script or a piece may call whole scripts, which its header names: see `lua.compose.calling`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
-from leasequeue.scripting.nesting import nest
+from lua.compose.marks import marked, parted
+from lua.compose.nesting import nest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 _TEXT = re.compile(r"'[^']*'")
 _TEXTS = re.compile(r"('[^'\n]*')")
+_COMMENT = re.compile(r"(^|\s)--.*$")
 #: Not where the text would mean something else without them: a number before two dots, a minus after a minus.
 _SPACED = re.compile(r" *(==|~=|<=|>=|[=,+*/<>{}()]) *|(?<!\d) (\.\.) (?!\d)| (-) (?!-)")
 #: A name that is no field: not after one dot, but perhaps after two.
@@ -47,12 +49,9 @@ class BrokenContract(Exception):
 class Block:
     """A function of a piece, or the statements between two functions.
 
-    They are compared by value: two threads that compose at once may each read a piece, and use the blocks of
-    both, as `cached_property` has no lock since Python 3.12.
-
     Attributes:
         piece: The name of the piece.
-        code: The code, without comments.
+        code: The code, without comments; its lines have marks.
         names: The names that occur in it.
     """
 
@@ -75,7 +74,7 @@ class Piece:
         name: The file's name, without `.lua`.
         needs: The keys and arguments that a script must declare to use it.
         gives: The names that scripts and other pieces may use.
-        code: What follows the header.
+        code: What follows the header; its lines have marks.
         calls: The scripts that its functions may call.
     """
 
@@ -228,6 +227,7 @@ def read_piece(name: str, text: str) -> Piece:
     header, code = split(text)
     comment = "\n".join(header)
     calls = _listed(name, comment, "Calls") if "\nCalls:" in comment else frozenset[str]()
+    code = marked(code, f"lua/lib/{name}.lua", len(header) + 1)
     return Piece(name, _listed(name, comment, "Needs"), _listed(name, comment, "Gives"), code, calls)
 
 
@@ -252,10 +252,10 @@ def split(text: str) -> tuple[list[str], str]:
 
 def strip(code: str) -> str:
     """Return code without comments, indentation, empty lines, and spaces beside operators."""
-    lines = (re.sub(r"(^|\s)--.*$", "", line).strip() for line in code.splitlines())
+    lines = ((_COMMENT.sub("", line).strip(), mark) for line, mark in map(parted, code.splitlines()))
     return "".join(
         part if part.startswith("'") else _SPACED.sub(r"\1\2\3", part)
-        for part in _TEXTS.split("\n".join(line for line in lines if line))
+        for part in _TEXTS.split("\n".join(line + mark for line, mark in lines if line))
     )
 
 
@@ -290,7 +290,7 @@ def _parts(code: str) -> Iterator[str]:
             function, lines = start[1], []
             parts.append(lines)
         lines.append(line)
-        if function and line in {"end", f"local function {function}() end"}:
+        if function and parted(line)[0] in {"end", f"local function {function}() end"}:
             function, lines = None, []
             parts.append(lines)
     stripped = (strip("\n".join(part)) for part in parts)

@@ -1,0 +1,34 @@
+"""`python -m lua.compose`: compose the scripts for the package, if a file has changed since.
+
+`--into FOLDER` writes each of them into a file of its own instead, for linters and for other clients.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command."""
+    # The package of this checkout, which is not installed when a wheel is built.
+    sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+    from lua.compose.linker import BrokenContract
+    from lua.compose.writer import refresh, write_texts
+
+    try:
+        match arguments:
+            case []:
+                if refresh():
+                    print("Composed the scripts of lua/")  # noqa: T201 - says what `make` waits for
+            case ["--into", folder]:
+                write_texts(Path(folder))
+            case _:
+                raise SystemExit("usage: python -m lua.compose [--into FOLDER]")
+    except BrokenContract as error:
+        raise SystemExit(f"lua: {error}") from None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

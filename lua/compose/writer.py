@@ -1,0 +1,162 @@
+"""Reads the files of `lua/`, and writes the composed scripts where the package loads them.
+
+Each file is written under another name and then renamed. So every reader gets a whole one, also if two
+processes compose at once, or one is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.scripting.scripts import LINES, SCRIPTS, changed_ns, digest_of
+from lua.compose.composer import Composed, compose
+from lua.compose.linker import Library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lua.compose.marks import Origin
+
+#: The checkout, or an unpacked sdist.
+ROOT = Path(__file__).parents[2]
+#: A temporary file of this age was left behind (10 minutes): composing takes seconds.
+LEFT_NS = 600 * 10**9
+
+
+class Sources:
+    """The files of `lua/`.
+
+    Args:
+        texts: Their texts by their names: `lease_many`, `lib/lanes`.
+    """
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+
+    @classmethod
+    def read(cls) -> Sources:
+        """Read those of this checkout."""
+        folder = ROOT / "lua"
+        files = sorted([*folder.glob("*.lua"), *folder.glob("lib/*.lua")])
+        names = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
+        return cls({name: file.read_text("utf-8") for name, file in zip(names, files, strict=True)})
+
+    @cached_property
+    def library(self) -> Library:
+        """The shared functions."""
+        pieces = {name.removeprefix("lib/"): text for name, text in self.texts.items() if "/" in name}
+        return Library(pieces)
+
+    def compose(self) -> dict[str, Composed]:
+        """Check and compose all scripts.
+
+        Raises:
+            BrokenContract: If a file breaks a rule.
+        """
+        self.library.check()
+        scripts = {name: text for name, text in self.texts.items() if "/" not in name}
+        return {name: compose(name, text, self.library, scripts.get) for name, text in scripts.items()}
+
+
+def refresh() -> bool:
+    """Compose the scripts of this checkout, if they are missing or a file has changed since.
+
+    Returns:
+        Whether they were composed.
+
+    Raises:
+        BrokenContract: If a file breaks a rule.
+    """
+    folder = ROOT / "src" / "leasequeue" / "scripting"
+    began_ns = _now_ns(folder)
+    place = folder / SCRIPTS
+    if place.exists() and (folder / LINES).exists():
+        if changed_ns(ROOT) < place.stat().st_mtime_ns:
+            return False
+        if digest_of(ROOT) == json.loads(place.read_bytes())["digest"]:
+            os.utime(place, ns=(began_ns, began_ns))  # so that times are enough from now on
+            return False
+    digest = digest_of(ROOT)  # before the files are read: what changes in between is newer than the result
+    scripts = Sources.read().compose()
+    _replace(folder / LINES, line_map(scripts), began_ns)
+    _replace(place, {"digest": digest, "scripts": manifest(scripts)}, began_ns)
+    _remove_leftovers(folder, began_ns)
+    return True
+
+
+def write_texts(folder: Path) -> None:
+    """Compose all scripts and write each into a file of its own, for linters and other clients.
+
+    Raises:
+        BrokenContract: If a file breaks a rule.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, script in Sources.read().compose().items():
+        (folder / f"{name}.lua").write_bytes(script.body + b"\n")
+
+
+def manifest(scripts: Mapping[str, Composed]) -> dict[str, Any]:
+    """Return the texts of scripts, and what the program needs to know of each."""
+    return {
+        name: {
+            "keys": script.keys,
+            "arguments": script.arguments,
+            "events": sorted(script.events),
+            "commands": sorted(script.commands),
+            "calls": script.calls,
+            "sha": script.sha.decode(),
+            "text": script.body.decode(),
+        }
+        for name, script in scripts.items()
+    }
+
+
+def line_map(scripts: Mapping[str, Composed]) -> dict[str, Any]:
+    """Return the names of the files, and for each script, by its SHA-1, where its lines are from.
+
+    Three numbers describe lines that follow each other in a file, too: which file, the first line, how many.
+    """
+    files = sorted({origin.file for script in scripts.values() for origin in script.origins})
+    number_of = {file: number for number, file in enumerate(files)}
+    found = {script.sha.decode(): _runs(script.origins, number_of) for script in scripts.values()}
+    return {"files": files, "scripts": found}
+
+
+def _runs(origins: Iterable[Origin], number_of: Mapping[str, int]) -> list[int]:
+    runs: list[int] = []
+    for file, line in origins:
+        if runs and runs[-3] == number_of[file] and sum(runs[-2:]) == line:
+            runs[-1] += 1
+        else:
+            runs += [number_of[file], line, 1]
+    return runs
+
+
+def _now_ns(folder: Path) -> int:
+    """Return the time by the clock of the file system, which may be some milliseconds behind."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f"{SCRIPTS}.") as file:
+        return os.fstat(file.fileno()).st_mtime_ns
+
+
+def _remove_leftovers(folder: Path, began_ns: int) -> None:
+    """Remove what processes have left behind that were killed. What is younger may still be written."""
+    for file in (*folder.glob(f"{SCRIPTS}.*"), *folder.glob(f"{LINES}.*")):
+        with suppress(FileNotFoundError):
+            if file.stat().st_mtime_ns < began_ns - LEFT_NS:
+                file.unlink()
+
+
+def _replace(place: Path, value: Any, began_ns: int) -> None:
+    """Write a file whole: under another name, which is then given up for its own."""
+    with tempfile.NamedTemporaryFile("w", dir=place.parent, prefix=f"{place.name}.", delete=False) as file:
+        json.dump(value, file, separators=(",", ":"))
+    written = Path(file.name)
+    written.chmod(0o644)  # temporary files are for one user alone
+    os.utime(written, ns=(began_ns, began_ns))
+    written.replace(place)

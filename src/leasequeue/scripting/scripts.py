@@ -1,0 +1,128 @@
+"""The scripts as the server gets them: composed from `lua/` when the package is built, and loaded here.
+
+`scripts.json` beside this module has their texts, and what the program must know of each. `lua/compose`
+writes it. In a checkout, it is refused if a file of `lua/` has changed since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.states import EVENTS, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The texts and what the program knows of them; and from which line of `lua/` each of their lines is.
+SCRIPTS, LINES = "scripts.json", "lines.json"
+#: Composes the scripts of a checkout again.
+COMMAND = "make scripts"
+
+
+@dataclass(frozen=True)
+class Script:
+    """A composed script.
+
+    Attributes:
+        name: The file's name, without `.lua`.
+        keys: The names of its keys, in order; the last is `none`.
+        arguments: The names and kinds of its arguments, in order; the last may be of kind `rest`.
+        events: The events that it can emit.
+        commands: The commands that it sends.
+        body: The text that is sent to the server.
+        sha: The SHA-1 of the body, in hex: its name on the server.
+        calls: The scripts that it calls, directly or through others.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    arguments: dict[str, str]
+    events: frozenset[EventKind]
+    commands: frozenset[str]
+    body: bytes
+    sha: bytes
+    calls: tuple[str, ...] = ()
+
+
+@cache
+def load() -> dict[str, Script]:
+    """Read all scripts.
+
+    Raises:
+        FileNotFoundError: If there are none, because the package was not built properly.
+        RuntimeError: If a file that they are composed from has changed since.
+    """
+    found = read_json(SCRIPTS)
+    _check_fresh(Path(__file__), found["digest"])
+    return {
+        name: Script(
+            name,
+            tuple(entry["keys"]),
+            entry["arguments"],
+            frozenset(EVENTS[event] for event in entry["events"]),
+            frozenset(entry["commands"]),
+            entry["text"].encode(),
+            entry["sha"].encode(),
+            tuple(entry["calls"]),
+        )
+        for name, entry in found["scripts"].items()
+    }
+
+
+def find_script(name: str) -> Script:
+    """Return a script by its name."""
+    return load()[name]
+
+
+def read_json(name: str) -> Any:
+    """Read a file beside this module, perhaps in a zip file.
+
+    Raises:
+        FileNotFoundError: If it is not there.
+    """
+    import msgspec.json  # twice as fast as `json`; but where scripts are composed, it need not be installed
+
+    place = str(Path(__file__).with_name(name))
+    try:
+        data = __spec__.loader.get_data(place)  # type: ignore[union-attr]  # those of files and of zip files can
+    except OSError as error:
+        raise FileNotFoundError(
+            f"there is no {place}: reinstall leasequeue; in a checkout, run `{COMMAND}` or `pip install -e .`"
+        ) from error
+    return msgspec.json.decode(data)
+
+
+def _check_fresh(module: Path, digest: str) -> None:
+    """Check, in a checkout, that no file has changed. Times are compared first, as reading takes longer."""
+    root = module.parents[3]
+    if module.parents[2].name == "src" and (root / "lua" / "compose").is_dir():
+        began_ns = module.with_name(SCRIPTS).stat().st_mtime_ns
+        if changed_ns(root) >= began_ns and digest_of(root) != digest:
+            raise RuntimeError(f"lua/ has changed since its scripts were composed: run `{COMMAND}`")
+
+
+def changed_ns(root: Path) -> int:
+    """Return when one of the files that the scripts are composed from has changed last, in ns since 1970."""
+    folders = (root / "lua", root / "lua/lib")  # removing or renaming a file changes the time of its folder
+    return max(one.stat().st_ctime_ns for some in (folders, _sources(root)) for one in some)
+
+
+def digest_of(root: Path) -> str:
+    """Return the digest of all files of a checkout that the scripts are composed from, and with."""
+    digest = hashlib.sha256()
+    for path in sorted(map(Path, _sources(root))):
+        content = path.read_bytes()
+        digest.update(b"%s %d\n" % (path.relative_to(root).as_posix().encode(), len(content)))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _sources(root: Path) -> Iterator[os.DirEntry[str] | Path]:
+    for folder, ending in (("lua", ".lua"), ("lua/lib", ".lua"), ("lua/compose", ".py")):
+        yield from (file for file in os.scandir(root / folder) if file.name.endswith(ending))
+    yield from (root / "src/leasequeue" / name for name in ("keys.py", "states.py", "scripting/scripts.py"))
