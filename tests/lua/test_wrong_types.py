@@ -6,11 +6,14 @@ without an id, which blocks the id.
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from redis.exceptions import ResponseError
 
+from leasequeue.scripting.origins import with_origins
 from leasequeue.scripting.scripts import load
 from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, data_of, items_of, new, picture
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 pytestmark = pytest.mark.core
+
+ROOT = Path(__file__).parents[2]
 
 #: A queue on which every script uses each of its keys.
 BUSY: State = picture(
@@ -202,6 +207,14 @@ def test_every_script_is_called_here() -> None:
     assert CALLS.keys() == load().keys()
 
 
+def place_in(error: ResponseError, script: str) -> tuple[Path, int]:
+    """Return the file of `lua/` and the line where a script has failed."""
+    told = with_origins(str(error), load()[script])
+    match = re.search(r"(lua/[\w/]+\.lua):(\d+)", told)
+    assert match, told
+    return ROOT / match[1], int(match[2])
+
+
 @pytest.mark.parametrize("script", CALLS)
 @pytest.mark.seed("RWQ-B2", "RWQ-B10", "WRQ-G2", "GLD-T3")
 async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
@@ -227,6 +240,8 @@ async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
         except ResponseError as error:
             assert "WRONGTYPE" in str(error)  # noqa: PT017 - some calls do not need the key
             assert await space.snapshot() == before, key
+            file, line = place_in(error, script)
+            assert "call(" in file.read_text().splitlines()[line - 1], f"{file}:{line} sends no command"
         else:  # it needs the key for other calls, and did all that it does when the key is right
             after = await space.snapshot()
             assert after[stored] == wrong[stored]

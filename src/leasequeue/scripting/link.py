@@ -166,7 +166,7 @@ class Link:
                 self._retire()
             if self._repeat(call, at_once=isinstance(error, MovedError)):
                 return
-        ours = translate(error, maybe_applied=True)
+        ours = translate(error, maybe_applied=True, script=call.script)
         if isinstance(ours, ServerReadOnly) or isinstance(error, ClusterDownError):
             self._retire()  # after a fail-over the next connection finds the new primary
         call.fail(ours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from redis.exceptions import (
     AskError,
@@ -42,7 +43,11 @@ from leasequeue.errors import (
     ServerRefused,
     WrongKeyType,
 )
+from leasequeue.scripting.origins import with_origins
 from leasequeue.scripting.tls import why_tls_failed
+
+if TYPE_CHECKING:
+    from leasequeue.scripting.scripts import Script
 
 # redis-py removes the first word of the errors that it has a class for, and not every version keeps it.
 _BY_CLASS: tuple[tuple[type[RedisError], type[ServerError]], ...] = (
@@ -122,8 +127,14 @@ def is_unknown_script(error: BaseException) -> bool:
     return isinstance(error, NoScriptError)
 
 
-def translate(error: BaseException, *, maybe_applied: bool) -> LeasequeueError:
-    """Return the error of `leasequeue.errors` for an error of redis-py, which becomes its cause."""
+def translate(error: BaseException, *, maybe_applied: bool, script: Script | None = None) -> LeasequeueError:
+    """Return the error of `leasequeue.errors` for an error of redis-py, which becomes its cause.
+
+    Args:
+        error: The error.
+        maybe_applied: Whether a call may have been applied if the connection was lost.
+        script: The script that was called.
+    """
     if isinstance(error, LeasequeueError):
         return error
     ours: LeasequeueError
@@ -139,7 +150,8 @@ def translate(error: BaseException, *, maybe_applied: bool) -> LeasequeueError:
         found = _words(error)
         kind = found[0] if found else ScriptFailed
         advice = _FULL_ADVICE if LUA_IS_FULL in _text(error) else _ADVICE[kind]
-        text = f"{_text(error)}: {advice}"
+        said = with_origins(_text(error), script) if script else _text(error)
+        text = f"{said}: {advice}"
         ours = AccessDenied(text, **_forbidden(_text(error))) if kind is AccessDenied else kind(text)
     ours.__cause__ = error
     return ours

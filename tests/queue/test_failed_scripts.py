@@ -1,0 +1,110 @@
+"""An error in a script names the script, and the file and line of `lua/` where it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leasequeue import AsyncWorkQueue, Item, ScriptFailed, WrongKeyType
+from leasequeue.scripting import origins, runner, scripts
+from lua.compose.composer import compose
+from lua.compose.linker import strip
+from lua.compose.writer import Sources, line_map
+from tests.queue.run_hashes import chain
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from redis.asyncio import Redis
+
+    PutIn = Callable[[str, str, str], str]
+
+pytestmark = pytest.mark.core
+
+ROOT = Path(__file__).parents[2]
+#: What no name is put in place of.
+LASTING = re.compile(r"'[^']*'|\b(?:and|else|elseif|end|for|function|if|in|local|not|or|return|then|while)\b")
+
+
+@pytest.fixture
+def put_in(monkeypatch: pytest.MonkeyPatch) -> PutIn:
+    """Return a function that puts a statement behind a line of a file, and returns where it is."""
+
+    def put(name: str, line: str, statement: str) -> str:
+        texts = Sources.read().texts
+        lines = texts[name].split("\n")
+        lines.insert(lines.index(line) + 1, statement)
+        sources = Sources({**texts, name: "\n".join(lines)})
+        faulty = {
+            one: compose(one, sources.texts[one], sources.library, sources.texts.get)
+            for one in ("add_items", "run_start")
+        }
+        known = json.loads(json.dumps(line_map(faulty)))
+        monkeypatch.setattr(runner, "find_script", {**scripts.load(), **faulty}.__getitem__)
+        monkeypatch.setattr(origins, "_line_map", lambda: known)
+        return f"lua/{name}.lua:{lines.index(statement) + 1}"
+
+    return put
+
+
+async def test_a_key_of_another_type(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.add_item(Item(b"x"))
+    await redis.set(f"{queue.name}:processing", "a string")
+    with pytest.raises(WrongKeyType) as caught:
+        await queue.lease(30, block=False)
+    assert "WRONGTYPE" in str(caught.value)
+    assert "lease_many" in str(caught.value)
+    assert "user_script" not in str(caught.value)
+    [place] = [word for word in str(caught.value).split() if word.startswith("lua/")]
+    file, line = place.rstrip(":,").rsplit(":", 1)
+    assert "redis.call(" in (ROOT / file).read_text().splitlines()[int(line) - 1]
+
+
+@pytest.mark.parametrize(
+    "statement", ["error('a fault')", "local _ = (nil)[1]", "redis.call('HELLO', 'x', 'y')"]
+)
+@pytest.mark.parametrize("behind", [("add_items", "flush()"), ("lib/add", "local function add_rows(before)")])
+@pytest.mark.parametrize("script", ["add_items", "run_start"])
+async def test_a_fault_in_a_script_or_in_one_that_it_calls(
+    queue: AsyncWorkQueue,
+    put_in: PutIn,
+    statement: str,
+    behind: tuple[str, str],
+    script: str,
+) -> None:
+    place = put_in(*behind, statement)
+    called: dict[str, Callable[[], Awaitable[object]]] = {
+        "add_items": lambda: queue.add_item(Item(b"x")),
+        "run_start": lambda: queue.runs.start(chain(queue.name, "a", "b"), "r"),
+    }
+    with pytest.raises(ScriptFailed) as caught:
+        await called[script]()
+    assert place in str(caught.value)
+    assert script in str(caught.value)
+    assert "user_script" not in str(caught.value)
+
+
+def test_each_line_of_a_script_has_what_its_origin_has() -> None:
+    texts = {f"lua/{name}.lua": text.split("\n") for name, text in Sources.read().texts.items()}
+    for script in scripts.load().values():
+        lines = script.body.decode().split("\n")
+        places = [origins.origin_of(script, number) for number in range(1, len(lines) + 1)]
+        assert origins.origin_of(script, len(lines) + 1) is None
+        for place, found in groupby(zip(places, lines, strict=True), itemgetter(0)):
+            assert place, script.name
+            file, _, at = place.partition(":")
+            composed = "\n".join(line for _, line in found)
+            for part in LASTING.findall(strip(texts[file][int(at) - 1])):
+                assert part in composed, f"{script.name}: {place}: {composed}"
+
+
+def test_the_text_of_a_script_of_others_keeps_its_lines() -> None:
+    other = replace(scripts.find_script("counts"), sha=b"0" * 40)
+    assert origins.with_origins("ERR user_script:3: a fault", other) == "ERR user_script:3: a fault"
