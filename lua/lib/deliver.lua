@@ -69,14 +69,15 @@ end
 -- of the item, or nil.
 local function deliver(id, data, trace, reference)
   for _ = 1, 10 do
-    local holder, score = unpack(redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES'))
+    local holder, text = unpack(redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES'))
     if not holder then
       return
     end
     redis.call('ZREM', idle, holder)
+    local score = tonumber(text)
     local ms = score % 32768
     if
-      score - read_clock() / 100 * 32768 > 0
+      score > read_clock() / 100 * 32768
       and redis.pcall('LLEN', prefix .. ':inbox:' .. holder) == 0 -- an id there comes first
       and send_to(holder, ms, id, data, trace, reference)
     then

@@ -88,7 +88,7 @@ end
 -- Return whether any of the items may have a level or a group, and so belong to a lane.
 local function placed(ids)
   local texts = any_facts and cjson.encode(option_texts(ids))
-  return texts and (string.find(texts, '"l', 1, true) or string.find(texts, '"g', 1, true))
+  return texts and (string.find(texts, '"level', 1, true) or string.find(texts, '"group', 1, true))
 end
 
 -- Return a table of options for each item, an empty one if it has none.
