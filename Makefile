@@ -140,6 +140,7 @@ lint: $(VENV)/ready machine-lint tests/house/node_modules/.package-lock.json ## 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python -m lua.compose --uses --check
 	tests/house/node_modules/.bin/stylua --check lua
 	rm -rf $(COMPOSED)
 	$(BIN)/python -m lua.compose --into $(COMPOSED)
@@ -152,6 +153,7 @@ scripts: $(VENV)/ready ## Compose the scripts of lua/ for the package, if a file
 format: $(VENV)/ready tests/house/node_modules/.package-lock.json ## Format Python and Lua
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+	$(BIN)/python -m lua.compose --uses
 	tests/house/node_modules/.bin/stylua lua
 
 types: $(VENV)/ready ## Check the types of source, tests and benchmarks

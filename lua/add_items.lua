@@ -10,6 +10,7 @@
 -- Reply: a list with an entry per item: 1 added or replaced, 0 the id is taken.
 -- Cost: O(1) per item, plus O(log n) for a delayed one.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of data.
+-- Uses: add_rows (add), closed_error, is_closed (closed), can_deliver, deliver (deliver), flush (emit)
 
 if is_closed then
   return closed_error()

@@ -14,6 +14,7 @@
 -- Reply: a list with an entry per item: 1 added, 0 the id exists, 2 the run has added it before or has ended.
 -- Cost: as `add_items`, plus O(1) per item.
 -- Limits: as `add_items`.
+-- Uses: add_rows (add), closed_error, is_closed (closed), flush (emit)
 
 if is_closed then
   return closed_error()

@@ -14,6 +14,8 @@
 --   letter, 0 and its last progress (unfinished), -1 and nothing (neither item nor result nor dead letter), -2 and nothing (not read, nor any after it: ask again).
 -- Cost: O(1) per id.
 -- Limits: at most 1,000 ids a call. After 1 MiB of results no more are read.
+-- Uses: cancelled_key (RARE_KEYS), begin_writes (begin_writes), dead_key (dead_letter), data_key, in_chunks,
+--   read_in_chunks (keys), read_clock (read_clock)
 
 redis.call('LLEN', queue)
 redis.call('ZCARD', dead)

@@ -16,6 +16,7 @@
 -- Cost: O(count), and O(size) for each item whose data has the same size; O(cursor) into a list.
 -- Limits: `count` (at most 1,000) items, and the inboxes of 1,000 sessions.
 -- Needs: check
+-- Uses: cancel (cancel), data_key (keys), laned_ids, waiting_ids (waiting)
 
 -- Return ids to look at, and the next cursor, if there is one.
 local function page()

@@ -10,6 +10,7 @@
 -- Reply: a list with an entry per item: 1 cancelled, 0 there is none.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.
+-- Uses: cancel (cancel)
 
 local ids, keep_ms = {}, 0
 for row = entries + 1, #ARGV, 2 do

@@ -12,6 +12,7 @@
 -- Reply: 1: it is to clean now; 0: another client does.
 -- Cost: O(1).
 -- Limits: none.
+-- Uses: begin_writes (begin_writes)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local key = prefix .. (deep and ':deep_cleaner' or ':cleaner')

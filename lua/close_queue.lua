@@ -12,6 +12,10 @@
 -- Cost: O(log n) per lease.
 -- Limits: `count` leases (at most 1,000) a call.
 -- Needs: check
+-- Uses: control_key, held_key, lanes_key (RARE_KEYS), begin_writes (begin_writes), now (clock), is_closed
+--   (closed), emit, emitting, flush (emit), forget_facts (facts), is_ours (foreign), data_key, in_chunks,
+--   read_in_chunks (keys), read_ledger (ledger), free_leases, note_options, wake_next (slots),
+--   notify_watchers (watchers)
 
 local ids = redis.call('ZRANGE', deadlines, 0, count - 1)
 local records = read_in_chunks('HMGET', ledger, ids)

@@ -15,5 +15,6 @@
 --   is of an earlier incarnation or, if fenced, not the current one).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of results.
+-- Uses: complete (complete)
 
 return complete()

@@ -9,6 +9,7 @@
 --   letters.
 -- Cost: O(1), plus O(1) per waiting process.
 -- Limits: the inboxes of the first 1,000 sessions are counted.
+-- Uses: count_waiting (count)
 
 local leased = redis.call('ZCARD', deadlines)
 return { count_waiting(), leased, redis.call('ZCARD', scheduled), redis.call('ZCARD', dead) }

@@ -11,6 +11,7 @@
 --   dead letter), data (false: left out), error, attempt, token.
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 dead letters a call.
+-- Uses: read_dead_letter (dead_letter)
 
 local found, times = {}, {}
 if #ARGV > entries then

@@ -21,6 +21,10 @@
 -- Reply: how many ids were put back, and a list of repairs: kind, id, ….
 -- Cost: O(log n) per id, plus a read of 1,000 entries of `processing`, 500 at each end of `queue`, and of inboxes.
 -- Limits: at most 1,000 ids a call.
+-- Uses: held_key (RARE_KEYS), now (clock), is_closed (closed), controlled (controlled), emit_all, flush
+--   (emit), foreign_lease_left, watch_foreign (foreign), data_key, in_chunks, lease_keys_of, place_in (keys),
+--   read_ledger (ledger), lease_key_left, rederive_lease (rederive), repaired, repaired_all, repairs
+--   (repairs), wake_next (slots), enter_waiting, find_member (waiting)
 
 if is_closed then
   return { 0, repairs } -- what has data is about to be deleted

@@ -12,6 +12,7 @@
 -- Reply: the time in ms, the next cursor ("0": done), then ids.
 -- Cost: O(count log n).
 -- Limits: one SCAN of `count` (at most 1,000) a call.
+-- Uses: now (clock)
 
 redis.call('ZCARD', scheduled)
 local page = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', count, 'TYPE', 'string')

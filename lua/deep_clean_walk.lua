@@ -9,5 +9,6 @@
 -- Reply: the ids; fewer than `count` at the end of the walk. With `start` 0, the ids in inboxes follow.
 -- Cost: O(start + count).
 -- Limits: `count` ids (at most 1,000), and the inboxes of 1,000 sessions when start is 0.
+-- Uses: waiting_ids (waiting)
 
 return waiting_ids(start, count, true)

@@ -14,6 +14,9 @@
 -- Reply: the next cursor ("0": all keys were checked, or the queue is deleted), how many items were removed.
 -- Cost: O(count).
 -- Limits: one SCAN of `count` (at most 1,000) a call; of the rest, `count` ids that other clients have added meanwhile.
+-- Uses: control_key (RARE_KEYS), begin_writes (begin_writes), now (clock), is_closed (closed), emit,
+--   emitting, flush, publishes (emit), forget_facts (facts), data_key, in_chunks (keys), end_publishing
+--   (live), notify_watchers (watchers)
 
 if not is_closed then
   return { '0', 0 }

@@ -8,6 +8,7 @@
 -- Reply: a list with an entry per id: 1 dropped, 0 there is no such dead letter.
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
+-- Uses: dead_key (dead_letter), emit, emitting, flush (emit), in_chunks (keys)
 
 redis.call('ZCARD', dead)
 local answers, dropped = {}, {}

@@ -10,6 +10,9 @@
 -- Reply: a list with an entry per item: 1 it waits now, 0 it is not under the lease of this token, or gone.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.
+-- Uses: begin_writes (begin_writes), emit_all, flush (emit), forget_facts (facts), is_ours (foreign),
+--   data_key, in_chunks (keys), read_ledger (ledger), drop_lease_keys (move), check_processing,
+--   unlist_or_note (processing), free_leases, note_options, wake_next (slots), enter_waiting (waiting)
 
 local ids = {}
 for row = entries + 1, #ARGV, 2 do

@@ -11,6 +11,7 @@
 -- Reply: the number of the last event so far; -1: none are kept or published.
 -- Cost: O(1), plus the cost of dropping.
 -- Limits: none.
+-- Uses: end_publishing (live), newest (newest)
 
 local keep_key = prefix .. ':events:keep'
 redis.call('XLEN', events)

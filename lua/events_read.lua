@@ -9,6 +9,7 @@
 --   published (else 0), then for each event its number and a list of its fields, each with its name.
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 events a call.
+-- Uses: newest (newest)
 
 local keep = redis.call('HMGET', prefix .. ':events:keep', 'count', 'age_ms', 'live')
 local kept = keep[1] and (keep[1] ~= '0' or keep[2] ~= '0')

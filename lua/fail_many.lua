@@ -12,6 +12,10 @@
 --   key is no string, so it cannot become a dead letter.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised. The data of a dead letter is copied.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of errors and data of dead letters.
+-- Uses: begin_writes (begin_writes), now (clock), is_current (current), enter_dead (dead_letter), emit,
+--   emitting, flush (emit), any_options, forget_facts, note_errors, options_of, options_text (facts),
+--   data_key (keys), read_ledger (ledger), enter_scheduled, leave_leased (move), check_processing
+--   (processing), note_options, wake_next (slots), enter_waiting (waiting), notify_watchers (watchers)
 
 local ids = {}
 for row = entries + 1, #ARGV, 4 do

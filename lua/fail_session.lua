@@ -20,6 +20,10 @@
 -- Reply: how many ids were returned; -1: there is no such worker; -2: it is alive.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call, and 1,000 ids of its inbox.
+-- Uses: drop_alarm (alarm), begin_writes (begin_writes), now (clock), controlled (controlled), emit,
+--   emitting, flush (emit), is_ours (foreign), empty_inbox (inbox), data_key, in_chunks, read_in_chunks
+--   (keys), read_ledger (ledger), leave_leased (move), check_processing (processing), failed_key, name_of,
+--   unregister (registry), note_options, wake_next (slots), holders_of (view), enter_waiting (waiting)
 
 local score = tonumber(redis.call('ZSCORE', heartbeats, worker) or '')
 local about = redis.call('HGET', workers, worker)

@@ -16,6 +16,8 @@
 --   unknown), its error, its options or false, and false.
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
+-- Uses: now (clock), dead_key, read_dead_letter (dead_letter), lease_keys_of (keys), add_views, holders_of
+--   (view)
 
 local ids, reply, room = {}, { now }, max_bytes
 for row = entries + 1, #ARGV do

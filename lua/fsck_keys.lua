@@ -13,6 +13,8 @@
 --   `endless_foreign_lease` are no repairs.
 -- Cost: O(count log n).
 -- Limits: one SCAN of `count` (at most 1,000) a call; 100 ids of each inbox; 1,000 leased items of groups in all, 100 of each.
+-- Uses: now (clock), options_text, read_options (facts), empty_inbox (inbox), data_key, place_in (keys),
+--   repaired, repairs (repairs)
 
 -- The types of the keys of some families, and for how long those are kept that must have a time to live and have none.
 local day = 86400000

@@ -10,6 +10,10 @@
 -- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id or name, ….
 -- Cost: O(log n) per entry.
 -- Limits: one scan of `count` entries (at most 1,000) a call; a small key is checked at once.
+-- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), has_data, next_page, page_of (checks), now
+--   (clock), end_control, right_pause (control), controlled (controlled), options_of (facts), is_ours
+--   (foreign), group_gate (group_gate), in_chunks, lease_keys_of, place_in (keys), lanes (lanes), repaired,
+--   repairs (repairs), wake_next (slots)
 
 redis.call('LLEN', queue)
 

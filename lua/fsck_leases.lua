@@ -12,6 +12,12 @@
 -- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id, ….
 -- Cost: O(log n) per entry.
 -- Limits: one scan of `count` entries (at most 1,000) a call; a small key is checked at once.
+-- Uses: forget_items, has_data, next_page, page_of (checks), now (clock), emit_all, flush (emit), read_fence
+--   (fence), foreign_lease_left, is_ours, watch_foreign (foreign), data_key, in_chunks, lease_keys_of,
+--   read_in_chunks (keys), read_ledger (ledger), drop_lease_keys (move), check_processing, enter_processing,
+--   unlist_or_note (processing), lease_key_left, rederive_lease (rederive), repaired, repaired_all, repairs
+--   (repairs), free_leases, note_options, wake_next (slots), bound_lease, longest_watch (steps),
+--   enter_waiting (waiting)
 
 -- No lease and no delay ends later, except for a time that the caller has set.
 local latest_lease, latest_due = now + 31 * 86400000, 253402300800000

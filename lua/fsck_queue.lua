@@ -11,6 +11,7 @@
 --   that stay.
 -- Cost: O(n) if one is dropped, else O(count).
 -- Limits: `count` ids (at most 1,000). In the middle of a longer list than 200,000 none is dropped.
+-- Uses: is_ours (foreign), data_key, read_in_chunks (keys), repaired, repairs (repairs)
 
 local list = which == 'held' and prefix .. ':held' or queue
 local ids = redis.call('LRANGE', list, start, start + count - 1)

@@ -9,6 +9,7 @@
 -- Reply: 1, or 0: it has that type now, or is gone.
 -- Cost: O(1).
 -- Limits: none.
+-- Uses: now (clock), is_count (fence)
 
 local key = prefix .. ':' .. made
 local found = redis.call('TYPE', key).ok

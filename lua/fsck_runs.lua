@@ -12,6 +12,8 @@
 --   kind `wrong_type` is no repair.
 -- Cost: O(count log n).
 -- Limits: one scan of `count` (at most 1,000) a call; a small set is checked at once.
+-- Uses: now (clock), in_chunks (keys), repaired, repairs (repairs), check_index, index_ended, index_started,
+--   lookups_of (run_index)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 

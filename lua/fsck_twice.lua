@@ -15,6 +15,8 @@
 -- Reply: a list of repairs: kind, id.
 -- Cost: O(count), and O(n) of a list if an entry is dropped.
 -- Limits: `count` at most 1,000. In the middle of a longer list than 200,000 none is dropped.
+-- Uses: held_key, lanes_key (RARE_KEYS), options_of (facts), place_in (keys), lanes (lanes), repaired,
+--   repairs (repairs)
 
 redis.call('LLEN', queue)
 

@@ -10,6 +10,7 @@
 --   `wrong_type` is no repair.
 -- Cost: O(1) per row.
 -- Limits: at most 1,000 rows a call.
+-- Uses: is_count (fence), read_clock (read_clock), repaired, repairs (repairs)
 
 redis.call('EXISTS', queue) -- a cluster finds the node by a key of the script
 

@@ -14,6 +14,7 @@
 --   1,000 bytes; false: none), its options and its progress as JSON (false: none).
 -- Cost: O(log n + count); O(start) into the waiting list.
 -- Limits: at most 1,000 items a call.
+-- Uses: now (clock), add_views, holders_of (view)
 
 -- Return ids from a place on, in about the order in which they will be leased: those in the queue, then by levels the lanes and,
 -- before the groups of level 0, what is held.

@@ -19,6 +19,10 @@
 --   and the group as JSON has it.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items asked for, 250 leased, 100 reclaimed, 1,000 ids checked, `max_bytes` of data a call.
+-- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), controlled (controlled), next_due_in
+--   (due), flush (emit), any_facts, traces_of (facts), begin_leases, choose, chosen, drop_checked,
+--   take_tokens, unreadable, unreadable_error, write_leases (lease), lease_lanes (lease_lanes), can_reclaim,
+--   reclaim (reclaim)
 
 local asked = 0
 for i = requests + 1, #ARGV, 2 do

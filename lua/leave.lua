@@ -13,6 +13,9 @@
 -- Reply: how many ids of the inbox were returned, then the token of the delivery that was recalled.
 -- Cost: O(1) per id. An inbox holds one or two.
 -- Limits: at most 1,000 ids a call; the session stays registered while its inbox holds more.
+-- Uses: drop_alarm (alarm), controlled (controlled), is_current (current), emit_all, flush (emit),
+--   empty_inbox (inbox), drop_lease_keys (move), check_processing, unlist_or_note (processing), wake_next
+--   (slots), enter_waiting (waiting)
 
 local delivered_key = prefix .. ':delivered:' .. session
 

@@ -19,6 +19,10 @@
 --   on, 1 if more is due, the time in ms, and a list of repairs: kind, id, ….
 -- Cost: O(log n) per entry.
 -- Limits: `count` entries (at most 1,000) and 100 reclaimed a call; call again for the rest.
+-- Uses: held_key, recent_key (RARE_KEYS), now (clock), heal_lanes (control), controlled (controlled), flush
+--   (emit), foreign_lease_left, watch_foreign (foreign), in_chunks, place_in (keys), check_processing, sift,
+--   without (processing), any_rare (rare), can_reclaim, reclaim (reclaim), rederive_lease (rederive),
+--   repaired, repairs (repairs), wake_next (slots), bound_leases, slack_ms (steps)
 
 local free_again = any_rare
     and redis.call('ZRANGEBYSCORE', recent_key, '-inf', now, 'LIMIT', 0, count)

@@ -12,6 +12,7 @@
 -- Reply: the next cursor ("0": done), 1 if an item was ever leased here, else 0 ("laned": 1 if the queue is controlled), then the ids.
 -- Cost: O(count); O(cursor) into a list.
 -- Limits: `count` (at most 1,000) ids, and the inboxes of 1,000 sessions; a small set is returned at once.
+-- Uses: laned_ids, waiting_ids (waiting)
 
 local reply = { '0', redis.call('GET', fence) and 1 or 0 }
 local sets = { leased = deadlines, scheduled = scheduled, dead = dead }

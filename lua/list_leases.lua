@@ -10,6 +10,7 @@
 --   watched lease of another client).
 -- Cost: O(count).
 -- Limits: one ZSCAN of `count` (at most 1,000) a call; few leases are checked at once.
+-- Uses: now (clock), is_ours (foreign), read_in_chunks (keys), read_ledger (ledger)
 
 redis.call('HLEN', ledger)
 local page = redis.call('ZSCAN', deadlines, cursor, 'COUNT', count)

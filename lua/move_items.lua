@@ -17,6 +17,11 @@
 -- Limits: at most 1,000 ids a call.
 -- Needs: check
 -- Calls: fsck_lanes
+-- Uses: find_earlier, forget_earlier (begin_incarnation), now (clock), closed_error, is_closed (closed),
+--   arguments_at, keys_at (elsewhere), emit, emitting, flush (emit), any_options, note_errors, read_options,
+--   write_options (facts), call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key, in_chunks, place_in,
+--   reversed (keys), lanes (lanes), read_ledger (ledger), enter_scheduled (move), wake_next (slots),
+--   enter_waiting (waiting)
 
 if is_closed then
   return closed_error()

@@ -13,6 +13,8 @@
 --   time in ms; until when it is paused, in ms (-1: without end, or it is resumed).
 -- Cost: O(log n).
 -- Limits: none.
+-- Uses: control_key, held_key (RARE_KEYS), limits_changed (control), emit, emitting, flush (emit), read_clock
+--   (read_clock)
 
 redis.call('LLEN', queue)
 redis.call('LLEN', held_key)

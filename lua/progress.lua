@@ -11,6 +11,8 @@
 -- Reply: a list with an entry per item: 1 kept, 0 rejected (completed, returned, or leased to another).
 -- Cost: O(log n) per item.
 -- Limits: at most 1,000 items a call.
+-- Uses: progress_key (RARE_KEYS), is_current (current), emit, emitting, flush (emit), in_chunks (keys),
+--   push_to_watchers (watchers)
 
 local ids = {}
 for row = entries + 1, #ARGV, 3 do

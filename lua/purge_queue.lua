@@ -10,6 +10,9 @@
 -- Reply: how many ids there were in that place, how many were checked, how many items were removed.
 -- Cost: O(log n) per id.
 -- Limits: `count` ids (at most 1,000) a call, except in inboxes: 100 of each of 1,000 sessions, which hold one or two.
+-- Uses: begin_writes (begin_writes), end_control (control), controlled (controlled), emit, emitting, flush
+--   (emit), forget_facts (facts), foreign_lease_left, watch_foreign (foreign), data_key, in_chunks,
+--   read_in_chunks, reversed (keys), wake_next (slots), notify_watchers (watchers)
 
 if count == 0 then
   begin_writes()

@@ -10,6 +10,7 @@
 --   in ms or inf> <since in ms> <reason>`). In the first step also `shared/rate` and `shared/concurrency`.
 -- Cost: O(count).
 -- Limits: one HSCAN of `count` (at most 1,000) a call; a small hash is returned at once.
+-- Uses: read_clock (read_clock)
 
 local page = redis.call('HSCAN', prefix .. ':control', cursor, 'COUNT', count)
 local reply = { page[1], read_clock(), redis.call('ZCARD', deadlines) }

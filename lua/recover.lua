@@ -16,6 +16,9 @@
 --   in the order of the rows. If one of them has a trace, a list with the trace of each, or nil, comes last.
 -- Cost: O(log n) per item.
 -- Limits: at most 1,000 items and `max_bytes` of data a call.
+-- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), is_current (current), emit_all, flush
+--   (emit), any_facts, traces_of (facts), data_key, lease_keys_of (keys), begin_leases, chosen, drop_checked,
+--   take_tokens, write_leases (lease), read_ledger (ledger)
 
 local ids = {}
 for row = entries + 1, #ARGV, 2 do

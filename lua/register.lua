@@ -19,6 +19,8 @@
 --   reclaimed, or one has not asked at the time of `alarm`; -1: none will).
 -- Cost: O(log n) in the number of waiting processes.
 -- Limits: none.
+-- Uses: now (clock), right_turns (control), controlled (controlled), next_due_in (due), wake_next (slots),
+--   bound_leases, bound_sessions (steps)
 
 local delivered_key = prefix .. ':delivered:' .. session
 

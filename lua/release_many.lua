@@ -10,6 +10,9 @@
 -- Reply: a list with an entry per item: 1 released, 0 rejected (completed, returned, or leased to another).
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.
+-- Uses: begin_writes (begin_writes), now (clock), is_current (current), emit, emitting, flush (emit),
+--   in_chunks (keys), read_ledger (ledger), enter_scheduled, leave_leased (move), check_processing
+--   (processing), note_options, wake_next (slots), enter_waiting (waiting)
 
 local ids = {}
 for row = entries + 1, #ARGV, 4 do

@@ -11,6 +11,9 @@
 --   returned, or leased to another), or -1: rejected, and the item was cancelled a short while ago.
 -- Cost: O(log n) per item.
 -- Limits: at most 1,000 items a call.
+-- Uses: cancelled_key (RARE_KEYS), any_cancelled (begin_incarnation), begin_writes (begin_writes), now
+--   (clock), is_current (current), announce (due), emit, emitting, flush (emit), data_key, in_chunks,
+--   lease_keys_of (keys), read_ledger (ledger), write_lease_keys (write_lease_keys)
 
 local ids = {}
 for row = entries + 1, #ARGV, 3 do

@@ -8,6 +8,7 @@
 -- Reply: a list with an entry per item: 1 replaced, 0 rejected (completed, returned, or leased to another).
 -- Cost: O(1) per item.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of data.
+-- Uses: is_current (current), data_key, in_chunks (keys)
 
 local ids = {}
 for row = entries + 1, #ARGV, 3 do

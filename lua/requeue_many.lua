@@ -11,6 +11,9 @@
 -- Cost: O(log n) per id. The data is copied.
 -- Limits: at most 1,000 ids and `max_bytes` of data a call.
 -- Needs: check
+-- Uses: find_earlier, forget_earlier (begin_incarnation), closed_error, is_closed (closed), dead_key,
+--   leave_dead (dead_letter), emit, emitting, flush (emit), any_options, write_options (facts), data_key
+--   (keys), wake_next (slots), enter_waiting (waiting)
 
 if is_closed then
   return closed_error()

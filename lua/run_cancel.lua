@@ -12,6 +12,7 @@
 --   there is no such run.
 -- Cost: O(log n) per value by which it is found.
 -- Limits: none.
+-- Uses: open_run, read_fields, run_field, set_run (run), commit_runs (run_commit)
 
 redis.call('LLEN', queue)
 redis.call('HLEN', watchers)

@@ -12,6 +12,7 @@
 -- Reply: 1 marked, or deleted; 0 there is no such run; -1 it has not ended: nothing was done.
 -- Cost: O(log n) per value by which it is found; the hash is freed in the background.
 -- Limits: none.
+-- Uses: cancelled_key (RARE_KEYS), check_index, index_deleted (run_index)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local key = prefix .. ':run:' .. run

@@ -20,6 +20,11 @@
 -- Cost: O(1) per item, and per item that follows.
 -- Limits: at most 1,000 rows a call; it adds about 60 items, and changes 30 runs.
 -- Needs: check
+-- Uses: accepts_token, is_current (current), are_leases_ours (foreign), data_key (keys), split_reference
+--   (reference), add_active, counts_of, heal_run, is_marked, open_run, opened_runs, parent_of, read_fields,
+--   run_field, set_run, stage_definition (run), commit_runs, finish_items, is_final, rest_of_runs
+--   (run_commit), end_stage, enter_batch, enter_first, forget_child, is_run_active, room_to_add,
+--   start_children (run_step)
 
 redis.call('ZCARD', dead)
 redis.call('HLEN', watchers)

@@ -9,6 +9,9 @@
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
 -- Calls: cancel_many, drop_many
+-- Uses: cancelled_key, unsettled_key (RARE_KEYS), call_cancel_many, keys_of_cancel_many (cancel_many),
+--   dead_key (dead_letter), call_drop_many, keys_of_drop_many (drop_many), arguments_at, keys_at (elsewhere),
+--   read_options (facts), data_key, in_chunks (keys), split_reference (reference)
 
 redis.call('ZCARD', dead)
 redis.call('ZCARD', cancelled_key)

@@ -14,6 +14,7 @@
 -- Reply: 1 and the outcome that is stored now; 0: rejected, as the item is not held under it, or its run is gone.
 -- Cost: O(1), and the size of the outcome.
 -- Limits: one outcome a call.
+-- Uses: begin_writes (begin_writes), is_current (current), split_reference (reference)
 
 local home, run_id, path, mark = split_reference(of_stage)
 local record, score = redis.call('HGET', ledger, item), redis.call('ZSCORE', deadlines, item)

@@ -17,6 +17,10 @@
 -- Cost: O(1) per path and per stage that follows.
 -- Limits: at most 1,000 paths a call.
 -- Calls: run_forget
+-- Uses: arguments_at, keys_at (elsewhere), add_active, add_driver, add_stage_item, counts_of, drop_from_run,
+--   open_run, parent_of, read_fields, run_field, set_counts, set_run, stage_definition (run), commit_runs
+--   (run_commit), call_run_forget, keys_of_run_forget (run_forget), enter_stage, is_run_active,
+--   join_decision, resolve (run_step)
 
 redis.call('LLEN', queue)
 redis.call('HLEN', watchers)

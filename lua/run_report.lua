@@ -14,6 +14,10 @@
 -- Limits: at most 1,000 rows a call; it adds about 60 items.
 -- Needs: check
 -- Calls: cancel_many, run_forget
+-- Uses: cancelled_key, unsettled_key (RARE_KEYS), call_cancel_many, keys_of_cancel_many (cancel_many),
+--   arguments_at, keys_at (elsewhere), split_reference (reference), heal_run, is_marked, open_run,
+--   opened_runs, read_fields, run_field (run), commit_runs, rest_of_runs (run_commit), call_run_forget,
+--   keys_of_run_forget (run_forget), end_stage, room_to_add (run_step)
 
 redis.call('HLEN', watchers)
 redis.call('HLEN', options)

@@ -17,6 +17,11 @@
 -- Limits: at most 1,000 ids a call; about 100 noted ones, 100 others are looked at; it adds about 60 items.
 -- Needs: check
 -- Calls: run_forget
+-- Uses: cancelled_key, unsettled_key (RARE_KEYS), dead_key (dead_letter), arguments_at, keys_at (elsewhere),
+--   forget_facts, read_options (facts), data_key, in_chunks, read_in_chunks (keys), split_reference
+--   (reference), counts_of, heal_run, is_marked, is_of_stage, open_run, opened_runs, read_fields, run_field,
+--   stage_definition (run), commit_runs, rest_of_runs (run_commit), call_run_forget, keys_of_run_forget
+--   (run_forget), end_stage, is_run_active, room_to_add (run_step)
 
 redis.call('ZCARD', dead)
 redis.call('HLEN', watchers)

@@ -17,6 +17,8 @@
 -- Cost: O(1) per field and per first stage.
 -- Limits: at most 1,000 fields a call; it adds about 60 items. If there are more first stages, the holder of the item `<run>/` adds the others.
 -- Needs: check
+-- Uses: read_clock (read_clock), heal_run, open_run, opened_runs, read_fields, run_field, set_run (run),
+--   commit_runs, write_run (run_commit), enter_first, is_run_active (run_step)
 
 redis.call('HLEN', watchers)
 redis.call('HLEN', options)

@@ -11,6 +11,7 @@
 -- Reply: the next cursor (empty: this was the last page), then ids.
 -- Cost: O(log² n + count), in the number of runs that have the rarest of the values.
 -- Limits: `count` (at most 1,000) runs, and 1,000 values a call.
+-- Uses: now (clock), page_of_runs (run_pages)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local keys, rarest = {}, nil

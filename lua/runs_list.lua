@@ -11,6 +11,7 @@
 -- Reply: the next cursor (empty: this was the last page), then id and when the run entered the state in ms, ….
 -- Cost: O(log² n + count).
 -- Limits: `count` (at most 1,000) runs a call; fewer are returned if others are of another flow.
+-- Uses: page_of_runs (run_pages)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local ids, scores, next_cursor = page_of_runs(prefix .. ':runs:' .. state)

@@ -10,6 +10,7 @@
 --   (false: the hash does not have it).
 -- Cost: O(1) per run and stage.
 -- Limits: at most 1,000 ids a call; after 500 stages no more runs are read.
+-- Uses: read_in_chunks (keys)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 

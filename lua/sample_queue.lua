@@ -22,6 +22,8 @@
 --   leased in the last 5 minutes, in ms.
 -- Cost: O(log n), plus O(1) per noted id and per waiting process; with a dead worker also per lease that is looked at.
 -- Limits: if a worker is dead, the 128 leases that expire next are looked at, as it renews none. 128 ids of 33 lanes are noted, and 8 lanes that are new in a call. Above 128, every second id is forgotten, so the older ones are further apart.
+-- Uses: begin_writes (begin_writes), now (clock), count_waiting (count), foreign_lease_left (foreign),
+--   data_key (keys), read_ledger (ledger)
 
 local held, laned, levels = prefix .. ':held', prefix .. ':lanes', prefix .. ':levels'
 local control = prefix .. ':control'

@@ -21,6 +21,7 @@
 --   stored, 0 it was stored already, or another declaration counts, -1 nothing was stored: call again with a due time.
 -- Cost: O(log n) in the number of schedules.
 -- Limits: none.
+-- Uses: now (clock)
 
 local data_of_schedule = prefix .. ':schedule:' .. schedule
 local size = redis.call('STRLEN', data_of_schedule)

@@ -10,6 +10,7 @@
 -- Reply: the next cursor ("0": done), then the names of the schedules that were removed.
 -- Cost: O(count), and O(log n) for each one that is removed.
 -- Limits: at most 1,000 declared schedules a call.
+-- Uses: now (clock)
 
 redis.call('ZCARD', ticks)
 redis.call('HLEN', schedules)

@@ -12,6 +12,7 @@
 -- Reply: the next cursor ("0": done), then the id, the token and the session of each item.
 -- Cost: O(count): 1 to 3 µs for each lease of the queue that is checked.
 -- Limits: `count` (at most 1,000) leases, and 1,000 sessions; a small set is checked at once.
+-- Uses: read_in_chunks (keys), read_ledger (ledger), holders_of (view)
 
 local wanted = {}
 for row = asked + 1, #ARGV do

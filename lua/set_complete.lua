@@ -14,6 +14,7 @@
 --   `complete_many`.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.
+-- Uses: complete (complete), is_stream_owner (stream_owner)
 
 if not is_stream_owner() then
   return { 0 }

@@ -13,6 +13,7 @@
 -- Cost: O(count).
 -- Limits: about `count` failures; a small set of them is returned at once. A failure that is recorded from the
 --   first step to the last is returned at least once.
+-- Uses: is_stream_owner (stream_owner)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local page = redis.call('HSCAN', prefix .. ':set:' .. set .. ':failures', cursor, 'COUNT', count)

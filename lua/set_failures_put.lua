@@ -15,6 +15,7 @@
 -- Reply: 1, or 0 if another reader has taken over (then nothing was done).
 -- Cost: O(1) per item; O(n) to forget n.
 -- Limits: at most 1,000 items a call.
+-- Uses: in_chunks (keys), is_stream_owner (stream_owner)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 if not is_stream_owner() then

@@ -15,6 +15,8 @@
 --   have another value now.
 -- Cost: O(1) per row, plus O(log n) for each group that had to wait.
 -- Limits: 1,000 rows, 500 groups that had to wait.
+-- Uses: control_key, held_key (RARE_KEYS), limits_changed (control), emit, emitting, flush (emit), in_chunks
+--   (keys)
 
 redis.call('LLEN', queue)
 redis.call('LLEN', held_key)

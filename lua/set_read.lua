@@ -21,6 +21,8 @@
 --   token.
 -- Cost: O(log n + count); O(start) into the set.
 -- Limits: at most 1,000 places a call, and `max_bytes` of data.
+-- Uses: begin_writes (begin_writes), now (clock), is_current (current), data_key (keys), read_ledger
+--   (ledger), is_stream_owner (stream_owner)
 
 local reply = { is_stream_owner() and 1 or 0, 0, now }
 local set_key = prefix .. ':set:' .. set

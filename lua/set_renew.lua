@@ -22,6 +22,10 @@
 -- Cost: O(log n) per item; O(start) into the set; if some are leased again, 8,000 waiting ids are read.
 -- Limits: at most 1,000 places a call.
 -- Needs: check
+-- Uses: begin_writes (begin_writes), now (clock), controlled (controlled), is_current (current), announce
+--   (due), emit, emitting, flush (emit), is_ours (foreign), in_chunks, lease_keys_of, reversed (keys),
+--   begin_leases, choose, chosen, drop_checked, last_token, take_tokens, write_leases (lease), read_ledger
+--   (ledger), is_stream_owner (stream_owner), write_lease_keys (write_lease_keys)
 
 local set_key = prefix .. ':set:' .. set
 local reply = { is_stream_owner() and 1 or 0, redis.call('LLEN', set_key), 0, 0, 0 }

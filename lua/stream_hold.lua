@@ -12,6 +12,7 @@
 -- Reply: 1, or 0 if another reader has taken over (then nothing was done); how many ids wait.
 -- Cost: O(1) per set; O(n) to drop one of n items.
 -- Limits: 1,000 sets a call.
+-- Uses: begin_writes (begin_writes), is_stream_owner, stream_key (stream_owner)
 
 local waiting = redis.call('LLEN', queue)
 if not (take or is_stream_owner()) then

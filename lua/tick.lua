@@ -16,6 +16,9 @@
 -- Cost: O(log n) per row. The data is copied.
 -- Limits: at most 1,000 rows and `max_bytes` of data a call.
 -- Needs: check
+-- Uses: find_earlier, forget_earlier (begin_incarnation), now (clock), is_closed (closed), emit, emitting,
+--   flush (emit), any_options, write_options (facts), data_key, in_chunks (keys), wake_next (slots),
+--   enter_waiting (waiting)
 
 local function data_of_schedule(name)
   return prefix .. ':schedule:' .. name

@@ -9,6 +9,7 @@
 --   due one: name, due time in ms, definition (false: it has none).
 -- Cost: O(log n + start + count).
 -- Limits: at most 1,000 schedules a call.
+-- Uses: now (clock)
 
 local found = redis.call('ZRANGEBYSCORE', ticks, '-inf', now, 'WITHSCORES', 'LIMIT', start, count)
 local from = string.format('(%.0f', now)

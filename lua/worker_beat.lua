@@ -17,6 +17,8 @@
 --   empty: nothing), how many workers are registered, then up to 10 other workers whose registration no longer holds.
 -- Cost: O(log n) in the number of workers, and the size of `about`.
 -- Limits: 64 KiB of `about`.
+-- Uses: begin_writes (begin_writes), now (clock), emit, emitting, flush (emit), failed_key, name_of
+--   (registry)
 
 if #about > 65536 then
   return redis.error_reply('LIMIT 64 KiB')

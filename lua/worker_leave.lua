@@ -8,6 +8,7 @@
 -- Reply: 1, or 0: it was not registered.
 -- Cost: O(log n) in the number of workers.
 -- Limits: none.
+-- Uses: begin_writes (begin_writes), emit, emitting, flush (emit), name_of, unregister (registry)
 
 local known = redis.call('ZSCORE', heartbeats, session)
 local registered = redis.call('HGET', workers, session)

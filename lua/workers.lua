@@ -11,6 +11,7 @@
 --   registration holds, in ms ("inf": until it leaves, "0": it is being failed).
 -- Cost: O(1) per worker.
 -- Limits: about `count` workers a call; a small set is returned at once.
+-- Uses: now (clock)
 
 local page = redis.call('ZSCAN', heartbeats, cursor, 'COUNT', count)
 return { now, page[1], unpack(page[2]) }

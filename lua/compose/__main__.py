@@ -1,6 +1,7 @@
 """`python -m lua.compose`: compose the scripts for the package, if a file has changed since.
 
 `--into FOLDER` writes each of them into a file of its own instead, for linters and for other clients.
+`--uses` writes into the header of each file which foreign names its code uses; `--uses --check` compares.
 """
 
 import sys
@@ -15,7 +16,7 @@ def main(arguments: list[str]) -> None:
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
     from lua.compose.linker import BrokenContract
-    from lua.compose.writer import refresh, write_texts
+    from lua.compose.writer import check_uses, refresh, write_texts, write_uses
 
     try:
         match arguments:
@@ -24,8 +25,12 @@ def main(arguments: list[str]) -> None:
                     print("Composed the scripts of lua/")  # noqa: T201 - says what `make` waits for
             case ["--into", folder]:
                 write_texts(Path(folder))
+            case ["--uses"]:
+                write_uses()
+            case ["--uses", "--check"]:
+                check_uses()
             case _:
-                raise SystemExit("usage: python -m lua.compose [--into FOLDER]")
+                raise SystemExit("usage: python -m lua.compose [--into FOLDER | --uses [--check]]")
     except BrokenContract as error:
         raise SystemExit(f"lua: {error}") from None
 

@@ -49,6 +49,8 @@ RARE_KEYS = {
     **{name: name for name in ("cancelled", "control", "held", "lanes", "levels", "progress")},
     **{name: name for name in ("recent", "unsettled")},
 }
+#: What stands for each of them in the code.
+RARE_NAMES = {f"{name}_key": key for name, key in RARE_KEYS.items()}
 SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
 #: A call that emits events: the name of the event, or the code in its place. The functions that emit have the
 #: name in the variable `what`.
@@ -107,7 +109,7 @@ class _Source:
         code = self.linked.composed(first)
         preamble, places = _preamble(self.name, self.keys, self.arguments, row_size(self.entries))
         if "prefix" in places:
-            places |= {f"{one}_key": f"({places['prefix']}..':{key}')" for one, key in RARE_KEYS.items()}
+            places |= {name: f"({places['prefix']}..':{key}')" for name, key in RARE_NAMES.items()}
         _check_use(self.name, self.own, unmarked(code), [*self.keys[:-1], *self.arguments])
         places |= {f"keys_of_{one}": key_names(one, keys_of(one)) for one in self.calls}
         # Each local that functions use would cost about 0.1 µs a call, and more the more there are.
@@ -201,7 +203,7 @@ def sections_of(name: str, header: list[str]) -> dict[str, list[str]]:
     current: list[str] = []
     for line in header:
         title, colon, rest = line.partition(":")
-        if colon and title in (*SECTIONS, "Calls", "Needs"):
+        if colon and title in (*SECTIONS, "Calls", "Needs", "Uses"):
             current = found[title] = [rest.strip()] if rest.strip() else []
         else:
             current.append(line)
@@ -266,7 +268,7 @@ def _check_use(name: str, own: str, code: str, declared: list[str]) -> None:
     if re.search(r"\bKEYS\b|\bARGV *\[ *\d", code):
         raise BrokenContract(f"{name}: uses a position; name it in the header instead")
     used, redeclared = {*names_in(code)}, declared_in(code)
-    if used & {f"{one}_key" for one in RARE_KEYS}:
+    if used & RARE_NAMES.keys():
         used.add("prefix")
     for word in declared:
         if word in redeclared:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.scripting.scripts import LINES, SCRIPTS, changed_ns, digest_of
 from lua.compose.composer import Composed, compose
-from lua.compose.linker import Library
+from lua.compose.linker import BrokenContract, Library
+from lua.compose.uses import with_uses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -63,6 +64,15 @@ class Sources:
         scripts = {name: text for name, text in self.texts.items() if "/" not in name}
         return {name: compose(name, text, self.library, scripts.get) for name, text in scripts.items()}
 
+    def with_uses(self) -> dict[str, str]:
+        """Return the texts of the files whose header does not say which foreign names are used, with it."""
+        pieces = self.library.pieces
+        texts = {
+            name: with_uses(text, self.library, pieces.get(name.removeprefix("lib/")))
+            for name, text in self.texts.items()
+        }
+        return {name: text for name, text in texts.items() if text != self.texts[name]}
+
 
 def refresh() -> bool:
     """Compose the scripts of this checkout, if they are missing or a file has changed since.
@@ -99,6 +109,24 @@ def write_texts(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, script in Sources.read().compose().items():
         (folder / f"{name}.lua").write_bytes(script.body + b"\n")
+
+
+def write_uses() -> None:
+    """Write into the header of each file which foreign names its code uses."""
+    for name, text in Sources.read().with_uses().items():
+        (ROOT / "lua" / f"{name}.lua").write_text(text, "utf-8")
+
+
+def check_uses() -> None:
+    """Check that the headers name the foreign names that their code uses.
+
+    Raises:
+        BrokenContract: If one does not.
+    """
+    outdated = Sources.read().with_uses()
+    if outdated:
+        files = ", ".join(f"lua/{name}.lua" for name in outdated)
+        raise BrokenContract(f"the section Uses is not that of the code in {files}: run `make format`")
 
 
 def manifest(scripts: Mapping[str, Composed]) -> dict[str, Any]:

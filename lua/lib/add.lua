@@ -7,6 +7,11 @@
 --
 -- Needs: items, deadlines, scheduled
 -- Gives: any_recent, add_rows
+-- Uses: lanes_key, recent_key (RARE_KEYS), find_earlier, forget_earlier (begin_incarnation), controlled
+--   (controlled), emit, emitting (emit), any_options, options_text, read_options, write_options (facts),
+--   foreign_lease_left (foreign), data_key, in_chunks, read_in_chunks (keys), lanes (lanes), enter_scheduled
+--   (move), any_rare (rare), read_clock (read_clock), wake_next (slots), enter_waiting, find_member,
+--   leave_places, waits_near_an_end (waiting)
 
 local any_recent = any_rare and redis.call('ZCARD', recent_key) > 0
 

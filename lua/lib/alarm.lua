@@ -2,6 +2,7 @@
 --
 -- Needs: prefix
 -- Gives: drop_alarm
+-- Uses: lanes (lanes)
 
 local function drop_alarm(holder)
   local _, who = lanes().read_alarm(0)

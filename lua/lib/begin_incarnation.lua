@@ -3,6 +3,9 @@
 --
 -- Needs: deadlines, scheduled, ledger, errors
 -- Gives: find_earlier, forget_earlier, any_cancelled
+-- Uses: cancelled_key, progress_key (RARE_KEYS), any_facts (facts), in_chunks, read_in_chunks (keys),
+--   drop_lease_keys, leave_leased, leave_scheduled (move), check_processing (processing), any_rare (rare),
+--   note_options (slots)
 
 -- Read before anything is written, as all keys are.
 local any_cancelled = any_rare and redis.call('ZCARD', cancelled_key) > 0

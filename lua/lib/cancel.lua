@@ -7,6 +7,9 @@
 --
 -- Needs: prefix, ledger, deadlines
 -- Gives: cancel
+-- Uses: cancelled_key (RARE_KEYS), begin_writes (begin_writes), note_cancelled (cancelled), remove_items
+--   (complete), emit, emitting (emit), is_ours (foreign), data_key, read_in_chunks (keys), read_ledger
+--   (ledger), check_processing (processing), find_waiting (waiting), notify_watchers (watchers)
 
 -- Return the session of ours that holds an item, as its lease key says; nil: no session, or a client of another library.
 local function holder_of(id)

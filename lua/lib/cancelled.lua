@@ -3,6 +3,7 @@
 --
 -- Needs: nothing
 -- Gives: note_cancelled
+-- Uses: cancelled_key (RARE_KEYS), in_chunks (keys), read_clock (read_clock)
 
 -- Keep in mind for `for_ms` that the items were cancelled, or with the mark 0.5 that they have expired, and forget as many that have been for long enough.
 local function note_cancelled(ids, for_ms, mark)

@@ -2,6 +2,7 @@
 --
 -- Needs: ledger, cursor, count
 -- Gives: page_of, next_page, has_data, forget_items
+-- Uses: emit_all (emit), forget_facts (facts), data_key, in_chunks (keys), repaired_all (repairs)
 
 local next_cursor = '0'
 

@@ -2,5 +2,6 @@
 --
 -- Needs: nothing
 -- Gives: now
+-- Uses: read_clock (read_clock)
 
 local now = read_clock()

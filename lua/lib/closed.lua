@@ -2,6 +2,7 @@
 --
 -- Needs: prefix
 -- Gives: is_closed, closed_error
+-- Uses: control_key (RARE_KEYS), controlled (controlled)
 
 local is_closed = controlled and redis.call('HEXISTS', control_key, 'closed') == 1
 

@@ -6,6 +6,9 @@
 --
 -- Needs: entries, prefix, scheduled, ledger, deadlines
 -- Gives: complete, remove_items
+-- Uses: begin_writes (begin_writes), accepts_token (current), emit, emitting, flush, publishes (emit),
+--   forget_facts (facts), data_key, in_chunks (keys), check_processing, unlist (processing), free_leases,
+--   note_options, wake_next (slots), find_waiting, leave_places (waiting), notify_watchers (watchers)
 
 -- Return the answer to each row. Usually all tokens are accepted and all
 -- items exist, and one command is enough.

@@ -2,6 +2,8 @@
 --
 -- Needs: prefix, queue
 -- Gives: settle, end_control, limits_changed, right_pause, right_turns, heal_lanes
+-- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), controlled (controlled), in_chunks,
+--   reversed (keys), lanes (lanes), read_clock (read_clock)
 
 -- Move up to `limit` ids from the right end of a list into the lanes: those that a script has promoted, and those with
 -- a level or a group, to the front. Returns how many.

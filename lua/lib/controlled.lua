@@ -5,6 +5,7 @@
 --
 -- Needs: nothing
 -- Gives: controlled
+-- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), any_rare (rare)
 
 local controlled = any_rare and redis.call('EXISTS', control_key, levels_key) > 0
 if controlled then

@@ -2,6 +2,7 @@
 --
 -- Needs: nothing
 -- Gives: is_current, accepts_token
+-- Uses: now (clock), foreign_lease_left, is_ours (foreign), data_key (keys), read_ledger (ledger)
 
 -- Return whether a token is that of the current holder. `score` and `record`: the item's entries in `deadlines` and
 -- in the ledger.

@@ -2,6 +2,7 @@
 --
 -- Needs: prefix, dead
 -- Gives: dead_key, enter_dead, read_dead_letter, leave_dead
+-- Uses: now (clock), in_chunks (keys)
 
 local function dead_key(id)
   return prefix .. ':dead:' .. id

@@ -12,6 +12,8 @@
 --
 -- Needs: prefix, queue, processing, idle, ledger, fence, deadlines
 -- Gives: can_deliver, deliver
+-- Uses: controlled (controlled), announce (due), emit, emitting (emit), read_fence (fence), lease_keys_of
+--   (keys), read_clock (read_clock)
 
 local token
 

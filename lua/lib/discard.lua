@@ -5,6 +5,9 @@
 --
 -- Needs: prefix, scheduled, ledger
 -- Gives: is_late, late_among, discard, discard_waiting
+-- Uses: cancelled_key (RARE_KEYS), note_cancelled (cancelled), emit, emitting (emit), forget_facts,
+--   option_texts, read_options (facts), data_key, in_chunks (keys), read_ledger (ledger), read_clock
+--   (read_clock), find_waiting, leave_places (waiting)
 
 -- For how long it is known that an item has expired, in ms.
 local known_ms = 3600000

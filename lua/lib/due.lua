@@ -5,6 +5,7 @@
 --
 -- Needs: prefix, deadlines, scheduled
 -- Gives: next_due_in, announce
+-- Uses: read_clock (read_clock)
 
 -- Return ms until the first lease expires or the first scheduled item falls due; -1: none will. Part of a ms counts
 -- as one, so that a process does not ask again at once.

@@ -5,6 +5,7 @@
 --
 -- Needs: nothing
 -- Gives: keys_at, arguments_at
+-- Uses: read_clock (read_clock)
 
 -- Return the keys of a queue. `names`: what follows the queue's name in each.
 local function keys_at(there, names)

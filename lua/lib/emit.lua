@@ -9,6 +9,7 @@
 --
 -- Needs: events
 -- Gives: emitting, publishes, emit, emit_all, flush
+-- Uses: history_key (RARE_KEYS), any_rare (rare), read_clock (read_clock)
 
 -- Read before anything is written, as all keys are.
 local emitting = any_rare and redis.call('EXISTS', history_key) == 1

@@ -7,6 +7,7 @@
 --
 -- Needs: options, errors
 -- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts, options_of, placed, traces_of, options_text, write_options
+-- Uses: progress_key, unsettled_key (RARE_KEYS), in_chunks, read_in_chunks (keys), any_rare (rare)
 
 local any_facts = any_rare and redis.call('EXISTS', options, errors, progress_key) > 0
 if any_facts then

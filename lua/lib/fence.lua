@@ -2,6 +2,7 @@
 --
 -- Needs: prefix, fence, ledger
 -- Gives: is_count, read_fence
+-- Uses: read_clock (read_clock)
 
 -- Return whether a text can be the number of a token.
 local function is_count(text)

@@ -6,6 +6,7 @@
 --
 -- Needs: prefix, deadlines
 -- Gives: foreign_lease_left, are_leases_ours, watch_foreign, is_ours
+-- Uses: lease_keys_of (keys), read_clock (read_clock)
 
 -- Return in how many ms a foreign lease on this item expires; nil: there is none.
 local function foreign_lease_left(id)

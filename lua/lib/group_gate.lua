@@ -2,6 +2,7 @@
 --
 -- Needs: prefix
 -- Gives: group_gate
+-- Uses: control_key (RARE_KEYS), lanes (lanes)
 
 -- Return the gate of a group; nil: it has no limits.
 local function group_gate(group)

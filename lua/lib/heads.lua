@@ -2,6 +2,7 @@
 --
 -- Needs: deadlines, scheduled
 -- Gives: first_end, first_due
+-- Uses: any_rare (rare)
 
 local first_end = tonumber(redis.call('ZRANGE', deadlines, 0, 0, 'WITHSCORES')[2] or '')
 local first_due = any_rare

@@ -13,6 +13,9 @@
 --
 -- Needs: prefix, queue
 -- Gives: lanes
+-- Uses: held_key, lanes_key, levels_key (RARE_KEYS), controlled (controlled), options_of (facts), data_key,
+--   in_chunks, place_in, reversed (keys), lane_state (lane_state), closed_gate, free_shared, narrow,
+--   open_gate, paused_until, queue_gate, read_control (limits), read_clock (read_clock)
 
 local function turns_key(digits)
   return prefix .. ':turns:' .. digits

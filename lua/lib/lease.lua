@@ -6,6 +6,10 @@
 --
 -- Needs: queue, deadlines, scheduled, ledger, fence, session
 -- Gives: choose, take_tokens, write_leases, begin_leases, drop_checked, chosen, last_token, unreadable, unreadable_error
+-- Uses: now (clock), discard, late_among (discard), announce (due), emit, emitting (emit), any_facts (facts),
+--   read_fence (fence), foreign_lease_left, is_ours, watch_foreign (foreign), first_due, first_end (heads),
+--   data_key, lease_keys_of (keys), read_ledger (ledger), enter_processing (processing), write_lease_keys
+--   (write_lease_keys)
 
 -- The token of the n-th chosen item is `last_token + n`.
 local last_token, stored_token = read_fence()

@@ -10,6 +10,7 @@
 --
 -- Needs: prefix, deadlines, now_ms
 -- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate, narrow
+-- Uses: control_key (RARE_KEYS), in_chunks (keys), lane_state (lane_state), read_clock (read_clock)
 
 -- Return the time in µs, which decides about rates.
 local function read_us()

@@ -5,6 +5,8 @@
 --
 -- Needs: deadlines, scheduled
 -- Gives: enter_scheduled, leave_scheduled, leave_leased, drop_lease_keys
+-- Uses: controlled (controlled), announce (due), in_chunks (keys), lanes (lanes), unlist (processing),
+--   read_clock (read_clock), free_leases (slots)
 
 local delayed_now = {}
 

@@ -10,6 +10,8 @@
 --
 -- Needs: processing, gone, deadlines
 -- Gives: check_processing, enter_processing, sift, without, unlist_or_note, unlist
+-- Uses: foreign_lease_left (foreign), data_key, in_chunks, read_in_chunks, reversed (keys), any_rare (rare),
+--   read_clock (read_clock), waits_near_an_end (waiting)
 
 local at_first = { notes = any_rare }
 

@@ -6,6 +6,7 @@
 --
 -- Needs: scheduled, gone, options, errors
 -- Gives: any_rare
+-- Uses: cancelled_key, control_key, history_key, levels_key, progress_key, recent_key (RARE_KEYS)
 
 -- stylua: ignore
 local any_rare = redis.call('EXISTS', scheduled, gone, options, errors, history_key, recent_key,

@@ -2,6 +2,10 @@
 --
 -- Needs: prefix, queue, deadlines, scheduled, ledger, sessions, return_front
 -- Gives: can_reclaim, reclaim
+-- Uses: begin_writes (begin_writes), now (clock), emit_all (emit), forget_facts (facts), foreign_lease_left,
+--   watch_foreign (foreign), first_due, first_end (heads), empty_inbox (inbox), data_key, in_chunks (keys),
+--   drop_lease_keys (move), check_processing, unlist_or_note (processing), free_leases, note_options (slots),
+--   enter_waiting (waiting)
 
 -- Return ids of `deadlines` or `scheduled` whose time has come, those of them that return to the queue, and those of
 -- finished items. A foreign lease is watched, and a due item that is leased is left alone: a foreign cleaner has moved

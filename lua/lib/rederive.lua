@@ -2,6 +2,7 @@
 --
 -- Needs: ledger
 -- Gives: lease_key_left, rederive_lease
+-- Uses: lease_keys_of, place_in (keys), read_ledger (ledger)
 
 -- Return in how many ms a lease key of an item expires whose value is `value` (0: it does not), or, without one, which
 -- names a session; nil: there is none. A value that is reserved names no session.

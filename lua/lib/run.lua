@@ -6,6 +6,7 @@
 --
 -- Needs: nothing
 -- Gives: opened_runs, open_run, read_fields, run_field, set_run, drop_from_run, stage_definition, counts_of, set_counts, parent_of, add_active, is_marked, is_of_stage, add_trace, add_stage_item, add_driver, heal_run
+-- Uses: read_in_chunks (keys)
 
 -- The runs that this script has read, in order, and by their keys; and how many items are added, of all of them.
 local opened_runs = { added = 0 }

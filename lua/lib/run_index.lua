@@ -11,6 +11,7 @@
 --
 -- Needs: nothing
 -- Gives: check_index, lookups_of, index_started, index_ended, index_deleted
+-- Uses: in_chunks (keys), read_clock (read_clock)
 
 local final_states = { 'completed', 'failed', 'cancelled' }
 

@@ -6,6 +6,8 @@
 --
 -- Needs: nothing
 -- Gives: room_to_add, forget_child, end_stage, enter_stage, start_children, enter_batch, enter_first, fail_run, is_run_active, resolve, join_decision
+-- Uses: read_clock (read_clock), add_active, add_driver, add_stage_item, add_trace, counts_of, drop_from_run,
+--   opened_runs, parent_of, read_fields, run_field, set_counts, set_run, stage_definition (run)
 
 local function is_run_active(run)
   return run_field(run, 'state') == 'active'

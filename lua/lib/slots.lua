@@ -2,6 +2,8 @@
 --
 -- Needs: nothing
 -- Gives: note_options, free_leases, wake_next
+-- Uses: end_control (control), controlled (controlled), placed (facts), lane_state (lane_state), lanes
+--   (lanes)
 
 -- Read what `free_leases` needs to know of the options of items. Call it before they are forgotten.
 local function note_options(ids)

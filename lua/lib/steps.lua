@@ -4,6 +4,8 @@
 --
 -- Needs: ledger, deadlines, sessions
 -- Gives: slack_ms, longest_watch, bound_lease, bound_leases, bound_sessions
+-- Uses: now (clock), foreign_lease_left, is_ours, watch_foreign (foreign), in_chunks (keys), read_ledger
+--   (ledger)
 
 -- The server's time may differ a little between two nodes, before and after a fail-over.
 local slack_ms = 1000

@@ -2,6 +2,8 @@
 --
 -- Needs: ledger, options
 -- Gives: holders_of, add_views
+-- Uses: progress_key (RARE_KEYS), any_facts, any_options, errors_of (facts), data_key, lease_keys_of,
+--   place_in, read_in_chunks (keys), read_ledger (ledger)
 
 -- Return the session in the lease keys of each item; false: there are none.
 local function holders_of(ids)

@@ -2,6 +2,8 @@
 --
 -- Needs: prefix, queue, scheduled, sessions
 -- Gives: enter_waiting, waits_near_an_end, find_member, find_waiting, leave_places, waiting_ids, laned_ids
+-- Uses: held_key, lanes_key (RARE_KEYS), controlled (controlled), options_of, placed (facts), in_chunks,
+--   place_in, read_in_chunks, reversed (keys), lanes (lanes)
 
 -- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of them is the first to be leased.
 local function enter_waiting(ids, front)

@@ -2,6 +2,7 @@
 --
 -- Needs: prefix, watchers
 -- Gives: notify_watchers, push_to_watchers
+-- Uses: in_chunks, read_in_chunks (keys)
 
 local any_watchers = redis.call('HLEN', watchers) > 0
 
