@@ -58,7 +58,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def contract(name: str) -> str:
     """Return the contract of a script: its keys, arguments, reply, cost, limits and events."""
     script = scripts.load()[name]
-    header, _ = split((ROOT / "lua" / f"{name}.lua").read_text())
+    [file] = (ROOT / "lua").rglob(f"{name}.lua")
+    header, _ = split(file.read_text())
     sections = sections_of(name, header)
     arguments: list[list[str]] = []
     for place, (argument, line) in enumerate(zip(script.arguments, sections["Arguments"], strict=True), 1):

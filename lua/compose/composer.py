@@ -26,6 +26,7 @@ from lua.compose.linker import (
     Library,
     Linked,
     check_calls,
+    name_of,
     names_in,
     rename,
     split,
@@ -71,18 +72,23 @@ class _Source:
     """A script that is read, and linked with the shared functions that it uses, but not composed yet.
 
     Attributes:
-        name: Its name.
+        path: Where its file is below `lua/`, without `.lua`.
         keys: The names of its keys, in order; the last is `none`.
         entries: Its arguments: name, kind and meaning.
         own: Its own code, without comments; its lines have marks.
         linked: All of its code.
     """
 
-    name: str
+    path: str
     keys: tuple[str, ...]
     entries: list[tuple[str, str, str]]
     own: str
     linked: Linked
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return name_of(self.path)
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -107,7 +113,7 @@ class _Source:
             BrokenContract: If a name is declared and not used, or an event is not declared.
         """
         code = self.linked.composed(first)
-        preamble, places = _preamble(self.name, self.keys, self.arguments, row_size(self.entries))
+        preamble, places = _preamble(self.path, self.keys, self.arguments, row_size(self.entries))
         if "prefix" in places:
             places |= {name: f"({places['prefix']}..':{key}')" for name, key in RARE_NAMES.items()}
         _check_use(self.name, self.own, unmarked(code), [*self.keys[:-1], *self.arguments])
@@ -117,29 +123,26 @@ class _Source:
         return text, _events(self.name, unmarked(code))
 
 
-def compose(
-    name: str, text: str, library: Library, text_of: Callable[[str], str | None] = lambda _: None
-) -> Composed:
+def compose(path: str, texts: Mapping[str, str], library: Library) -> Composed:
     """Compose a script from the text of its file, and the shared functions and the scripts that it uses.
 
     Args:
-        name: The script's name.
-        text: The text of its file.
+        path: Where the script's file is below `lua/`, without `.lua`.
+        texts: The texts of the files of all scripts, by these paths.
         library: The shared functions.
-        text_of: Returns the text of another script that it calls; None: there is none.
 
     Raises:
         BrokenContract: If the header is incomplete, a key or an argument is unused, an event is not declared,
             a shared function needs a key or an argument that the header does not name, or a script that it
             calls breaks a rule or calls it in turn.
     """
+    name, path_of = name_of(path), {name_of(one): one for one in texts}
 
     @cache
     def source_of(one: str) -> _Source:
-        found = text if one == name else text_of(one)
-        if found is None:
-            raise BrokenContract(f"{name}: Calls {one}: there is no lua/{one}.lua")
-        return _source(one, found, library)
+        if one not in path_of:
+            raise BrokenContract(f"{name}: Calls {one}: there is no such script")
+        return _source(path_of[one], texts[path_of[one]], library)
 
     def keys_of(one: str) -> tuple[str, ...]:
         return source_of(one).keys
@@ -167,12 +170,13 @@ def compose(
     )
 
 
-def _source(name: str, text: str, library: Library) -> _Source:
+def _source(path: str, text: str, library: Library) -> _Source:
     """Read a script and link it.
 
     Raises:
         BrokenContract: If it breaks a rule.
     """
+    name = name_of(path)
     header, code = split(text)
     sections = sections_of(name, header)
     keys = tuple(names_listed(sections["Keys"]))
@@ -186,11 +190,11 @@ def _source(name: str, text: str, library: Library) -> _Source:
         raise BrokenContract(f"{name}: {', '.join(twice)} is declared twice")
     taken = sorted({*declared, NONE} & library.givers.keys())
     if taken:
-        raise BrokenContract(f"{name}: {taken[0]} is a name that lib/{library.givers[taken[0]].name} gives")
-    own = strip(marked(code, f"lua/{name}.lua", len(header) + 1))
+        raise BrokenContract(f"{name}: {taken[0]} is a name that {library.givers[taken[0]].path} gives")
+    own = strip(marked(code, f"lua/{path}.lua", len(header) + 1))
     check_calls(name, names_in(own), names_listed(sections.get("Calls", [])))
     linked = library.link(name, own, names_listed(sections.get("Needs", [])), [*declared, NONE])
-    return _Source(name, (*keys, NONE), entries, own, linked)
+    return _Source(path, (*keys, NONE), entries, own, linked)
 
 
 def sections_of(name: str, header: list[str]) -> dict[str, list[str]]:
@@ -241,11 +245,11 @@ def _entries(name: str, lines: list[str]) -> list[tuple[str, str, str]]:
 
 
 def _preamble(
-    name: str, keys: tuple[str, ...], arguments: dict[str, str], row: int
+    path: str, keys: tuple[str, ...], arguments: dict[str, str], row: int
 ) -> tuple[str, dict[str, str]]:
     """Return the code that reads arguments and checks limits, and what stands for the other names."""
     places = {key: f"KEYS[{i}]" for i, key in enumerate(keys, 1)}
-    lines = []
+    name, lines = name_of(path), []
     for i, (argument, kind) in enumerate(arguments.items(), 1):
         if kind not in KINDS:
             raise BrokenContract(f"{name}: {argument} has kind {kind!r}, expected one of {', '.join(KINDS)}")
@@ -261,7 +265,7 @@ def _preamble(
     if too_much:
         refusal = f"return redis.error_reply('LIMIT {MAX_ROWS} rows')"
         lines.append(f"if {' or '.join(too_much)} then {refusal} end")
-    return "\n".join(marked(line, f"lua/{name}.lua", 1) for line in lines), places
+    return "\n".join(marked(line, f"lua/{path}.lua", 1) for line in lines), places
 
 
 def _check_use(name: str, own: str, code: str, declared: list[str]) -> None:

@@ -1,7 +1,7 @@
 """The linker of `lua/`: give each script the shared functions that it uses, and no others.
 
-A piece is a file of `lua/lib`. Its header names the keys and arguments that a script must declare to use it,
-and the functions and values that it gives to scripts and to other pieces:
+A piece is a file in a folder `lib` of `lua/`. Its header names the keys and arguments that a script must
+declare to use it, and the functions and values that it gives to scripts and to other pieces:
 
     -- Needs: prefix, queue
     -- Gives: waiting_ids
@@ -68,21 +68,26 @@ class Block:
 
 @dataclass(frozen=True)
 class Piece:
-    """One file of `lua/lib`.
+    """One file in a folder `lib`.
 
     Attributes:
-        name: The file's name, without `.lua`.
+        path: Where it is below `lua/`, without `.lua`.
         needs: The keys and arguments that a script must declare to use it.
         gives: The names that scripts and other pieces may use.
         code: What follows the header; its lines have marks.
         calls: The scripts that its functions may call.
     """
 
-    name: str
+    path: str
     needs: frozenset[str]
     gives: frozenset[str]
     code: str
     calls: frozenset[str] = frozenset()
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the file, which no other has."""
+        return name_of(self.path)
 
     @cached_property
     def blocks(self) -> list[Block]:
@@ -92,13 +97,13 @@ class Piece:
             BrokenContract: If it does not define what it gives.
         """
         blocks = [Block(self.name, part, names_in(part)) for part in _parts(self.code)]
-        check_calls(f"lib/{self.name}", names_in(strip(self.code)), self.calls)
+        check_calls(self.path, names_in(strip(self.code)), self.calls)
         defined: set[str] = set()
         for block in blocks:
             defined |= {block.function} if block.function else block.names
         undefined = sorted(self.gives - defined)
         if undefined:
-            raise BrokenContract(f"lib/{self.name}: gives {', '.join(undefined)} and does not define it")
+            raise BrokenContract(f"{self.path}: gives {', '.join(undefined)} and does not define it")
         return blocks
 
     @cached_property
@@ -142,18 +147,21 @@ class Linked:
 class Library:
     """All pieces, and which of them gives a name.
 
+    Args:
+        texts: The texts of their files, by their paths below `lua/`, without `.lua`.
+
     Raises:
         BrokenContract: If a header lacks `Needs` or `Gives`, or two pieces give the same name.
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
-        self.pieces = {name: read_piece(name, text) for name, text in texts.items()}
+        self.pieces = {name_of(path): read_piece(path, text) for path, text in texts.items()}
         self.givers: dict[str, Piece] = {}
         for piece in self.pieces.values():
             for name in sorted(piece.gives):
                 other = self.givers.setdefault(name, piece)
                 if other is not piece:
-                    raise BrokenContract(f"lib/{piece.name}: lib/{other.name} also gives {name}")
+                    raise BrokenContract(f"{piece.path}: {other.path} also gives {name}")
 
     def check(self) -> None:
         """Read the code of all pieces, also of those that no script uses.
@@ -179,7 +187,7 @@ class Library:
         """
         unknown = {*needs} - self.pieces.keys()
         if unknown:
-            raise BrokenContract(f"{script}: there is no lua/lib/{min(unknown)}.lua")
+            raise BrokenContract(f"{script}: Needs {min(unknown)}: there is no such piece")
         used: set[Block] = set()
         found = [block for piece in needs for block in self.pieces[piece].statements]
         found += self._used_by(None, names_in(code))
@@ -192,8 +200,8 @@ class Library:
         names = frozenset[str]().union(*(block.names & self.pieces[block.piece].needs for block in blocks))
         missing = sorted(names - {*declared})
         if missing:
-            piece = next(block.piece for block in blocks if missing[0] in block.names)
-            raise BrokenContract(f"{script}: does not declare {', '.join(missing)}, which lib/{piece} needs")
+            piece = next(self.pieces[block.piece] for block in blocks if missing[0] in block.names)
+            raise BrokenContract(f"{script}: does not declare {', '.join(missing)}, which {piece.path} needs")
         return Linked(blocks, code)
 
     def _used_by(self, piece: Piece | None, names: frozenset[str]) -> Iterator[Block]:
@@ -214,21 +222,35 @@ class Library:
         try:
             return (self.pieces[name] for name in [*TopologicalSorter(graph).static_order()])
         except CycleError as error:
-            circle = " -> ".join(f"lib/{name}" for name in reversed(error.args[1]))
+            circle = " -> ".join(self.pieces[name].path for name in reversed(error.args[1]))
             raise BrokenContract(f"{script}: pieces use each other: {circle}") from error
 
 
-def read_piece(name: str, text: str) -> Piece:
-    """Read one file of `lua/lib`.
+def name_of(path: str) -> str:
+    """Return the name of a file: its path below `lua/` without the folders."""
+    return path.rpartition("/")[2]
+
+
+def is_piece(path: str) -> bool:
+    """Return whether a file of this path below `lua/` is a piece, rather than a script."""
+    return "lib" in path.split("/")[:-1]
+
+
+def read_piece(path: str, text: str) -> Piece:
+    """Read the file of a piece.
+
+    Args:
+        path: Where it is below `lua/`, without `.lua`.
+        text: Its text.
 
     Raises:
         BrokenContract: If its header lacks `Needs` or `Gives`.
     """
     header, code = split(text)
     comment = "\n".join(header)
-    calls = _listed(name, comment, "Calls") if "\nCalls:" in comment else frozenset[str]()
-    code = marked(code, f"lua/lib/{name}.lua", len(header) + 1)
-    return Piece(name, _listed(name, comment, "Needs"), _listed(name, comment, "Gives"), code, calls)
+    calls = _listed(path, comment, "Calls") if "\nCalls:" in comment else frozenset[str]()
+    code = marked(code, f"lua/{path}.lua", len(header) + 1)
+    return Piece(path, _listed(path, comment, "Needs"), _listed(path, comment, "Gives"), code, calls)
 
 
 def check_calls(file: str, names: Iterable[str], declared: Iterable[str]) -> None:
@@ -272,10 +294,10 @@ def rename(code: str, names: Mapping[str, str]) -> str:
     )
 
 
-def _listed(name: str, header: str, title: str) -> frozenset[str]:
+def _listed(path: str, header: str, title: str) -> frozenset[str]:
     match = re.search(rf"^{title}:\s+((?:\w+,\s+)*\w+)$", header, re.MULTILINE)
     if not match:
-        raise BrokenContract(f"lib/{name}: the header lacks {title}")
+        raise BrokenContract(f"{path}: the header lacks {title}")
     return frozenset(re.findall(r"\w+", match[1])) - {"nothing"}
 
 

@@ -28,7 +28,7 @@ def marked(code: str, file: str, first: int) -> str:
 
     Args:
         code: The code.
-        file: The file that it is from, such as `lua/lib/lanes.lua`.
+        file: The file that it is from, such as `lua/lanes/lib/lanes.lua`.
         first: The number of its first line there.
     """
     return "\n".join(line + _mark(f"{file}:{number}") for number, line in enumerate(code.split("\n"), first))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.scripting.scripts import LINES, SCRIPTS, changed_ns, digest_of
 from lua.compose.composer import Composed, compose
-from lua.compose.linker import BrokenContract, Library
+from lua.compose.linker import BrokenContract, Library, is_piece, name_of
 from lua.compose.uses import with_uses
 
 if TYPE_CHECKING:
@@ -34,44 +34,50 @@ class Sources:
     """The files of `lua/`.
 
     Args:
-        texts: Their texts by their names: `lease_many`, `lib/lanes`.
+        texts: Their texts by their paths, such as `leases/lease_many`, `lanes/lib/lanes`.
+
+    Raises:
+        BrokenContract: If two files have the same name.
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = texts
+        self.scripts = {path: text for path, text in texts.items() if not is_piece(path)}
+        path_of: dict[str, str] = {}
+        for path in texts:
+            other = path_of.setdefault(name_of(path), path)
+            if other != path:
+                raise BrokenContract(f"lua/{path}.lua: has the name of lua/{other}.lua")
 
     @classmethod
     def read(cls) -> Sources:
         """Read those of this checkout."""
         folder = ROOT / "lua"
-        files = sorted([*folder.glob("*.lua"), *folder.glob("lib/*.lua")])
-        names = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
-        return cls({name: file.read_text("utf-8") for name, file in zip(names, files, strict=True)})
+        files = {file.relative_to(folder).with_suffix("").as_posix(): file for file in folder.rglob("*.lua")}
+        return cls({path: files[path].read_text("utf-8") for path in sorted(files, key=name_of)})
 
     @cached_property
     def library(self) -> Library:
         """The shared functions."""
-        pieces = {name.removeprefix("lib/"): text for name, text in self.texts.items() if "/" in name}
-        return Library(pieces)
+        return Library({path: text for path, text in self.texts.items() if is_piece(path)})
 
     def compose(self) -> dict[str, Composed]:
-        """Check and compose all scripts.
+        """Check and compose all scripts, and return them by their names.
 
         Raises:
             BrokenContract: If a file breaks a rule.
         """
         self.library.check()
-        scripts = {name: text for name, text in self.texts.items() if "/" not in name}
-        return {name: compose(name, text, self.library, scripts.get) for name, text in scripts.items()}
+        return {name_of(path): compose(path, self.scripts, self.library) for path in self.scripts}
 
     def with_uses(self) -> dict[str, str]:
         """Return the texts of the files whose header does not say which foreign names are used, with it."""
         pieces = self.library.pieces
         texts = {
-            name: with_uses(text, self.library, pieces.get(name.removeprefix("lib/")))
-            for name, text in self.texts.items()
+            path: with_uses(text, self.library, pieces.get(name_of(path)))
+            for path, text in self.texts.items()
         }
-        return {name: text for name, text in texts.items() if text != self.texts[name]}
+        return {path: text for path, text in texts.items() if text != self.texts[path]}
 
 
 def refresh() -> bool:
@@ -113,8 +119,8 @@ def write_texts(folder: Path) -> None:
 
 def write_uses() -> None:
     """Write into the header of each file which foreign names its code uses."""
-    for name, text in Sources.read().with_uses().items():
-        (ROOT / "lua" / f"{name}.lua").write_text(text, "utf-8")
+    for path, text in Sources.read().with_uses().items():
+        (ROOT / "lua" / f"{path}.lua").write_text(text, "utf-8")
 
 
 def check_uses() -> None:
@@ -125,7 +131,7 @@ def check_uses() -> None:
     """
     outdated = Sources.read().with_uses()
     if outdated:
-        files = ", ".join(f"lua/{name}.lua" for name in outdated)
+        files = ", ".join(f"lua/{path}.lua" for path in outdated)
         raise BrokenContract(f"the section Uses is not that of the code in {files}: run `make format`")
 
 

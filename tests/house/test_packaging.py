@@ -84,7 +84,7 @@ def installed(environment: Environment, wheel_of_sdist: Path) -> Environment:
 
 @pytest.fixture(scope="module")
 def scripts(root: Path) -> set[str]:
-    names = {path.stem for path in (root / "lua").glob("*.lua")}
+    names = {path.stem for path in (root / "lua").rglob("*.lua") if path.parent.name != "lib"}
     assert names
     return names
 

@@ -80,7 +80,7 @@ def test_no_class_is_spread_over_files(root: Path) -> None:
 def test_no_shared_lua_function_is_unused(root: Path) -> None:
     scripts = "\n".join(path.read_text() for path in (root / "lua").rglob("*.lua"))
     code = re.sub(r"--.*", "", scripts)
-    shared = [name for path in (root / "lua" / "lib").glob("*.lua") for name, _ in functions_of(path)]
+    shared = [name for path in (root / "lua").glob("**/lib/*.lua") for name, _ in functions_of(path)]
     assert shared
     assert not [name for name in shared if len(re.findall(rf"\b{name}\b", code)) == 1]
 

@@ -42,7 +42,7 @@ local row = arguments_at(prefix, { id, ARGV[rows + 2], '0' })
 return { added[1], call_complete_many(keys_at(prefix, keys_of_complete_many), row)[1] }
 """
 SOURCES = Sources.read()
-HAND_OVER = compose("hand_over", SCRIPT, SOURCES.library, SOURCES.texts.get)
+HAND_OVER = compose("hand_over", {**SOURCES.scripts, "hand_over": SCRIPT}, SOURCES.library)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,28 +13,29 @@ from leasequeue.scripting.runner import BoundScript
 from leasequeue.scripting.scripts import load
 from leasequeue.states import DETAILS, FIELDS, EventKind
 from lua.compose.composer import SECTIONS
-from lua.compose.linker import names_in, read_piece, split
+from lua.compose.linker import name_of, names_in, split
+from lua.compose.writer import Sources
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 SCRIPTS = load()
-FOLDER = Path(__file__).parents[2] / "lua"
+SOURCES = Sources.read()
 
 #: Commands whose cost has no bound, that read the whole database, or are of no use in a script.
 FORBIDDEN = {b"KEYS", b"FLUSHALL", b"FLUSHDB", b"HGETALL", b"SMEMBERS", b"HKEYS", b"HVALS", b"DEL", b"SORT"}
 
 
 def test_there_is_one_script_for_each_file() -> None:
-    files = {path.stem for path in FOLDER.glob("*.lua")}
-    assert files
-    assert SCRIPTS.keys() == files
+    names = {name_of(path) for path in SOURCES.scripts}
+    assert names
+    assert SCRIPTS.keys() == names
     assert all(name == script.name for name, script in SCRIPTS.items())
 
 
 def test_headers_begin_with_a_sentence_and_have_their_sections_in_order() -> None:
-    for name in SCRIPTS:
-        header, _ = split((FOLDER / f"{name}.lua").read_text())
+    for name, text in SOURCES.scripts.items():
+        header, _ = split(text)
         assert re.fullmatch(r"[A-Z].*[.:,]|[A-Z].*[a-z]", header[0]), f"{name}: {header[0]}"
         titles = [line.partition(":")[0] for line in header]
         assert [title for title in titles if title in SECTIONS] == [*SECTIONS], name
@@ -67,8 +67,7 @@ def test_no_script_walks_the_whole_database_or_blocks() -> None:
 
 def test_every_shared_function_is_used_by_a_script() -> None:
     bodies = "\n".join(script.body.decode() for script in SCRIPTS.values())
-    for file in (FOLDER / "lib").glob("*.lua"):
-        piece = read_piece(file.stem, file.read_text())
+    for piece in SOURCES.library.pieces.values():
         code = "\n".join(block.code for block in piece.blocks)
         assert {name for name in piece.needs if name not in names_in(code)} == set(), piece.name
         assert [name for name in piece.functions if f"local function {name}(" not in bodies] == [], piece.name
@@ -76,7 +75,7 @@ def test_every_shared_function_is_used_by_a_script() -> None:
 
 def test_every_declared_event_is_emitted_and_its_fields_are_those_of_the_stream() -> None:
     assert {kind for script in SCRIPTS.values() for kind in script.events} == {*EventKind}
-    code = (FOLDER / "lib/emit.lua").read_text()
+    code = SOURCES.texts["events/lib/emit"]
     entry = code.partition("function fields_of(")[2].partition("\n  end\n")[0]
     written = re.findall(r"'(\w+)',", entry)
     assert written == [*FIELDS]

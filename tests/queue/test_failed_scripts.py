@@ -15,7 +15,7 @@ import pytest
 from leasequeue import AsyncWorkQueue, Item, ScriptFailed, WrongKeyType
 from leasequeue.scripting import origins, runner, scripts
 from lua.compose.composer import compose
-from lua.compose.linker import strip
+from lua.compose.linker import name_of, strip
 from lua.compose.writer import Sources, line_map
 from tests.queue.run_hashes import chain
 
@@ -37,19 +37,19 @@ LASTING = re.compile(r"'[^']*'|\b(?:and|else|elseif|end|for|function|if|in|local
 def put_in(monkeypatch: pytest.MonkeyPatch) -> PutIn:
     """Return a function that puts a statement behind a line of a file, and returns where it is."""
 
-    def put(name: str, line: str, statement: str) -> str:
+    def put(path: str, line: str, statement: str) -> str:
         texts = Sources.read().texts
-        lines = texts[name].split("\n")
+        lines = texts[path].split("\n")
         lines.insert(lines.index(line) + 1, statement)
-        sources = Sources({**texts, name: "\n".join(lines)})
+        sources = Sources({**texts, path: "\n".join(lines)})
         faulty = {
-            one: compose(one, sources.texts[one], sources.library, sources.texts.get)
-            for one in ("add_items", "run_start")
+            name_of(path): compose(path, sources.scripts, sources.library)
+            for path in ("items/add_items", "runs/run_start")
         }
         known = json.loads(json.dumps(line_map(faulty)))
         monkeypatch.setattr(runner, "find_script", {**scripts.load(), **faulty}.__getitem__)
         monkeypatch.setattr(origins, "_line_map", lambda: known)
-        return f"lua/{name}.lua:{lines.index(statement) + 1}"
+        return f"lua/{path}.lua:{lines.index(statement) + 1}"
 
     return put
 
@@ -70,7 +70,9 @@ async def test_a_key_of_another_type(queue: AsyncWorkQueue, redis: Redis) -> Non
 @pytest.mark.parametrize(
     "statement", ["error('a fault')", "local _ = (nil)[1]", "redis.call('HELLO', 'x', 'y')"]
 )
-@pytest.mark.parametrize("behind", [("add_items", "flush()"), ("lib/add", "local function add_rows(before)")])
+@pytest.mark.parametrize(
+    "behind", [("items/add_items", "flush()"), ("items/lib/add", "local function add_rows(before)")]
+)
 @pytest.mark.parametrize("script", ["add_items", "run_start"])
 async def test_a_fault_in_a_script_or_in_one_that_it_calls(
     queue: AsyncWorkQueue,
@@ -92,7 +94,7 @@ async def test_a_fault_in_a_script_or_in_one_that_it_calls(
 
 
 def test_each_line_of_a_script_has_what_its_origin_has() -> None:
-    texts = {f"lua/{name}.lua": text.split("\n") for name, text in Sources.read().texts.items()}
+    texts = {f"lua/{path}.lua": text.split("\n") for path, text in Sources.read().texts.items()}
     for script in scripts.load().values():
         lines = script.body.decode().split("\n")
         places = [origins.origin_of(script, number) for number in range(1, len(lines) + 1)]

@@ -36,7 +36,7 @@ class Fault(NamedTuple):
 
 #: These run in `make test`: one in Lua, one in Python, one in a setting.
 QUICK = [
-    Fault("RWQ-B3", "lua/lib/current.lua", "first and token >= first and token <= last", "first"),
+    Fault("RWQ-B3", "lua/leases/lib/current.lua", "first and token >= first and token <= last", "first"),
 ]
 
 FAULTS = [
@@ -49,23 +49,25 @@ FAULTS = [
     Fault("RWQ-B18", "pyproject.toml", "dependencies = [\n", 'dependencies = [\n    "uuid",\n'),
     Fault(
         "RWQ-B1",
-        "lua/lib/processing.lua",
+        "lua/leases/lib/processing.lua",
         "redis.call('EXISTS', data_key(id)) == 1",
         "redis.call('EXISTS', prefix .. ':lease:' .. id) == 1",
     ),
-    Fault("RWQ-B2", "lua/fail_many.lua", "redis.call('ZCARD', dead)\n", ""),
+    Fault("RWQ-B2", "lua/leases/fail_many.lua", "redis.call('ZCARD', dead)\n", ""),
     Fault(
         "RWQ-B4",
-        "lua/lib/lease.lua",
+        "lua/leases/lib/lease.lua",
         "redis.pcall(look, key) --",
         "redis.pcall(look, key) or '' --",
     ),
-    Fault("RWQ-B5", "lua/light_clean.lua", "or grace_ms", "or grace_ms * 0"),
-    Fault("RWQ-B6", "lua/lib/reclaim.lua", "    in_chunks('ZREM', deadlines, ended)\n", ""),
-    Fault("RWQ-B7", "lua/deep_clean_restore.lua", "    or redis.call('EXISTS', data_key(id)) == 0\n", ""),
-    Fault("RWQ-B8", "lua/lib/complete.lua", "        others[#others + 1] = id\n", ""),
-    Fault("RWQ-B9", "lua/lease_many.lua", "and checked < 1000 do", "and checked < 1 do"),
-    Fault("RWQ-B10", "lua/release_many.lua", "redis.call('ZCARD', scheduled)\n", ""),
+    Fault("RWQ-B5", "lua/checks/light_clean.lua", "or grace_ms", "or grace_ms * 0"),
+    Fault("RWQ-B6", "lua/leases/lib/reclaim.lua", "    in_chunks('ZREM', deadlines, ended)\n", ""),
+    Fault(
+        "RWQ-B7", "lua/checks/deep_clean_restore.lua", "    or redis.call('EXISTS', data_key(id)) == 0\n", ""
+    ),
+    Fault("RWQ-B8", "lua/leases/lib/complete.lua", "        others[#others + 1] = id\n", ""),
+    Fault("RWQ-B9", "lua/leases/lease_many.lua", "and checked < 1000 do", "and checked < 1 do"),
+    Fault("RWQ-B10", "lua/leases/release_many.lua", "redis.call('ZCARD', scheduled)\n", ""),
     Fault(
         "RWQ-B11",
         "src/leasequeue/queue/cleaning.py",
@@ -92,11 +94,16 @@ FAULTS = [
         "if not (isinstance(error, LeasequeueError) and (error.transient or is_refusal(error))):",
         "if error:",
     ),
-    Fault("GLD-B12", "lua/fail_many.lua", "is_current(id, token, scores[i], records[i])", "records[i]"),
-    Fault("GLD-G8", "lua/lib/current.lua", "return not fenced\n", "return true\n"),
-    Fault("GLD-B4", "lua/lib/complete.lua", "if answers[i] == 1 and #ARGV", "if #ARGV"),
     Fault(
-        "WRQ-B3", "lua/release_many.lua", "enter_waiting(to_front, true)", "enter_waiting(to_front, false)"
+        "GLD-B12", "lua/leases/fail_many.lua", "is_current(id, token, scores[i], records[i])", "records[i]"
+    ),
+    Fault("GLD-G8", "lua/leases/lib/current.lua", "return not fenced\n", "return true\n"),
+    Fault("GLD-B4", "lua/leases/lib/complete.lua", "if answers[i] == 1 and #ARGV", "if #ARGV"),
+    Fault(
+        "WRQ-B3",
+        "lua/leases/release_many.lua",
+        "enter_waiting(to_front, true)",
+        "enter_waiting(to_front, false)",
     ),
     Fault(
         "WRQ-B9",
@@ -104,9 +111,12 @@ FAULTS = [
         "self._loop.call_soon_threadsafe(run.lose, lease)",
         "pass",
     ),
-    Fault("WRQ-B14", "lua/lib/cancel.lua", "    redis.pcall('PUBLISH', prefix", "    tostring(prefix"),
+    Fault("WRQ-B14", "lua/items/lib/cancel.lua", "    redis.pcall('PUBLISH', prefix", "    tostring(prefix"),
     Fault(
-        "WRQ-O7", "lua/cancel_data.lua", "redis.call('GET', key) == payload", "redis.call('EXISTS', key) == 1"
+        "WRQ-O7",
+        "lua/items/cancel_data.lua",
+        "redis.call('GET', key) == payload",
+        "redis.call('EXISTS', key) == 1",
     ),
     Fault("GLD-O11", "src/leasequeue/worker/worker.py", "loop.call_soon_threadsafe(self._stop, now)", "pass"),
 ]

@@ -25,9 +25,9 @@ pytestmark = [pytest.mark.core, pytest.mark.timeout(1800)]
 
 #: Lowered limits: with them, two ids are enough for what is otherwise done in long lists only.
 LONG_LISTS = (
-    Fault("lib/processing.lua", "> 128", "> 0", 3),
-    Fault("lib/processing.lua", "<= 128", "<= 0"),
-    Fault("lib/processing.lua", "-3 * #ids - 8", "-#ids"),
+    Fault("leases/lib/processing.lua", "> 128", "> 0", 3),
+    Fault("leases/lib/processing.lua", "<= 128", "<= 0"),
+    Fault("leases/lib/processing.lua", "-3 * #ids - 8", "-#ids"),
 )
 WITH_FOREIGN = frozenset({"add", "clean", "foreign"})
 
@@ -69,7 +69,7 @@ FAULTS = {
     "a foreign lease on a due item is ignored": (
         "the lease key of a foreign client",
         one_item("add", "delay", "foreign", depth=7),
-        Fault("lib/reclaim.lua", "if left then", "if left and key == deadlines then"),
+        Fault("leases/lib/reclaim.lua", "if left then", "if left and key == deadlines then"),
     ),
     "two processes share a session": (
         "an inbox of a session that is not registered",
@@ -81,7 +81,7 @@ MORE_FAULTS = {
         "counts()",
         one_item("foreign", depth=6),
         Fault(
-            "counts.lua",
+            "reading/counts.lua",
             "redis.call('ZCARD', deadlines)",
             "redis.call('LLEN', prefix .. ':processing') + 0 * redis.call('ZCARD', deadlines)",
         ),
@@ -91,7 +91,7 @@ MORE_FAULTS = {
         Bound(groups=WITH_FOREIGN, depth=8),
         *LONG_LISTS,
         Fault(
-            "lib/processing.lua",
+            "leases/lib/processing.lua",
             "    in_chunks('ZREM', gone, ids)\n  end\n  in_chunks('LPUSH', processing, ids)\n",
             "    for _, id in ipairs(ids) do\n"
             "      if redis.call('ZREM', gone, id) == 0 then\n"
@@ -106,17 +106,17 @@ MORE_FAULTS = {
     "a holder of an earlier incarnation completes": (
         "a holder of an earlier incarnation",
         one_item("add", depth=8),
-        Fault("lib/current.lua", "first and token >= first and token <= last", "first"),
+        Fault("leases/lib/current.lua", "first and token >= first and token <= last", "first"),
     ),
     "doubles are leased": (
         "while another holder has one",
         one_item("add", "foreign", depth=6),
-        Fault("lib/lease.lua", "or is_ours(score))", ")"),
+        Fault("leases/lib/lease.lua", "or is_ours(score))", ")"),
     ),
     "the inboxes of dead processes are forgotten": (
         "cannot be leased any more",
         one_item("add", "wait", depth=6),
-        Fault("lib/reclaim.lua", "empty_inbox(prefix .. ':inbox:' .. absent, limit - moved)", "0"),
+        Fault("leases/lib/reclaim.lua", "empty_inbox(prefix .. ':inbox:' .. absent, limit - moved)", "0"),
     ),
 }
 

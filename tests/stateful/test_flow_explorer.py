@@ -65,7 +65,7 @@ FAULTS = {
         "run: ",  # what it is depends on the order in which the server's Lua writes the fields
         Bound(chain(), states=5),
         Fault(
-            "lib/run_commit.lua",
+            "runs/lib/run_commit.lua",
             "    redis.call('HSET', run.key, unpack(values))\n",
             "    for i = 1, #values, 2 do\n"
             "      redis.call('HSET', run.key, values[i], values[i + 1])\n"
@@ -78,7 +78,7 @@ MORE_FAULTS = {
         "the result of a was",
         Bound(joined("all"), states=60),
         Fault(
-            "run_finish.lua",
+            "runs/run_finish.lua",
             "  if state == 'w' then\n    answer = step",
             "  if state ~= 'x' then\n    answer = step",
         ),
@@ -87,7 +87,7 @@ MORE_FAULTS = {
         "nothing has failed",
         Bound(chain(), states=60),
         Fault(
-            "run_finish.lua",
+            "runs/run_finish.lua",
             "local refused = commit_runs(true)\nif refused then\n  return refused\nend\n"
             "local done, dead_ = finish_items(completed, failed)\n",
             "local done, dead_ = finish_items(completed, failed)\n"
@@ -97,14 +97,16 @@ MORE_FAULTS = {
     "what was not added is not added again": (
         "nothing has failed",
         Bound(chain(), states=5),
-        Fault("lib/run.lua", "if run.is_healed then", "if run then"),
+        Fault("runs/lib/run.lua", "if run.is_healed then", "if run then"),
     ),
     "what follows is added before the step is written": (
         "was not entered, and has an item",
         Bound(chain(), states=100),
-        Fault("lib/run_commit.lua", "    write_run(run)\n  end\n  for _, there", "  end\n  for _, there"),
         Fault(
-            "lib/run_commit.lua",
+            "runs/lib/run_commit.lua", "    write_run(run)\n  end\n  for _, there", "  end\n  for _, there"
+        ),
+        Fault(
+            "runs/lib/run_commit.lua",
             "    if run.dropped[1] then\n",
             "    write_run(run)\n    if run.dropped[1] then\n",
         ),
@@ -113,7 +115,7 @@ MORE_FAULTS = {
         "its join says",
         Bound(joined("all"), states=5),
         Fault(
-            "lib/run_step.lua",
+            "runs/lib/run_step.lua",
             "counts[1], counts[edge] = counts[1] + 1, counts[edge] + 1",
             "counts[1], counts[edge] = counts[1] + 2, counts[edge] + 2",
         ),
@@ -122,7 +124,7 @@ MORE_FAULTS = {
         "active is 2",
         Bound(joined("n:1"), states=5),
         Fault(
-            "lib/run_step.lua",
+            "runs/lib/run_step.lua",
             "if not decision or not is_decided or is_told or run_field(run, 's:' .. name) then",
             "if not decision then",
         ),
@@ -130,23 +132,23 @@ MORE_FAULTS = {
     "a holder whose lease was lost fails the stage": (
         "has an item",
         Bound(single(), kinds=("failed",), stops=False, states=100),
-        Fault("run_finish.lua", "is_valid = is_current(", "is_valid = true or is_current("),
+        Fault("runs/run_finish.lua", "is_valid = is_current(", "is_valid = true or is_current("),
     ),
     "a holder of an earlier incarnation ends the stage": (
         "has an item",
         Bound(single(), calls=("retry",), stops=False, states=300),
-        Fault("run_finish.lua", "is_valid = accepts_token(", "is_valid = true or accepts_token("),
+        Fault("runs/run_finish.lua", "is_valid = accepts_token(", "is_valid = true or accepts_token("),
     ),
     "a child is counted for a parent that has ended": (
         "active is 0",
         Bound(group("n:1"), states=5),
         Fault(
-            "lib/run_step.lua",
+            "runs/lib/run_step.lua",
             "  if run_field(run, 's:' .. path) ~= 'x' then\n    return\n  end\n  if place",
             "  if place",
         ),
         Fault(
-            "lib/run_step.lua",
+            "runs/lib/run_step.lua",
             "if not decision or (decision == before and place == 3 and are_left) then",
             "if not decision then",
         ),
@@ -154,7 +156,7 @@ MORE_FAULTS = {
     "a retried run keeps what a failed stage has told": (
         "",
         Bound(joined("all"), calls=("retry",), stops=False, workers=1, states=200),
-        Fault("run_reopen.lua", "      untell(path, state)\n", ""),
+        Fault("runs/run_reopen.lua", "      untell(path, state)\n", ""),
     ),
 }
 

@@ -50,8 +50,12 @@ end
 PIECES = {"shout": SHOUT}
 
 
+def library(pieces: dict[str, str]) -> Library:
+    return Library({f"lib/{name}": text for name, text in pieces.items()})
+
+
 def compose(name: str, text: str, pieces: dict[str, str]) -> Composed:
-    return composer.compose(name, text, Library(pieces))
+    return composer.compose(f"room/{name}", {f"room/{name}": text}, library(pieces))
 
 
 def test_positions_replace_names_and_shared_functions_come_before_the_script() -> None:
@@ -130,7 +134,7 @@ BROKEN = {
     "an unknown piece": (
         "-- Limits: one at a time.\n",
         "-- Limits: one at a time.\n-- Needs: whisper\n",
-        "no lua/lib/whisper.lua",
+        "Needs whisper: there is no such piece",
     ),
     "an argument that a piece gives": (
         "--   loud    flag ",
@@ -239,18 +243,18 @@ def test_pieces_that_use_each_other_are_refused() -> None:
 
 def test_two_pieces_may_not_give_the_same_name() -> None:
     with pytest.raises(BrokenContract, match="lib/b: lib/a also gives one"):
-        Library({"a": piece("one", function("one")), "b": piece("one", function("one"))})
+        library({"a": piece("one", function("one")), "b": piece("one", function("one"))})
 
 
 @pytest.mark.parametrize("title", ["Needs", "Gives"])
 def test_a_piece_without_a_part_of_its_header_is_refused(title: str) -> None:
     with pytest.raises(BrokenContract, match=f"lib/shout: the header lacks {title}"):
-        Library({"shout": SHOUT.replace(f"-- {title}:", f"-- No {title}:")})
+        library({"shout": SHOUT.replace(f"-- {title}:", f"-- No {title}:")})
 
 
 def test_a_piece_must_define_what_it_gives() -> None:
     with pytest.raises(BrokenContract, match="lib/shout: gives whisper and does not define it"):
-        Library({"shout": SHOUT.replace("Gives: shout", "Gives: shout, whisper")}).check()
+        library({"shout": SHOUT.replace("Gives: shout", "Gives: shout, whisper")}).check()
 
 
 @pytest.mark.parametrize(
@@ -281,7 +285,8 @@ def calling(code: str, calls: str, keys: str = "queue") -> str:
 
 
 def called(code: str, calls: str, pieces: dict[str, str] | None = None, **others: str) -> Composed:
-    return composer.compose("do", calling(code, calls), Library(pieces or {}), others.get)
+    texts = {f"room/{name}": text for name, text in {**others, "do": calling(code, calls)}.items()}
+    return composer.compose("room/do", texts, library(pieces or {}))
 
 
 def test_a_script_that_is_called_is_a_function_in_the_branch_that_calls_it() -> None:
@@ -331,7 +336,7 @@ def test_a_script_that_two_call_is_there_once_with_its_own_pieces() -> None:
 @pytest.mark.parametrize(
     ("code", "calls", "why"),
     [
-        ("return call_gone()", "gone", "there is no lua/gone.lua"),
+        ("return call_gone()", "gone", "Calls gone: there is no such script"),
         ("return call_other()", "", "Calls other: it calls it and does not say so"),
         ("return 1", "other", "Calls other: it says so and does not call it"),
         ("return call_back()", "back", "scripts call each other: (do -> back -> do|back -> do -> back)"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue.scripting.scripts import LINES, SCRIPTS, find_script, load
+from lua.compose.linker import BrokenContract
 from lua.compose.writer import Sources
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def test_nothing_is_composed_again_while_nothing_changes(composed: Path) -> None
     before = written(composed)
     assert {*before} == {SCRIPTS, LINES}
     assert "Composed" not in run(composed, *COMPOSE).stdout
-    file = composed / "lua/lib/lanes.lua"
+    file = composed / "lua/lanes/lib/lanes.lua"
     file.write_bytes(file.read_bytes())  # only its time is another
     assert "Composed" not in run(composed, *COMPOSE).stdout
     assert run(composed, *LOAD).returncode == 0
@@ -102,7 +103,7 @@ def test_processes_that_compose_at_once_leave_one_whole_result(checkout: Path) -
 @pytest.mark.parametrize("name", [SCRIPTS, LINES])
 def test_a_process_that_is_killed_leaves_the_old_files_or_the_new_ones(composed: Path, name: str) -> None:
     before = written(composed)
-    file = composed / "lua/counts.lua"
+    file = composed / "lua/reading/counts.lua"
     file.write_text(file.read_text() + "\nlocal more = 1\n")
     program = (
         "import os, pathlib; from lua.compose.writer import refresh; replace = pathlib.Path.replace\n"
@@ -134,7 +135,7 @@ def kept_time(file: Path) -> None:
 
 @pytest.mark.parametrize("change", [changed, kept_time, Path.unlink])
 def test_scripts_older_than_their_sources_are_refused(composed: Path, change: Callable[[Path], None]) -> None:
-    change(composed / "lua/lib/rare.lua")
+    change(composed / "lua/lanes/lib/controlled.lua")
     refused = run(composed, *LOAD)
     assert (
         "RuntimeError: lua/ has changed since its scripts were composed: run `make scripts`" in refused.stderr
@@ -148,11 +149,16 @@ def test_missing_scripts_are_an_error_that_says_what_to_do(checkout: Path) -> No
 
 
 def test_a_file_that_breaks_a_rule_is_named_and_nothing_is_written(checkout: Path) -> None:
-    file = checkout / "lua/counts.lua"
+    file = checkout / "lua/reading/counts.lua"
     file.write_text(file.read_text().replace("-- Cost:", "-- Price:"))
     refused = run(checkout, *COMPOSE)
     assert (refused.returncode, refused.stderr) == (1, "lua: counts: the header lacks Cost\n")
     assert written(checkout) == {}
+
+
+def test_no_two_files_have_the_same_name() -> None:
+    with pytest.raises(BrokenContract, match=r"^lua/b/lib/one\.lua: has the name of lua/a/one\.lua$"):
+        Sources({"a/one": "", "a/two": "", "b/lib/one": ""})
 
 
 def test_each_script_is_written_into_a_file_for_linters(tmp_path: Path) -> None:

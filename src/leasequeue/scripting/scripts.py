@@ -108,8 +108,8 @@ def _check_fresh(module: Path, digest: str) -> None:
 
 def changed_ns(root: Path) -> int:
     """Return when one of the files that the scripts are composed from has changed last, in ns since 1970."""
-    folders = (root / "lua", root / "lua/lib")  # removing or renaming a file changes the time of its folder
-    return max(one.stat().st_ctime_ns for some in (folders, _sources(root)) for one in some)
+    # Removing or renaming a file changes the time of its folder.
+    return max(one.stat().st_ctime_ns for some in (_folders(root), _sources(root)) for one in some)
 
 
 def digest_of(root: Path) -> str:
@@ -122,7 +122,14 @@ def digest_of(root: Path) -> str:
     return digest.hexdigest()
 
 
+def _folders(root: Path) -> Iterator[Path]:
+    """Yield `lua`, its rooms, and the folders with their pieces."""
+    for folder, inside, _ in os.walk(root / "lua"):
+        inside[:] = {*inside} - {"compose", "__pycache__"}
+        yield Path(folder)
+
+
 def _sources(root: Path) -> Iterator[os.DirEntry[str] | Path]:
-    for folder, ending in (("lua", ".lua"), ("lua/lib", ".lua"), ("lua/compose", ".py")):
-        yield from (file for file in os.scandir(root / folder) if file.name.endswith(ending))
+    for folder, ending in (*((one, ".lua") for one in _folders(root)), (root / "lua/compose", ".py")):
+        yield from (file for file in os.scandir(folder) if file.name.endswith(ending))
     yield from (root / "src/leasequeue" / name for name in ("keys.py", "states.py", "scripting/scripts.py"))

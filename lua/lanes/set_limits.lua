@@ -1,6 +1,6 @@
 -- Set or remove limits of a queue, of its groups, and of what it shares with other queues.
 --
--- The queue is controlled as long as it has any: see `lib/lanes`. Leases that have begun are not ended.
+-- The queue is controlled as long as it has any: see `lanes/lib/lanes`. Leases that have begun are not ended.
 --
 -- The fields are `rate` (`<interval in µs>:<burst>`; `:<burst>`: with the interval that it has), `concurrency` (how many may be leased at a time), `ageing` (ms after
 -- which a level counts as one more), and `shared` (the name under which queues share limits; then `shared/rate` and

@@ -2,7 +2,7 @@
 --
 -- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: until then), and how the item is added: a
 -- mode, or a mode, `:` and a JSON object. The mode is 0 to check the id, 1 not to check it (unique), 2 to replace an
--- item that waits or is scheduled. The object has the options of the item (see `lib/facts`), or `expires_in` (ms) in
+-- item that waits or is scheduled. The object has the options of the item (see `items/lib/facts`), or `expires_in` (ms) in
 -- place of `expires`, and `dedupe`: for how many ms the id stays taken, even if the item is completed.
 --
 -- Needs: items, deadlines, scheduled

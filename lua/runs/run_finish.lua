@@ -1,6 +1,6 @@
 -- Finish stages of flow runs: store what became of each, add what follows, and complete its item, in one step.
 --
--- The hash of the run decides, see `lib/run_commit`. The items that follow are added before this one is completed, so an interrupted call that is
+-- The hash of the run decides, see `runs/lib/run_commit`. The items that follow are added before this one is completed, so an interrupted call that is
 -- repeated completes the step and adds nothing twice. For a stage that had ended already, the kind does not matter: the
 -- call does what was left, and completes the item, or makes it a dead letter if the stage has failed.
 --

@@ -1,7 +1,7 @@
 -- Read flow runs, and collect what a step changes in them.
 --
 -- A flow run is one hash: its plan, the state and the result of each stage, and what its joins have counted. A script
--- reads what it needs, decides by `lib/run_step`, and writes all changes of a run at once by `lib/run_commit`. JSON
+-- reads what it needs, decides by `runs/lib/run_step`, and writes all changes of a run at once by `runs/lib/run_commit`. JSON
 -- values are stored as they came; only definitions and lists of names are decoded.
 --
 -- Needs: nothing

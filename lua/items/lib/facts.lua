@@ -2,7 +2,7 @@
 --
 -- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9 to 9), `group`
 -- (text), `expires` (ms since 1970), `trace` (a `traceparent` of W3C: who added the item; of a stage, also several with commas: what led to it), `run` (which stage of a flow run
--- it is, see `lib/reference`). What another client has
+-- it is, see `runs/lib/reference`). What another client has
 -- written there and cannot be read counts as no options.
 --
 -- Needs: options, errors

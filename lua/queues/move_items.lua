@@ -115,7 +115,7 @@ for i, id in ipairs(ids) do
   end
 end
 
--- Emit an event in the other queue, with the name of this one: see `lib/emit`.
+-- Emit an event in the other queue, with the name of this one: see `events/lib/emit`.
 local function emit_elsewhere(what, gone_ids)
   local keep = redis.call('HMGET', theirs('events:keep'), 'last', 'count', 'age_ms', 'live')
   local last = tonumber(keep[1])

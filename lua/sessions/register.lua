@@ -4,7 +4,7 @@
 -- session that is not registered, and ids that arrive for a process that has died are found through its
 -- session.
 --
--- With `lease_ms`, an item that is added to the empty queue may be delivered to the session: see `lib/deliver`. The
+-- With `lease_ms`, an item that is added to the empty queue may be delivered to the session: see `leases/lib/deliver`. The
 -- session acknowledges deliveries with this script as well.
 --
 -- Keys: errors, gone, options, queue, deadlines, scheduled, ledger, sessions, idle

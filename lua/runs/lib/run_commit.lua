@@ -19,7 +19,7 @@ local function is_final(run)
   return state and state ~= 'active'
 end
 
--- Return a run as the index lists it, see `lib/run_index`.
+-- Return a run as the index lists it, see `runs/lib/run_index`.
 local function listed_run(run)
   local fields, keep = run.fields, tonumber(run.fields.keep or 0) or 0
   return {

@@ -1,6 +1,0 @@
--- Hold the functions for lanes, and their state, once they are needed: see `lib/lanes`.
---
--- Needs: nothing
--- Gives: lane_state
-
-local lane_state
