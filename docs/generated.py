@@ -26,7 +26,7 @@ from leasequeue.queue.findings import Problem
 from leasequeue.scripting import scripts
 from leasequeue.scripting.access import CONNECTIONS, Role
 from leasequeue.states import DETAILS, FIELDS, ITEM_EVENTS, EventKind
-from lua.compose.composer import sections_of
+from lua.compose.composer import entries_of, sections_of
 from lua.compose.linker import split
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def contract(name: str) -> str:
     header, _ = split(file.read_text())
     sections = sections_of(name, header)
     arguments: list[list[str]] = []
-    for place, (argument, line) in enumerate(zip(script.arguments, sections["Arguments"], strict=True), 1):
-        _, kind, meaning = line.split(maxsplit=2)
+    for place, (argument, kind, meaning) in enumerate(entries_of(name, sections["Arguments"]), 1):
         arguments.append([f"`ARGV[{place}{'…' * (kind == 'rest')}]`", f"`{argument}`", kind, meaning])
     keys = (f"`P:{key}:<session>`" if key == "inbox" else f"`P:{key}`" for key in script.keys)
     facts = [f"**Keys**, in this order: {', '.join(keys)}"]

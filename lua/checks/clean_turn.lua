@@ -1,7 +1,7 @@
 -- Take the turn to clean a queue, so that it costs the same however many clients would.
 --
--- The client that cleaned last goes on. Another one takes over when that has missed its turns for two intervals, or cleans
--- less often than it does.
+-- The client that cleaned last goes on. Another one takes over when that has missed its turns for two
+-- intervals, or cleans less often than it does.
 --
 -- Keys: queue
 -- Arguments:

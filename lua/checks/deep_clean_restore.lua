@@ -1,13 +1,13 @@
 -- Put orphans back into the queue: ids with data that were in no list when the deep clean looked.
 --
--- A walk may miss an id that moves. So an orphan is marked first: its lease key becomes `lh:lost <clean>`, which whatever
--- moves the item then overwrites or removes. After it, the lists are walked once more, and an orphan is put back only if
--- it has its mark still. So of any number of cleaners one puts it back. If the key says a place in a lane, the item may wait
--- there, and the mark is added to it: `lh:waiting <place> <clean>`.
+-- A walk may miss an id that moves. So an orphan is marked first: its lease key becomes `lh:lost <clean>`,
+-- which whatever moves the item then overwrites or removes. After it, the lists are walked once more, and an
+-- orphan is put back only if it has its mark still. So of any number of cleaners one puts it back. If the key
+-- says a place in a lane, the item may wait there, and the mark is added to it: `lh:waiting <place> <clean>`.
 --
 -- An id that has been leased since then is left alone. An id that a foreign client has taken but not yet
--- leased gets a short grace, as in `light_clean`. If the lease keys of an id show a lease of ours or a delay, its entry
--- of `deadlines` or `scheduled` was lost, and is written again.
+-- leased gets a short grace, as in `light_clean`. If the lease keys of an id show a lease of ours or a delay,
+-- its entry of `deadlines` or `scheduled` was lost, and is written again.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, sessions, options, errors, events
 -- Arguments:
@@ -19,7 +19,8 @@
 --   clean       text     a text without blanks that no other clean has; empty: restore without marks
 --   orphans     rest     ids
 -- Reply: how many ids were put back, and a list of repairs: kind, id, ….
--- Cost: O(log n) per id, plus a read of 1,000 entries of `processing`, 500 at each end of `queue`, and of inboxes.
+-- Cost: O(log n) per id, plus a read of 1,000 entries of `processing`, 500 at each
+--   end of `queue`, and of inboxes.
 -- Limits: at most 1,000 ids a call.
 -- Uses: held_key (RARE_KEYS), now (clock), is_closed (closed), controlled (controlled), emit_all, flush
 --   (emit), foreign_lease_left, watch_foreign (foreign), data_key, in_chunks, lease_keys_of, place_in (keys),

@@ -1,5 +1,5 @@
--- Return a slice of the ids that wait in the queue, and in what is held while it is controlled: of one list, as an id stays at
--- its place when it moves from the one to the other.
+-- Return a slice of the ids that wait in the queue, and in what is held while it is controlled: of one list,
+-- as an id stays at its place when it moves from the one to the other.
 --
 -- Keys: queue, sessions
 -- Arguments:

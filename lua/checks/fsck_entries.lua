@@ -1,11 +1,13 @@
--- Check part of the entries of one key against the other keys, and repair what does not agree. `fsck_leases` checks others.
--- Items that have expired, as their options say, are discarded.
+-- Check part of the entries of one key against the other keys, and repair what does not agree. `fsck_leases`
+-- checks others. Items that have expired, as their options say, are discarded.
 --
--- Keys: queue, gone, deadlines, scheduled, ledger, sessions, options, errors, dead, schedules, ticks, declared, events, workers, heartbeats
+-- Keys: queue, gone, deadlines, scheduled, ledger, sessions, options, errors, dead, schedules, ticks,
+--   declared, events, workers, heartbeats
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   which   text     the key: "options", "errors", "progress", "dead", "recent", "cancelled", "sessions", "ticks", "declared", "workers" or "heartbeats"
+--   which   text     the key: "options", "errors", "progress", "dead", "recent", "cancelled", "sessions",
+--       "ticks", "declared", "workers" or "heartbeats"
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many entries to check
 -- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id or name, ….

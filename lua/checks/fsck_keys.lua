@@ -12,11 +12,13 @@
 -- Reply: the next cursor ("0": done), and a list of repairs: kind, id or name, …. The kinds `wrong_type` and
 --   `endless_foreign_lease` are no repairs.
 -- Cost: O(count log n).
--- Limits: one SCAN of `count` (at most 1,000) a call; 100 ids of each inbox; 1,000 leased items of groups in all, 100 of each.
+-- Limits: one SCAN of `count` (at most 1,000) a call; 100 ids of each inbox; 1,000 leased items
+--   of groups in all, 100 of each.
 -- Uses: now (clock), options_text, read_options (facts), empty_inbox (inbox), data_key, place_in (keys),
 --   repaired, repairs (repairs)
 
--- The types of the keys of some families, and for how long those are kept that must have a time to live and have none.
+-- The types of the keys of some families, and for how long those are kept that must
+-- have a time to live and have none.
 local day = 86400000
 local types = {
   item = 'string',
@@ -69,8 +71,8 @@ end
 
 local slots_left = 1000
 
--- Drop items that are not leased any more, or of another group, which would use slots of a group. Those without options have lost
--- them: nothing would free their slots.
+-- Drop items that are not leased any more, or of another group, which would use slots of a group. Those
+-- without options have lost them: nothing would free their slots.
 local function check_slots(key, group)
   for _, id in ipairs(redis.call('ZRANGE', key, 0, math.max(99, slots_left - 1))) do
     local text = redis.call('HGET', options, id)

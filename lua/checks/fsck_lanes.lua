@@ -1,10 +1,12 @@
--- Check part of the lanes and limits of a controlled queue against the other keys, and repair what does not agree.
+-- Check part of the lanes and limits of a controlled queue against the other keys,
+-- and repair what does not agree.
 --
 -- Keys: queue, gone, deadlines, scheduled, options, errors
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   which   text     the key: "lanes", "levels", "control", "slots" (the leased items of groups), or a `turns:<50 - level>`; "index": remove levels and turns if no lane is left, and do nothing else
+--   which   text     the key: "lanes", "levels", "control", "slots" (the leased items of groups), or a
+--       `turns:<50 - level>`; "index": remove levels and turns if no lane is left, and do nothing else
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many entries to check
 -- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id or name, ….
@@ -149,8 +151,8 @@ local function check_control()
   end
 end
 
--- A leased item of a group uses a slot of it, unless it was leased before the queue was controlled. Once its lease has expired,
--- the slot may have been freed.
+-- A leased item of a group uses a slot of it, unless it was leased before the queue was controlled. Once its
+-- lease has expired, the slot may have been freed.
 local function check_slots()
   local ids, ends = page_of('ZSCAN', deadlines)
   for i, found in ipairs(controlled and options_of(ids) or {}) do

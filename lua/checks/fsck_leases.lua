@@ -27,7 +27,8 @@ local function longest_of(score)
   return is_ours(score) and latest_lease or now + longest_watch
 end
 
--- Return which of some ids have no data, and which lack a lease key or have one of another client: most do not.
+-- Return which of some ids have no data, and which lack a lease key or have one
+-- of another client: most do not.
 local function find_odd(ids)
   local data_keys, without_data, odd_keys = {}, {}, {}
   for i, id in ipairs(ids) do
@@ -65,8 +66,8 @@ local function write_lost_lease_keys(leased)
   end
 end
 
--- Put leased ids into `processing` that are missing there. Of a long list it is only known how many are missing; ids
--- that come twice then are dropped by `light_clean`.
+-- Put leased ids into `processing` that are missing there. Of a long list it is only known how many are
+-- missing; ids that come twice then are dropped by `light_clean`.
 local function list_leased(ids)
   local length, missing = redis.call('LLEN', processing), {}
   local listed = {}

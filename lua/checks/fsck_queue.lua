@@ -1,5 +1,5 @@
--- Drop ids from part of the queue that do not wait: ghosts and doubles. A lease drops them only when it meets them.
--- The same of what is held while the queue is controlled.
+-- Drop ids from part of the queue that do not wait: ghosts and doubles. A lease drops them only when it meets
+-- them. The same of what is held while the queue is controlled.
 --
 -- Keys: queue, deadlines, scheduled
 -- Arguments:
@@ -7,8 +7,8 @@
 --   which   text     the list: "queue" or "held"
 --   start   integer  the first place to check, from the young end of the queue (0: the youngest)
 --   count   count    how many ids to check
--- Reply: how many ids were checked (fewer than `count`: the walk has ended), a list of repairs: kind, id, …; and the ids
---   that stay.
+-- Reply: how many ids were checked (fewer than `count`: the walk has ended), a list of repairs:
+--   kind, id, …; and the ids that stay.
 -- Cost: O(n) if one is dropped, else O(count).
 -- Limits: `count` ids (at most 1,000). In the middle of a longer list than 200,000 none is dropped.
 -- Uses: is_ours (foreign), data_key, read_in_chunks (keys), repaired, repairs (repairs)

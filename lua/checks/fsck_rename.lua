@@ -1,4 +1,5 @@
--- Rename a key that holds something else than the queue expects, so that what a user has stored there is kept.
+-- Rename a key that holds something else than the queue expects, so that what a
+-- user has stored there is kept.
 --
 -- Keys: fence
 -- Arguments:

@@ -1,15 +1,17 @@
--- Check part of the flow runs against the sets by which they are listed and found, and repair what does not agree.
+-- Check part of the flow runs against the sets by which they are listed and found,
+-- and repair what does not agree.
 --
 -- Keys: queue
 -- Arguments:
 --   prefix   text     the home queue's name
 --   now_ms   integer  the time; empty: the server's time
---   which    text     a set, by what follows the queue's name: the runs in it; empty: the runs that have a hash
+--   which    text     a set, by what follows the queue's name: the runs in it;
+--       empty: the runs that have a hash
 --   pattern  text     without a set: a glob that matches the keys of the home queue that begin with `run`
 --   cursor   text     "0" in the first call, then the cursor of the last reply
 --   count    count    about how many runs, or keys of the database, to check
--- Reply: the next cursor ("0": done); a list of repairs: kind, id or name, …; without a set, the names of the sets. The
---   kind `wrong_type` is no repair.
+-- Reply: the next cursor ("0": done); a list of repairs: kind, id or name, …; without a set, the names of the
+--   sets. The kind `wrong_type` is no repair.
 -- Cost: O(count log n).
 -- Limits: one scan of `count` (at most 1,000) a call; a small set is checked at once.
 -- Uses: now (clock), in_chunks (keys), repaired, repairs (repairs), check_index, index_ended, index_started,
@@ -19,7 +21,8 @@ redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 
 local states = { 'active', 'completed', 'failed', 'cancelled' }
 
--- Return a run as its hash says, and whether it is unfinished; nil: it has no hash, or one that is being written.
+-- Return a run as its hash says, and whether it is unfinished; nil: it has no
+-- hash, or one that is being written.
 local function read_run(id)
   local key = prefix .. ':run:' .. id
   -- stylua: ignore
@@ -82,7 +85,8 @@ local function check_run(id)
   return true
 end
 
--- Return whether a run has a look-up, a set, which an interrupted start of another run of its id may have written.
+-- Return whether a run has a look-up, a set, which an interrupted start of another
+-- run of its id may have written.
 local function has_lookup(id, set)
   for _, key in ipairs(lookups_of(read_run(id))) do
     if key == set then

@@ -1,7 +1,8 @@
--- Drop one of two entries of an id in the queue, in what is held while the queue is controlled, or in the lanes.
+-- Drop one of two entries of an id in the queue, in what is held while the queue
+-- is controlled, or in the lanes.
 --
--- The caller has met the id twice in a walk. It may have been at two places one after the other: an entry is dropped only if
--- both are there now.
+-- The caller has met the id twice in a walk. It may have been at two places one after the other: an entry is
+-- dropped only if both are there now.
 --
 -- Keys: queue, gone, deadlines, scheduled, options, errors
 -- Arguments:
@@ -9,7 +10,8 @@
 --   now_ms  integer  the time; empty: the server's time
 --   which   text     "queue", "held" or "lanes"
 --   item    text     the id
---   met_at  text     where the walk has met it: a place, from the young end (0: the youngest); of lanes a cursor of `list_ids` with which the entry is found
+--   met_at  text     where the walk has met it: a place, from the young end (0: the youngest); of lanes a
+--       cursor of `list_ids` with which the entry is found
 --   met_again text   where it has met it again
 --   count   count    how many entries to look at on both sides of a place
 -- Reply: a list of repairs: kind, id.
@@ -20,7 +22,8 @@
 
 redis.call('LLEN', queue)
 
--- Of two entries the one stays that is in the right lane, or that is leased first. The lease key says its place then.
+-- Of two entries the one stays that is in the right lane, or that is leased first. The
+-- lease key says its place then.
 local function drop_from_lanes()
   local right = lanes().lane_of(options_of({ item })[1])
   local seen, found, best = {}, {}, nil

@@ -1,13 +1,14 @@
--- Find keys of a wrong type, whose errors end all scripts that use them: see `fsck_rename`. Write what is missing in the
--- keys of events again. Of a queue that is being deleted nothing is checked but that: its keys are fragments.
+-- Find keys of a wrong type, whose errors end all scripts that use them: see `fsck_rename`. Write
+-- what is missing in the keys of events again. Of a queue that is being deleted nothing is checked
+-- but that: its keys are fragments.
 --
 -- Keys: queue, fence, idle, watchers, events
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
 --   rows    rest     what follows the queue's name in a key, its type, …
--- Reply: a list of repairs: kind, name, …; and a list of the rows' keys that exist and have their type. The kind
---   `wrong_type` is no repair.
+-- Reply: a list of repairs: kind, name, …; and a list of the rows' keys that exist and have their type. The
+--   kind `wrong_type` is no repair.
 -- Cost: O(1) per row.
 -- Limits: at most 1,000 rows a call.
 -- Uses: is_count (fence), read_clock (read_clock), repaired, repairs (repairs)
@@ -45,7 +46,8 @@ for key, ms in pairs(kept) do
   end
 end
 
--- Events are kept while there is the hash `events:keep`. Without one of its fields, each script that emits would fail.
+-- Events are kept while there is the hash `events:keep`. Without one of its fields,
+-- each script that emits would fail.
 local keep_key = prefix .. ':events:keep'
 if is_right[keep_key] or (is_right[events] and not is_wrong[keep_key]) then
   local keep = is_right[keep_key] and redis.call('HMGET', keep_key, 'last', 'count', 'age_ms') or {}

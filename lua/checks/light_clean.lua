@@ -2,8 +2,8 @@
 --
 -- Entries of finished items are dropped. An entry that no lease of ours explains belongs to a foreign client:
 -- from now on its lease is watched. If it has none, because the client is between taking the id and writing
--- its lease key, it gets a short grace, and is reclaimed after that as an expired lease is. If the lease keys show a
--- lease of ours, its entry of `deadlines` was lost, and is written again.
+-- its lease key, it gets a short grace, and is reclaimed after that as an expired lease is. If the lease keys
+-- show a lease of ours, its entry of `deadlines` was lost, and is written again.
 --
 -- Ids that are free again leave `:recent`.
 --

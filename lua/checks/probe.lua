@@ -1,7 +1,8 @@
 -- Find out which commands the access rules refuse, before any script writes.
 --
--- A script that is refused a command has written what comes before it. So each command is called here on a string that
--- this script makes and removes: one that is permitted, and needs another type, answers WRONGTYPE.
+-- A script that is refused a command has written what comes before it. So each command is
+-- called here on a string that this script makes and removes: one that is permitted, and needs
+-- another type, answers WRONGTYPE.
 --
 -- Keys: probe
 -- Arguments:
@@ -83,7 +84,8 @@ end
 try('SCAN', 0, 'MATCH', probe, 'COUNT', 1)
 try('TIME')
 
--- UNLINK first: after it a server that has reached its `maxmemory` accepts the others. COPY, PERSIST and RENAME find no key.
+-- UNLINK first: after it a server that has reached its `maxmemory` accepts the others. COPY,
+-- PERSIST and RENAME find no key.
 local can_write = try('UNLINK', probe) and try('SET', probe, '', 'PX', 1000)
 for _, write in ipairs(writes) do
   if can_write then
@@ -97,7 +99,8 @@ if can_write then
   try('PERSIST', none)
   try('RENAME', none, probe)
   try('RENAMENX', none, probe)
-  try('PUBLISH', prefix .. ':push:probe', '') -- no client receives it, and rules that permit `<queue>:*` permit it
+  -- No client receives it, and rules that permit `<queue>:*` permit it.
+  try('PUBLISH', prefix .. ':push:probe', '')
   try('SPUBLISH', prefix .. ':push:probe', '')
   local _, works = try('MSETEX', 1, probe, '', 'PX', 1000)
   refused[1] = works and 1 or 0

@@ -183,7 +183,7 @@ def _source(path: str, text: str, library: Library) -> _Source:
     unknown = [key for key in keys if key not in KEYS or key == NONE]
     if unknown:
         raise BrokenContract(f"{name}: leasequeue.keys does not declare a key {unknown[0]}")
-    entries = _entries(name, sections["Arguments"])
+    entries = entries_of(name, sections["Arguments"])
     declared = [*keys, *(argument for argument, _, _ in entries)]
     twice = sorted({word for word in declared if declared.count(word) > 1})
     if twice:
@@ -234,9 +234,14 @@ def row_size(entries: list[tuple[str, str, str]]) -> int:
     return values.count(",") + 1 if more else 1
 
 
-def _entries(name: str, lines: list[str]) -> list[tuple[str, str, str]]:
+def entries_of(name: str, lines: list[str]) -> list[tuple[str, str, str]]:
+    """Return the arguments in the lines of their section: name, kind, and meaning of one line or more.
+
+    Raises:
+        BrokenContract: If a line cannot be read.
+    """
     entries: list[tuple[str, str, str]] = []
-    for line in lines:
+    for line in re.sub(r"\n {4,}", " ", "\n".join(lines)).splitlines():
         match = _ENTRY.match(line)
         if not match:
             raise BrokenContract(f"{name}: cannot read {line!r}: expected '  name  kind  meaning'")

@@ -1,12 +1,13 @@
--- Set which events are kept from now on, and whether events are published. Events that are kept already stay, within
--- the new bounds.
+-- Set which events are kept from now on, and whether events are published. Events that are kept
+-- already stay, within the new bounds.
 --
 -- Keys: events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
 --   count    integer  about how many to keep; 0: any number; empty: as before
---   age_ms   integer  how long to keep each; 0: without end; empty: as before; both 0: keep none, and drop all
+--   age_ms   integer  how long to keep each; 0: without end; empty: as before;
+--       both 0: keep none, and drop all
 --   publish  integer  1: publish events, 0: do not; empty: as before
 -- Reply: the number of the last event so far; -1: none are kept or published.
 -- Cost: O(1), plus the cost of dropping.
@@ -33,7 +34,8 @@ if number == 0 and age == 0 then
     return -1
   end
 end
--- In microseconds: no event takes less, so numbers also grow after a time in which there were none, however short.
+-- In microseconds: no event takes less, so numbers also grow after a time in which
+-- there were none, however short.
 local time = now_ms or redis.call('TIME')
 local begin = now_ms and now_ms * 1000 or time[1] * 1000000 + time[2]
 local last = before[1] or string.format('%.0f', begin)

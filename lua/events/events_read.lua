@@ -5,8 +5,8 @@
 --   prefix  text     the queue's name
 --   after   text     the number of the last event that the caller knows; 0: begin with the oldest
 --   count   count    the maximum number to return
--- Reply: the number of the last event of all (false: none are kept or published), 1 if events are kept, 1 if they are
---   published (else 0), then for each event its number and a list of its fields, each with its name.
+-- Reply: the number of the last event of all (false: none are kept or published), 1 if events are kept, 1 if
+--   they are published (else 0), then for each event its number and a list of its fields, each with its name.
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 events a call.
 -- Uses: newest (newest)

@@ -1,12 +1,15 @@
--- Add items whose id does not exist yet; replace items that are given as unique, or to be replaced while they wait.
+-- Add items whose id does not exist yet; replace items that are given as unique, or
+-- to be replaced while they wait.
 --
--- If one item is added to an empty queue for which a process waits, it is delivered: see `leases/lib/deliver`.
+-- If one item is added to an empty queue for which a process waits, it is
+-- delivered: see `leases/lib/deliver`.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, idle, options, errors, events
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   items   rest     id, data, delay in ms (0: none; `@` and ms since 1970: until then), mode and options (see `items/lib/add`), …
+--   items   rest     id, data, delay in ms (0: none; `@` and ms since 1970: until then), mode and
+--       options (see `items/lib/add`), …
 -- Reply: a list with an entry per item: 1 added or replaced, 0 the id is taken.
 -- Cost: O(1) per item, plus O(log n) for a delayed one.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of data.

@@ -1,8 +1,9 @@
 -- Add items as `add_items` does, but each only once during a run of a job.
 --
--- If a task of the job runs twice, it adds no item twice, even if items were completed in between. The set
--- `once:<run>` keeps the ids that the run has added, until `once_drop`. After that the run adds nothing. If this
--- script is interrupted, the run may not know an id that it has added, and adds it again after its completion.
+-- If a task of the job runs twice, it adds no item twice, even if items were completed in between.
+-- The set `once:<run>` keeps the ids that the run has added, until `once_drop`. After that the run
+-- adds nothing. If this script is interrupted, the run may not know an id that it has added, and adds
+-- it again after its completion.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, options, errors, events
 -- Arguments:

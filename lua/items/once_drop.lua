@@ -11,7 +11,8 @@
 --   job       text     the job's name, which becomes free; the result is kept under it
 --   ended_ms  integer  how long the server keeps that the run has ended
 --   keep_ms   integer  how long the result is kept; 0: there is no result
---   report    text     the report; the result is the number of ids that the run has added, a space, and the report
+--   report    text     the report; the result is the number of ids that the run has
+--       added, a space, and the report
 -- Reply: how many ids the run has added; -1: it was ended before, with another report.
 -- Cost: O(1); the ids are freed in the background.
 -- Limits: none.

@@ -1,7 +1,7 @@
 -- Keep the progress of items, as their current holders report it: the last report replaces the one before.
 --
--- It is kept until the item ends, also when it is leased again. Sessions that wait for the end of the item are sent
--- `progress <size of the id> <id><progress>` on their channels `:push:<session>`.
+-- It is kept until the item ends, also when it is leased again. Sessions that wait for the end of the item
+-- are sent `progress <size of the id> <id><progress>` on their channels `:push:<session>`.
 --
 -- Keys: gone, deadlines, scheduled, ledger, watchers, options, errors, events
 -- Arguments:

@@ -7,10 +7,11 @@
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
 --   of_group text    the group; empty: the whole queue
---   until_ms text    until when, in ms since 1970; `+` and so many ms from now; `inf`: until it is resumed; empty: resume
+--   until_ms text    until when, in ms since 1970; `+` and so many ms from now; `inf`:
+--       until it is resumed; empty: resume
 --   reason  text     why; at most 1,000 bytes
--- Reply: 1 if it was paused or resumed, 0 if there was no pause to end, -1 if the time has passed, and nothing was done; the
---   time in ms; until when it is paused, in ms (-1: without end, or it is resumed).
+-- Reply: 1 if it was paused or resumed, 0 if there was no pause to end, -1 if the time has passed, and
+--   nothing was done; the time in ms; until when it is paused, in ms (-1: without end, or it is resumed).
 -- Cost: O(log n).
 -- Limits: none.
 -- Uses: control_key, held_key (RARE_KEYS), limits_changed (control), emit, emitting, flush (emit), read_clock

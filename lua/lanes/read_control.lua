@@ -6,8 +6,9 @@
 --   now_ms  integer  the time; empty: the server's time
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many fields to return
--- Reply: the next cursor ("0": done), the time in ms, how many items are leased, then field, value, …: those of `set_limits`, and `paused` and `paused/<group>` (`<until
---   in ms or inf> <since in ms> <reason>`). In the first step also `shared/rate` and `shared/concurrency`.
+-- Reply: the next cursor ("0": done), the time in ms, how many items are leased, then field, value, …: those
+--   of `set_limits`, and `paused` and `paused/<group>` (`<until in ms or inf> <since in ms> <reason>`). In
+--   the first step also `shared/rate` and `shared/concurrency`.
 -- Cost: O(count).
 -- Limits: one HSCAN of `count` (at most 1,000) a call; a small hash is returned at once.
 -- Uses: read_clock (read_clock)

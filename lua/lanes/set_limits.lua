@@ -2,17 +2,18 @@
 --
 -- The queue is controlled as long as it has any: see `lanes/lib/lanes`. Leases that have begun are not ended.
 --
--- The fields are `rate` (`<interval in µs>:<burst>`; `:<burst>`: with the interval that it has), `concurrency` (how many may be leased at a time), `ageing` (ms after
--- which a level counts as one more), and `shared` (the name under which queues share limits; then `shared/rate` and
--- `shared/concurrency` are these); and `rate/<group>` and `concurrency/<group>`, for `*` of each group that has none of its own.
+-- The fields are `rate` (`<interval in µs>:<burst>`; `:<burst>`: with the interval that it has),
+-- `concurrency` (how many may be leased at a time), `ageing` (ms after which a level counts as one more), and
+-- `shared` (the name under which queues share limits; then `shared/rate` and `shared/concurrency` are these);
+-- and `rate/<group>` and `concurrency/<group>`, for `*` of each group that has none of its own.
 --
 -- Keys: queue, gone, deadlines, scheduled, options, errors, events
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
 --   rows    rest     field, value (empty: remove it), …
--- Reply: -1 if a rate has no interval yet, and nothing was done; 1 if it has to be called again, with the same or no rows, to give more groups their turn, else 0; how many fields
---   have another value now.
+-- Reply: -1 if a rate has no interval yet, and nothing was done; 1 if it has to be called again, with the
+--   same or no rows, to give more groups their turn, else 0; how many fields have another value now.
 -- Cost: O(1) per row, plus O(log n) for each group that had to wait.
 -- Limits: 1,000 rows, 500 groups that had to wait.
 -- Uses: control_key, held_key (RARE_KEYS), limits_changed (control), emit, emitting, flush (emit), in_chunks

@@ -7,9 +7,10 @@
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
---   entries  rest     id, token, delay in ms (0: to the end of the queue now; -1: dead letter), error (kept with a dead letter; for an item that is retried, as in events, its last 1,000 bytes), …
--- Reply: a list with an entry per item: 1 done, 0 rejected (completed, returned, or leased to another), -3 its data
---   key is no string, so it cannot become a dead letter.
+--   entries  rest     id, token, delay in ms (0: to the end of the queue now; -1: dead letter), error (kept
+--       with a dead letter; for an item that is retried, as in events, its last 1,000 bytes), …
+-- Reply: a list with an entry per item: 1 done, 0 rejected (completed, returned, or leased to another), -3
+--   its data key is no string, so it cannot become a dead letter.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised. The data of a dead letter is copied.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of errors and data of dead letters.
 -- Uses: begin_writes (begin_writes), now (clock), is_current (current), enter_dead (dead_letter), emit,

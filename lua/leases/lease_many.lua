@@ -2,7 +2,8 @@
 --
 -- Ids without data (ghosts) and ids of leased or scheduled items (doubles) are dropped from the list.
 --
--- Keys: queue, inbox, processing, gone, deadlines, scheduled, ledger, fence, sessions, options, errors, events
+-- Keys: queue, inbox, processing, gone, deadlines, scheduled, ledger, fence,
+--   sessions, options, errors, events
 -- Arguments:
 --   prefix        text     the queue's name
 --   now_ms        integer  the time; empty: the server's time
@@ -10,13 +11,14 @@
 --   set_many      flag     1: the server has MSETEX and permits it, see `probe`
 --   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   max_bytes     integer  stop before this much data (the first item is always leased)
---   requests      rest     count, lease time in ms, … (a pair for each caller, or for callers with the same lease time)
--- Reply: the time in ms, ms until the next item falls due, a lease expires (0: call again, -1: none will)
---   or time permits more of a limit, the number of sessions (if it has leased less than was asked for; else 0; negative: no other session will ask at that
---   time because of a limit), then id, data, token, attempt for each
---   item, in the order of `requests`. If one of them carries more, a list with that of each, or nil, comes last:
---   its trace, if it has one; of a stage of a flow run or an item of a group, a line feed and the reference; then of the latter three NUL
---   and the group as JSON has it.
+--   requests      rest     count, lease time in ms, … (a pair for each caller, or for
+--       callers with the same lease time)
+-- Reply: the time in ms, ms until the next item falls due, a lease expires (0: call again, -1: none will) or
+--   time permits more of a limit, the number of sessions (if it has leased less than was asked for; else 0;
+--   negative: no other session will ask at that time because of a limit), then id, data, token, attempt for
+--   each item, in the order of `requests`. If one of them carries more, a list with that of each, or nil,
+--   comes last: its trace, if it has one; of a stage of a flow run or an item of a group, a line feed and the
+--   reference; then of the latter three NUL and the group as JSON has it.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items asked for, 250 leased, 100 reclaimed, 1,000 ids checked, `max_bytes` of data a call.
 -- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), controlled (controlled), next_due_in

@@ -7,8 +7,8 @@
 -- Gives: next_due_in, announce
 -- Uses: read_clock (read_clock)
 
--- Return ms until the first lease expires or the first scheduled item falls due; -1: none will. Part of a ms counts
--- as one, so that a process does not ask again at once.
+-- Return ms until the first lease expires or the first scheduled item falls due; -1: none will. Part of a ms
+-- counts as one, so that a process does not ask again at once.
 local function next_due_in()
   local first = -1
   for _, key in ipairs({ deadlines, scheduled }) do
@@ -22,8 +22,8 @@ local function next_due_in()
   return first
 end
 
--- Notify waiting processes that a lease which was just written expires, or an item falls due, in `soonest` ms. If
--- another is earlier, they ask at that time, and learn of this one then.
+-- Notify waiting processes that a lease which was just written expires, or an item falls due, in `soonest`
+-- ms. If another is earlier, they ask at that time, and learn of this one then.
 local function announce(soonest)
   if soonest and soonest <= 6000 and next_due_in() == soonest then
     -- If the access rules forbid it, waiting processes notice it late; the script must not fail.

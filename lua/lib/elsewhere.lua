@@ -1,7 +1,8 @@
--- Name the keys and make the arguments of a script that is called for another queue, which is in the same slot.
+-- Name the keys and make the arguments of a script that is called for another
+-- queue, which is in the same slot.
 --
--- `call_add_items(keys_at(other, keys_of_add_items), arguments_at(other, rows))`: the linker puts the list of the
--- script's keys in place of `keys_of_add_items`. The called script has the caller's time.
+-- `call_add_items(keys_at(other, keys_of_add_items), arguments_at(other, rows))`: the linker puts the list of
+-- the script's keys in place of `keys_of_add_items`. The called script has the caller's time.
 --
 -- Needs: nothing
 -- Gives: keys_at, arguments_at

@@ -19,8 +19,8 @@ local function lease_keys_of(ids)
   return found
 end
 
--- Return the place in its lane of an id with this value of its lease key, which a deep clean may have marked; nil or false: it
--- waits in none.
+-- Return the place in its lane of an id with this value of its lease key, which a deep clean may have marked;
+-- nil or false: it waits in none.
 local function place_in(value)
   return type(value) == 'string' and string.match(value, '^lh:waiting (%d+)')
 end

@@ -1,8 +1,8 @@
--- Look for the keys that most queues do not have: delays, notes of `gone`, facts, events, ids that stay taken for a
--- while, what was cancelled, progress, and those of a controlled queue.
+-- Look for the keys that most queues do not have: delays, notes of `gone`, facts, events, ids that stay taken
+-- for a while, what was cancelled, progress, and those of a controlled queue.
 --
--- One command says that there are none. Only if there are some, others look at each. The loader puts the key in place of
--- a name such as `control_key`: a local would cost each call more.
+-- One command says that there are none. Only if there are some, others look at each. The loader puts the key
+-- in place of a name such as `control_key`: a local would cost each call more.
 --
 -- Needs: scheduled, gone, options, errors
 -- Gives: any_rare

@@ -1,19 +1,23 @@
 -- Remove what is left of a queue that `close_queue` has closed, one step of a scan at a time.
 --
--- The mark is removed last, so that a deletion that was interrupted can be made again. `fence` stays: tokens only grow,
--- also if the name is used anew. So do processes that wait for items, and workers: they are registered as long as they live.
+-- The mark is removed last, so that a deletion that was interrupted can be made again. `fence` stays: tokens
+-- only grow, also if the name is used anew. So do processes that wait for items, and workers: they are
+-- registered as long as they live.
 --
 -- Keys: queue, gone, scheduled, heartbeats, watchers, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
 --   pattern  text     a glob that matches the keys of this queue
---   cursor   text     "0" in the first call, then the cursor of the last reply; empty: the scan has ended, remove the rest
+--   cursor   text     "0" in the first call, then the cursor of the last reply; empty: the
+--       scan has ended, remove the rest
 --   count    count    about how many keys of the database to check
---   names    rest     of a scan: `item`, `dead` and so on, which follow the queue's name in keys of single items; of the rest: the ends of all other keys
+--   names    rest     of a scan: `item`, `dead` and so on, which follow the queue's name in keys of single
+--       items; of the rest: the ends of all other keys
 -- Reply: the next cursor ("0": all keys were checked, or the queue is deleted), how many items were removed.
 -- Cost: O(count).
--- Limits: one SCAN of `count` (at most 1,000) a call; of the rest, `count` ids that other clients have added meanwhile.
+-- Limits: one SCAN of `count` (at most 1,000) a call; of the rest, `count` ids that
+--   other clients have added meanwhile.
 -- Uses: control_key (RARE_KEYS), begin_writes (begin_writes), now (clock), is_closed (closed), emit,
 --   emitting, flush, publishes (emit), forget_facts (facts), data_key, in_chunks (keys), end_publishing
 --   (live), notify_watchers (watchers)

@@ -1,14 +1,15 @@
 -- Move items that wait or are scheduled from another queue into this one, with their options and attempts.
 --
--- An item whose id exists here already, and the stage of a flow run, stays where it is. The data is renamed, which decides: before it this queue has
--- ids without data, after it the other one.
+-- An item whose id exists here already, and the stage of a flow run, stays where it is. The data is renamed,
+-- which decides: before it this queue has ids without data, after it the other one.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, options, errors, events
 -- Arguments:
 --   prefix   text     the name of the queue that gets the items
 --   now_ms   integer  the time; empty: the server's time
 --   source   text     the name of the queue that they are taken from, in the same slot
---   spot     text     where there: "queue", "lanes" (those above level 0), "held" or "lower" (the other lanes); "ids": anywhere
+--   spot     text     where there: "queue", "lanes" (those above level 0), "held" or "lower"
+--       (the other lanes); "ids": anywhere
 --   left_out integer  how many of the first ids there to leave out
 --   count    count    how many ids to check there
 --   entries  rest     ids, or none
@@ -143,8 +144,8 @@ local function emit_elsewhere(what, gone_ids)
   end
 end
 
--- Take ids out of the other queue, whose data is gone from there. Deep in a list, some of `entries` stay behind
--- and are dropped when they are met.
+-- Take ids out of the other queue, whose data is gone from there. Deep in a list, some of `entries` stay
+-- behind and are dropped when they are met.
 local function leave_there()
   in_chunks('ZREM', theirs('lanes'), leaving_members)
   local is_list = not is_laned and spot ~= 'ids'
@@ -178,7 +179,8 @@ local function leave_there()
   in_chunks('HDEL', theirs('progress'), moving)
   in_chunks('UNLINK', nil, keys)
   if is_controlled then
-    -- The last item of a lane may have left. No session is woken: that would move an item to where this walk was already.
+    -- The last item of a lane may have left. No session is woken: that would move an item
+    -- to where this walk was already.
     local arguments = arguments_at(source, { 'index', '0', '1' })
     call_fsck_lanes(keys_at(source, keys_of_fsck_lanes), arguments)
   end

@@ -4,12 +4,14 @@
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   source  text     where they are: "queue", "held" or "lanes" (waiting), "inboxes" (on their way to a process), "scheduled"
+--   source  text     where they are: "queue", "held" or "lanes" (waiting), "inboxes" (on their
+--       way to a process), "scheduled"
 --   count   count    how many ids to check; 0: the purge has ended
 --   purged  integer  how many items it has removed, for the event
 -- Reply: how many ids there were in that place, how many were checked, how many items were removed.
 -- Cost: O(log n) per id.
--- Limits: `count` ids (at most 1,000) a call, except in inboxes: 100 of each of 1,000 sessions, which hold one or two.
+-- Limits: `count` ids (at most 1,000) a call, except in inboxes: 100 of each of 1,000
+--   sessions, which hold one or two.
 -- Uses: begin_writes (begin_writes), end_control (control), controlled (controlled), emit, emitting, flush
 --   (emit), forget_facts (facts), foreign_lease_left, watch_foreign (foreign), data_key, in_chunks,
 --   read_in_chunks, reversed (keys), wake_next (slots), notify_watchers (watchers)

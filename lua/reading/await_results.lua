@@ -1,7 +1,9 @@
--- Return what has become of items and flow runs. Of each that is unfinished, note that a session waits for its end.
+-- Return what has become of items and flow runs. Of each that is unfinished, note
+-- that a session waits for its end.
 --
--- The script that ends such an item publishes `ended <id>` on the channel `:push:<session>`, or `cancelled <id>` or `expired <id>`. Other clients
--- publish nothing, and a message may be lost, so the session asks again after a while, which also renews the notes.
+-- The script that ends such an item publishes `ended <id>` on the channel `:push:<session>`, or
+-- `cancelled <id>` or `expired <id>`. Other clients publish nothing, and a message may be lost, so the
+-- session asks again after a while, which also renews the notes.
 --
 -- Keys: queue, dead, watchers
 -- Arguments:
@@ -10,8 +12,10 @@
 --   session  text     the session that waits
 --   keep_ms  integer  how long the notes of all sessions are kept from now on
 --   entries  rest     ids of items, or of flow runs whose home this queue is
--- Reply: a list with two values per item: 1 and its result, 3 and nothing (it was cancelled), 4 and nothing (it has expired), 2 and the error of the dead
---   letter, 0 and its last progress (unfinished), -1 and nothing (neither item nor result nor dead letter), -2 and nothing (not read, nor any after it: ask again).
+-- Reply: a list with two values per item: 1 and its result, 3 and nothing (it was cancelled), 4 and
+--   nothing (it has expired), 2 and the error of the dead letter, 0 and its last progress
+--   (unfinished), -1 and nothing (neither item nor result nor dead letter), -2 and nothing (not
+--   read, nor any after it: ask again).
 -- Cost: O(1) per id.
 -- Limits: at most 1,000 ids a call. After 1 MiB of results no more are read.
 -- Uses: cancelled_key (RARE_KEYS), begin_writes (begin_writes), dead_key (dead_letter), data_key, in_chunks,

@@ -1,7 +1,8 @@
--- Return how many items wait for any worker, and whether there are limits or pauses because of which they may.
+-- Return how many items wait for any worker, and whether there are limits or
+-- pauses because of which they may.
 --
--- Each worker asks this all the time, to judge its health. So ids on their way to one session do not count, in contrast
--- to `counts`: that would cost more the more workers there are.
+-- Each worker asks this all the time, to judge its health. So ids on their way to one session do not count,
+-- in contrast to `counts`: that would cost more the more workers there are.
 --
 -- Keys: queue
 -- Arguments:

@@ -5,8 +5,8 @@
 -- Keys: queue, deadlines, scheduled, sessions, dead
 -- Arguments:
 --   prefix  text  the queue's name
--- Reply: the numbers of items that are waiting, leased (expired ones included, and leases of foreign clients that are watched) and scheduled, and of dead
---   letters.
+-- Reply: the numbers of items that are waiting, leased (expired ones included, and leases of foreign clients
+--   that are watched) and scheduled, and of dead letters.
 -- Cost: O(1), plus O(1) per waiting process.
 -- Limits: the inboxes of the first 1,000 sessions are counted.
 -- Uses: count_waiting (count)

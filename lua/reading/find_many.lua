@@ -11,8 +11,8 @@
 --   max_bytes  integer  the maximum of data to return; further items come without data
 --   which      text     "living": items; "dead": dead letters; "all": both
 --   entries    rest     ids
--- Reply: the time in ms; for each id of an item its state and the eleven values of `inspect`; then for each id
---   of a dead letter "dead", id, size, data, -1, false, token, attempt, the time of its death in ms (0:
+-- Reply: the time in ms; for each id of an item its state and the eleven values of `inspect`; then for each
+--   id of a dead letter "dead", id, size, data, -1, false, token, attempt, the time of its death in ms (0:
 --   unknown), its error, its options or false, and false.
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.

@@ -5,19 +5,21 @@
 --   prefix     text     the queue's name
 --   now_ms     integer  the time; empty: the server's time
 --   state      text     "waiting", "leased" or "scheduled"
---   start      integer  the first place to return: 0 is the next to be leased, to expire or to fall due; -1 is the last
+--   start      integer  the first place to return: 0 is the next to be leased, to expire
+--       or to fall due; -1 is the last
 --   count      count    how many items to return
 --   max_bytes  integer  the maximum of data to return; further items come without data
--- Reply: the time in ms, then for each item: id, size (-1: no data, a ghost; or its key is no string), data (false: left out), when it
---   falls due or its lease expires in ms (-1: never), holder or false, token, attempt, when it was last
---   leased in ms (token, attempt and this are 0 if it was never leased), the error of its last attempt (at most
---   1,000 bytes; false: none), its options and its progress as JSON (false: none).
+-- Reply: the time in ms, then for each item: id, size (-1: no data, a ghost; or its key is no string),
+--   data (false: left out), when it falls due or its lease expires in ms (-1: never), holder or false,
+--   token, attempt, when it was last leased in ms (token, attempt and this are 0 if it was never
+--   leased), the error of its last attempt (at most 1,000 bytes; false: none), its options and its
+--   progress as JSON (false: none).
 -- Cost: O(log n + count); O(start) into the waiting list.
 -- Limits: at most 1,000 items a call.
 -- Uses: now (clock), add_views, holders_of (view)
 
--- Return ids from a place on, in about the order in which they will be leased: those in the queue, then by levels the lanes and,
--- before the groups of level 0, what is held.
+-- Return ids from a place on, in about the order in which they will be leased: those in the queue, then by
+-- levels the lanes and, before the groups of level 0, what is held.
 local function waiting_slice(first, number)
   local held, laned = prefix .. ':held', prefix .. ':lanes'
   local above = redis.call('ZLEXCOUNT', laned, '-', '(50')

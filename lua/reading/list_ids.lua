@@ -1,15 +1,18 @@
 -- Return ids of items in one state, one step of a walk at a time.
 --
--- An item that is in that state from the first step to the last is returned at least once. The cursor is that of the
--- key's own command, `ZSCAN`, or a position for `LRANGE`: a client may read the rest of a long listing with these.
+-- An item that is in that state from the first step to the last is returned at least once. The
+-- cursor is that of the key's own command, `ZSCAN`, or a position for `LRANGE`: a client may read
+-- the rest of a long listing with these.
 --
 -- Keys: queue, processing, sessions, deadlines, scheduled, dead, fence
 -- Arguments:
 --   prefix  text     the queue's name
---   state   text     "waiting", "leased", "scheduled" or "dead"; "processing": leased by any client; "laned": waiting in a lane, and not in `queue`
+--   state   text     "waiting", "leased", "scheduled" or "dead"; "processing": leased by any client; "laned":
+--       waiting in a lane, and not in `queue`
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many ids to return
--- Reply: the next cursor ("0": done), 1 if an item was ever leased here, else 0 ("laned": 1 if the queue is controlled), then the ids.
+-- Reply: the next cursor ("0": done), 1 if an item was ever leased here, else 0 ("laned": 1 if the
+--   queue is controlled), then the ids.
 -- Cost: O(count); O(cursor) into a list.
 -- Limits: `count` (at most 1,000) ids, and the inboxes of 1,000 sessions; a small set is returned at once.
 -- Uses: laned_ids, waiting_ids (waiting)

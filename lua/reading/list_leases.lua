@@ -3,11 +3,12 @@
 -- Keys: deadlines, ledger
 -- Arguments:
 --   now_ms      integer  the time; empty: the server's time
---   elapsed_ms  integer  the minimum time since an item was leased last; 0: all leases, also the watched ones of other clients
+--   elapsed_ms  integer  the minimum time since an item was leased last; 0: all leases, also
+--       the watched ones of other clients
 --   cursor      text     "0" in the first call, then the cursor of the last reply
 --   count       count    about how many leases to check
--- Reply: the next cursor ("0": done), then for each lease: id, token, when the item was leased last in ms (both 0: a
---   watched lease of another client).
+-- Reply: the next cursor ("0": done), then for each lease: id, token, when the item was leased last in ms
+--   (both 0: a watched lease of another client).
 -- Cost: O(count).
 -- Limits: one ZSCAN of `count` (at most 1,000) a call; few leases are checked at once.
 -- Uses: now (clock), is_ours (foreign), read_in_chunks (keys), read_ledger (ledger)

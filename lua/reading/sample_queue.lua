@@ -1,13 +1,15 @@
 -- Return the counts of a queue, and for how long its items wait.
 --
--- When an item began to wait is not stored. So each call notes the id that was added last, with the time, in `sample`, and finds
--- out which of the ids noted before still wait. As a lane is leased in its order, what waits in it was added after the last of
--- those that were leased, and at the latest when the first of those that wait was noted.
+-- When an item began to wait is not stored. So each call notes the id that was added last, with the
+-- time, in `sample`, and finds out which of the ids noted before still wait. As a lane is leased in its
+-- order, what waits in it was added after the last of those that were leased, and at the latest when the
+-- first of those that wait was noted.
 --
--- `sample` holds a JSON object: `at`, the time of the last call; `fence`, the last token then; `all`, whether `by_lane` has all
--- lanes that were not empty then; `by_lane`; `waits`, how long ids waited that were leased; and `found`, when that was found out.
--- In `by_lane` are, by the name of the lane (empty: ids without a level and a group), `ids`, when each was noted (`times`), which
--- token it gets if no other item returns to the front (`tokens`; empty: unknown), and `floor`: all that was added until then was leased (-1: unknown).
+-- `sample` holds a JSON object: `at`, the time of the last call; `fence`, the last token then; `all`, whether
+-- `by_lane` has all lanes that were not empty then; `by_lane`; `waits`, how long ids waited that were leased;
+-- and `found`, when that was found out. In `by_lane` are, by the name of the lane (empty: ids without a level
+-- and a group), `ids`, when each was noted (`times`), which token it gets if no other item returns to the
+-- front (`tokens`; empty: unknown), and `floor`: all that was added until then was leased (-1: unknown).
 --
 -- Keys: queue, deadlines, scheduled, ledger, fence, sessions, dead, sample, heartbeats
 -- Arguments:
@@ -15,13 +17,17 @@
 --   now_ms      integer  the time; empty: the server's time
 --   horizon_ms  integer  for how long to look ahead; empty: not at all
 --   note        flag     1: note what waits; else nothing is written
--- Reply: the time in ms; how many items are waiting, leased and scheduled, and how many dead letters there are, as in `counts`;
---   the last token; for how many ms the oldest waiting item has waited at least; by how many ms it may be more (-1: unknown); how many of the
---   scheduled items are due, and how many others will be within the time ahead; how many of the leases have expired, and how many others
---   dead workers hold; the pause, rate and concurrency of the queue (see `read_control`; false: none); then how long ids waited that were
---   leased in the last 5 minutes, in ms.
--- Cost: O(log n), plus O(1) per noted id and per waiting process; with a dead worker also per lease that is looked at.
--- Limits: if a worker is dead, the 128 leases that expire next are looked at, as it renews none. 128 ids of 33 lanes are noted, and 8 lanes that are new in a call. Above 128, every second id is forgotten, so the older ones are further apart.
+-- Reply: the time in ms; how many items are waiting, leased and scheduled, and how many dead letters there
+--   are, as in `counts`; the last token; for how many ms the oldest waiting item has waited at least; by how
+--   many ms it may be more (-1: unknown); how many of the scheduled items are due, and how many others will
+--   be within the time ahead; how many of the leases have expired, and how many others dead workers hold; the
+--   pause, rate and concurrency of the queue (see `read_control`; false: none); then how long ids waited that
+--   were leased in the last 5 minutes, in ms.
+-- Cost: O(log n), plus O(1) per noted id and per waiting process; with a dead worker
+--   also per lease that is looked at.
+-- Limits: if a worker is dead, the 128 leases that expire next are looked at, as it renews none. 128 ids
+--   of 33 lanes are noted, and 8 lanes that are new in a call. Above 128, every second id is forgotten, so
+--   the older ones are further apart.
 -- Uses: begin_writes (begin_writes), now (clock), count_waiting (count), foreign_lease_left (foreign),
 --   data_key (keys), read_ledger (ledger)
 
@@ -55,8 +61,8 @@ local function is_waiting(id)
     and not foreign_lease_left(id)
 end
 
--- Return the names of the lanes to look at: those of which ids are noted, and up to 8 others, from each level those whose turn
--- is the next and the last. Also return whether these are all lanes.
+-- Return the names of the lanes to look at: those of which ids are noted, and up to 8 others, from each level
+-- those whose turn is the next and the last. Also return whether these are all lanes.
 local function lanes_to_check(noted)
   local names, seen, total = { '' }, { [''] = true }, 1
   for lane in pairs(noted) do
@@ -82,8 +88,8 @@ local function lanes_to_check(noted)
   return names, #names >= total
 end
 
--- Return when an id of a lane was leased that was completed since: estimated by the tokens given since the last call, or else
--- in the middle between the two calls.
+-- Return when an id of a lane was leased that was completed since: estimated by the tokens given since the
+-- last call, or else in the middle between the two calls.
 local function leased_at(noted, i, state)
   local from, part = math.max(noted.times[i], state.at), 0.5
   local before, token = tonumber(state.fence), tonumber(noted.tokens[i])
@@ -93,8 +99,8 @@ local function leased_at(noted, i, state)
   return from + part * math.max(0, now - from)
 end
 
--- Return whether so many tokens were given since an id was noted that it was leased, if each went to the next item. `more`: of
--- them, so many may have gone to items that returned to the front.
+-- Return whether so many tokens were given since an id was noted that it was leased, if each went to the next
+-- item. `more`: of them, so many may have gone to items that returned to the front.
 local function is_due(noted, i, more)
   local token = is_plain and tonumber(noted.tokens[i])
   return token and newest_token >= token + more
@@ -219,8 +225,8 @@ local function next_state(state)
   return state
 end
 
--- Return for how long the oldest item has waited at least, and how much more it may be. What is due, and what was leased
--- under a lease that has expired, counts as waiting.
+-- Return for how long the oldest item has waited at least, and how much more it may be. What is due, and what
+-- was leased under a lease that has expired, counts as waiting.
 local function oldest_of(state)
   local since, before = now, state.all and now or -math.huge
   for _, noted in pairs(state.by_lane) do
@@ -260,7 +266,8 @@ local function check_numbers(values, most)
   end
 end
 
--- Return the state that the last call left. Where the server's clock has gone back since, no time has passed: the ages stay.
+-- Return the state that the last call left. Where the server's clock has gone back since, no
+-- time has passed: the ages stay.
 local function last_state()
   local state = cjson.decode(kept_text or '')
   local back = math.max(0, state.at - now)

@@ -1,15 +1,16 @@
 -- Cancel a flow run: from now on no stage of it begins, and no successor is added.
 --
--- It is cancelled at once, and those who wait for its result are told so. Then its unfinished items are cancelled in bounded
--- steps by whoever finds the note in `unsettled` that is left for this: the caller, or a worker that maintains the queue.
+-- It is cancelled at once, and those who wait for its result are told so. Then its unfinished items are
+-- cancelled in bounded steps by whoever finds the note in `unsettled` that is left for this: the caller, or a
+-- worker that maintains the queue.
 --
 -- Keys: queue, watchers
 -- Arguments:
 --   prefix   text     the home queue's name
 --   now_ms   integer  the time; empty: the server's time
 --   of_run   text     the run's id
--- Reply: 1 cancelled; 2 it was cancelled or has failed before, and its unfinished items are to be cancelled; 0 it has ended; -1
---   there is no such run.
+-- Reply: 1 cancelled; 2 it was cancelled or has failed before, and its unfinished items are to be cancelled;
+--   0 it has ended; -1 there is no such run.
 -- Cost: O(log n) per value by which it is found.
 -- Limits: none.
 -- Uses: open_run, read_fields, run_field, set_run (run), commit_runs (run_commit)

@@ -1,7 +1,7 @@
 -- Delete a flow run that has ended, in two steps: what is left of its stages is removed between them.
 --
--- The first step marks the run, so that it is not reopened. The second removes it, its result and its entries in the
--- look-ups.
+-- The first step marks the run, so that it is not reopened. The second removes it, its result
+-- and its entries in the look-ups.
 --
 -- Keys: queue
 -- Arguments:

@@ -6,7 +6,8 @@
 --   run        text     the run's id
 --   max_bytes  integer  stop after this many bytes of values; one is always read
 --   fields     rest     names of fields
--- Reply: the values (false: the hash does not have it), fewer than fields if they did not fit: ask again for the others.
+-- Reply: the values (false: the hash does not have it), fewer than fields if they did not
+--   fit: ask again for the others.
 -- Cost: O(1) per field.
 -- Limits: at most 1,000 fields and `max_bytes` a call, or one value.
 

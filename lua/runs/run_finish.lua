@@ -1,22 +1,29 @@
--- Finish stages of flow runs: store what became of each, add what follows, and complete its item, in one step.
+-- Finish stages of flow runs: store what became of each, add what follows, and
+-- complete its item, in one step.
 --
--- The hash of the run decides, see `runs/lib/run_commit`. The items that follow are added before this one is completed, so an interrupted call that is
--- repeated completes the step and adds nothing twice. For a stage that had ended already, the kind does not matter: the
--- call does what was left, and completes the item, or makes it a dead letter if the stage has failed.
+-- The hash of the run decides, see `runs/lib/run_commit`. The items that follow are added before this one is
+-- completed, so an interrupted call that is repeated completes the step and adds nothing twice. For a stage
+-- that had ended already, the kind does not matter: the call does what was left, and completes the item, or
+-- makes it a dead letter if the stage has failed.
 --
--- Kinds: `done`: value is the result as raw JSON, extra a JSON list of the successors that are entered (empty: all). `failed`: value is
--- the error. `fan`: value is a JSON list of the definitions of at most 250 children, or the number of those that were stored; extra
--- says how they are joined. `stage`: store definitions, a JSON list, extra is the index of the first. `more`: add the next children.
+-- Kinds: `done`: value is the result as raw JSON, extra a JSON list of the successors that are entered
+-- (empty: all). `failed`: value is the error. `fan`: value is a JSON list of the definitions of at
+-- most 250 children, or the number of those that were stored; extra says how they are joined. `stage`:
+-- store definitions, a JSON list, extra is the index of the first. `more`: add the next children.
 -- `drop`: the handler was not called.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, watchers, options, errors, events
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
---   entries  rest     id, token, fenced (1: accept only the current holder; else 0), reference (home queue NUL run NUL path NUL mark; and NUL and the `traceparent` of the handler's run, if that is traced), kind, value, extra, …
--- Reply: two lists: an entry per item: 1 completed by this call, 0 completed before, -1 rejected, as from `complete_many`; for one
---   that has failed 1 done, 0 rejected, -3, as from `fail_many`; 2 accepted, and the item goes on: children are to be added by `more`, or were stored; -4
---   nothing has changed, as it chooses a stage that is no successor; -2 not handled as the call adds enough already, send it again. And the references of stages whose rest is to be cancelled.
+--   entries  rest     id, token, fenced (1: accept only the current holder; else 0), reference (home
+--       queue NUL run NUL path NUL mark; and NUL and the `traceparent` of the handler's run, if that is
+--       traced), kind, value, extra, …
+-- Reply: two lists: an entry per item: 1 completed by this call, 0 completed before, -1 rejected, as from
+--   `complete_many`; for one that has failed 1 done, 0 rejected, -3, as from `fail_many`; 2 accepted, and the
+--   item goes on: children are to be added by `more`, or were stored; -4 nothing has changed, as it chooses a
+--   stage that is no successor; -2 not handled as the call adds enough already, send it again. And the
+--   references of stages whose rest is to be cancelled.
 -- Cost: O(1) per item, and per item that follows.
 -- Limits: at most 1,000 rows a call; it adds about 60 items, and changes 30 runs.
 -- Needs: check

@@ -1,11 +1,14 @@
--- Drop what a queue holds of ended stages of flow runs: their dead letters, and notes that their items were cancelled.
+-- Drop what a queue holds of ended stages of flow runs: their dead letters, and notes
+-- that their items were cancelled.
 --
 -- Keys: gone, scheduled, dead, options, errors
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
---   entries  rest     ids of items that do not exist; or `=` and the reference of a stage: only what is of this stage is dropped, and its item, which an interrupted step may have left, is cancelled
--- Reply: a list with an entry per id: 1 its dead letter was dropped, 0 there was none, or it is not of the stage.
+--   entries  rest     ids of items that do not exist; or `=` and the reference of a stage: only what is of
+--       this stage is dropped, and its item, which an interrupted step may have left, is cancelled
+-- Reply: a list with an entry per id: 1 its dead letter was dropped, 0 there was
+--   none, or it is not of the stage.
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
 -- Calls: cancel_many, drop_many

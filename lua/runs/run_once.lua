@@ -11,7 +11,8 @@
 --   of_stage   text     home queue NUL run NUL path NUL mark
 --   step       text     the name of the step
 --   outcome    text     its outcome, raw JSON
--- Reply: 1 and the outcome that is stored now; 0: rejected, as the item is not held under it, or its run is gone.
+-- Reply: 1 and the outcome that is stored now; 0: rejected, as the item is not
+--   held under it, or its run is gone.
 -- Cost: O(1), and the size of the outcome.
 -- Limits: one outcome a call.
 -- Uses: begin_writes (begin_writes), is_current (current), split_reference (reference)

@@ -1,9 +1,10 @@
 -- Have stages and children of a failed flow run done again, with all that has failed because of them.
 --
--- A stage or a child that has failed or was cancelled is entered again; the stage whose child it is has fanned out again, and
--- what could not be entered any more waits again. What goes on without it stays: a stage that was entered all the same, and
--- children of a stage that is done. A stage that is done, and whose successors were not entered since the run had
--- failed, enters them. Each item is added again from its definition, and its dead letter dropped.
+-- A stage or a child that has failed or was cancelled is entered again; the stage whose child it is has
+-- fanned out again, and what could not be entered any more waits again. What goes on without it stays: a
+-- stage that was entered all the same, and children of a stage that is done. A stage that is done, and whose
+-- successors were not entered since the run had failed, enters them. Each item is added again from its
+-- definition, and its dead letter dropped.
 --
 -- Keys: queue, watchers
 -- Arguments:
@@ -13,7 +14,8 @@
 --   caller   text     an id of this retry, the same in all its calls
 --   is_last  flag     1: this is the last call; then the run has no error any more
 --   entries  rest     paths of stages and children
--- Reply: 1, and how many stages were reopened; 0 the run has not failed; -1 there is no such run; -2 some of its items are unfinished.
+-- Reply: 1, and how many stages were reopened; 0 the run has not failed; -1 there is no such run; -2
+--   some of its items are unfinished.
 -- Cost: O(1) per path and per stage that follows.
 -- Limits: at most 1,000 paths a call.
 -- Calls: run_forget

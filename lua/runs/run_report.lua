@@ -1,15 +1,16 @@
--- End stages of flow runs that were handed over to other systems, no matter which client holds their items, or whether any does.
+-- End stages of flow runs that were handed over to other systems, no matter which client holds
+-- their items, or whether any does.
 --
--- The item is removed as by `cancel_many`: a worker that runs its handler all the same is told. If it has become a dead letter before,
--- and the stage is done now, that is dropped.
+-- The item is removed as by `cancel_many`: a worker that runs its handler all the same is told. If it has
+-- become a dead letter before, and the stage is done now, that is dropped.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, watchers, options, errors, events
 -- Arguments:
 --   prefix   text     the name of the queue of the items
 --   now_ms   integer  the time; empty: the server's time
 --   entries  rest     reference, kind (`done` or `failed`), value (the result as raw JSON; the error), …
--- Reply: two lists: an entry per row: 1 ended, 0 the stage was not waiting for its item, -2 not handled, send it again; and the references of
---   stages whose rest is to be cancelled.
+-- Reply: two lists: an entry per row: 1 ended, 0 the stage was not waiting for its item, -2 not handled, send
+--   it again; and the references of stages whose rest is to be cancelled.
 -- Cost: O(log n) per row, and O(1) per item that follows.
 -- Limits: at most 1,000 rows a call; it adds about 60 items.
 -- Needs: check

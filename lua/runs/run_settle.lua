@@ -1,18 +1,25 @@
--- Settle stages of flow runs whose items have ended by another way than `run_finish`: record what became of them, and add what follows.
+-- Settle stages of flow runs whose items have ended by another way than `run_finish`: record what became
+-- of them, and add what follows.
 --
--- An item that was completed as a plain one is done, with the result `null`. A dead letter is a failure with its error; a cancelled item is cancelled; one that has expired has failed. An item that has vanished
--- otherwise has failed as well, except that of a foreign stage, which is done with the result `null`: clients of other libraries remove
--- what they have done. A dead letter of a stage that is done, or has fanned out, is dropped: its item had done its work before. A stage
--- whose item could not be added, as its id was taken, has failed.
+-- An item that was completed as a plain one is done, with the result `null`. A dead letter is a failure
+-- with its error; a cancelled item is cancelled; one that has expired has failed. An item that has
+-- vanished otherwise has failed as well, except that of a foreign stage, which is done with the result
+-- `null`: clients of other libraries remove what they have done. A dead letter of a stage that is done,
+-- or has fanned out, is dropped: its item had done its work before. A stage whose item could not be
+-- added, as its id was taken, has failed.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, watchers, options, errors, events
 -- Arguments:
 --   prefix   text     the name of the queue of the items
 --   now_ms   integer  the time; empty: the server's time
---   cursor   text     without ids: where to look on in `options` for items that have vanished without a note; 0: at the start
---   entries  rest     ids, or `!` and a reference: its rest is cancelled, forget that it was to be; or `=` and the reference of an item of this queue that is not noted; none: those that are noted, some in a call, and those that are found
--- Reply: three lists: an entry per id: 1 settled, or forgotten, 0 there was nothing to settle, -2 not handled, send it again; the references of stages
---   whose rest is to be cancelled; the next cursor (0: all were looked at).
+--   cursor   text     without ids: where to look on in `options` for items that have vanished
+--       without a note; 0: at the start
+--   entries  rest     ids, or `!` and a reference: its rest is cancelled, forget that it was to be; or `=`
+--       and the reference of an item of this queue that is not noted; none: those that are noted, some in a
+--       call, and those that are found
+-- Reply: three lists: an entry per id: 1 settled, or forgotten, 0 there was nothing to settle, -2
+--   not handled, send it again; the references of stages whose rest is to be cancelled; the next
+--   cursor (0: all were looked at).
 -- Cost: O(1) per id, and per item that follows.
 -- Limits: at most 1,000 ids a call; about 100 noted ones, 100 others are looked at; it adds about 60 items.
 -- Needs: check

@@ -1,7 +1,7 @@
 -- Start a flow run: store its plan and its input, and add the items of its first stages.
 --
--- The fields of a large run are sent in several calls. Until the last one there is no run: what was stored of it is removed after an
--- hour, or by another caller that begins to store a run of this id.
+-- The fields of a large run are sent in several calls. Until the last one there is no run: what was stored of
+-- it is removed after an hour, or by another caller that begins to store a run of this id.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, watchers, options, errors, events
 -- Arguments:
@@ -12,10 +12,11 @@
 --   is_first flag     1: this is the first call
 --   seal     flag     1: this is the last call, which starts the run
 --   entries  rest     field, value, …
--- Reply: 1 stored, or started by this call; 0 there is a run of this id; -1 another caller has removed what was stored: begin
---   with the first call again.
+-- Reply: 1 stored, or started by this call; 0 there is a run of this id; -1 another caller has removed what
+--   was stored: begin with the first call again.
 -- Cost: O(1) per field and per first stage.
--- Limits: at most 1,000 fields a call; it adds about 60 items. If there are more first stages, the holder of the item `<run>/` adds the others.
+-- Limits: at most 1,000 fields a call; it adds about 60 items. If there are more first stages, the holder of
+--   the item `<run>/` adds the others.
 -- Needs: check
 -- Uses: read_clock (read_clock), heal_run, open_run, opened_runs, read_fields, run_field, set_run (run),
 --   commit_runs, write_run (run_commit), enter_first, is_run_active (run_step)

@@ -1,4 +1,5 @@
--- Return the flow runs that have given values of attributes, one page at a time: first those that are unfinished.
+-- Return the flow runs that have given values of attributes, one page at a time:
+-- first those that are unfinished.
 --
 -- Keys: queue
 -- Arguments:

@@ -8,7 +8,8 @@
 --   flow     text     else only those of this flow; it may be empty
 --   cursor   text     empty in the first call, then that of the last reply
 --   count    count    how many runs to look at
--- Reply: the next cursor (empty: this was the last page), then id and when the run entered the state in ms, ….
+-- Reply: the next cursor (empty: this was the last page), then id and when the
+--   run entered the state in ms, ….
 -- Cost: O(log² n + count).
 -- Limits: `count` (at most 1,000) runs a call; fewer are returned if others are of another flow.
 -- Uses: page_of_runs (run_pages)

@@ -1,13 +1,14 @@
--- Return flow runs and the states of their stages, without attributes, results and children: see `run_fields`.
+-- Return flow runs and the states of their stages, without attributes, results
+-- and children: see `run_fields`.
 --
 -- Keys: queue
 -- Arguments:
 --   prefix   text     the home queue's name
 --   entries  rest     run ids
--- Reply: an entry per id: false: there is no such run; 0: not read, nor any after it: ask again; else a list of `flow`,
---   `state`, `created`, `ended`, `keep`, `correlation`, `level`, `trace`, `active`, `error`, `result`, `lookup`, `attributes`
---   and `stages` of its hash, and then, unless it has more than 500 stages, `s:`, `e:`, `t:`, `j:` and `m:` of each of them
---   (false: the hash does not have it).
+-- Reply: an entry per id: false: there is no such run; 0: not read, nor any after it: ask again; else a list
+--   of `flow`, `state`, `created`, `ended`, `keep`, `correlation`, `level`, `trace`, `active`, `error`,
+--   `result`, `lookup`, `attributes` and `stages` of its hash, and then, unless it has more than 500 stages,
+--   `s:`, `e:`, `t:`, `j:` and `m:` of each of them (false: the hash does not have it).
 -- Cost: O(1) per run and stage.
 -- Limits: at most 1,000 ids a call; after 500 stages no more runs are read.
 -- Uses: read_in_chunks (keys)

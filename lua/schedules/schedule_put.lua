@@ -4,9 +4,10 @@
 -- provides the first due time. It is needed only if <when> is new: call without it, and again with it if the
 -- reply says so.
 --
--- A declaration (`forget_ms` is given) may be one of several, as workers of an old and of a new version run at the same
--- time. The definition counts that was declared first at the latest time. One that was not declared for `forget_ms` is
--- forgotten; declared again, it is a new one. A declaration that does not count is noted, and stores nothing.
+-- A declaration (`forget_ms` is given) may be one of several, as workers of an old and of a new version
+-- run at the same time. The definition counts that was declared first at the latest time. One that was not
+-- declared for `forget_ms` is forgotten; declared again, it is a new one. A declaration that does not
+-- count is noted, and stores nothing.
 --
 -- Keys: schedules, ticks, declared
 -- Arguments:
@@ -17,8 +18,9 @@
 --   due_ms      integer  its first due time in ms since 1970, or empty
 --   data        text     the data of the items that it adds
 --   forget_ms   integer  of a declaration: for how long one counts that is not repeated; empty: this is none
--- Reply: the answer, the time in ms, 1 if a tick of the earlier definition is due (else 0). The answer is 1
---   stored, 0 it was stored already, or another declaration counts, -1 nothing was stored: call again with a due time.
+-- Reply: the answer, the time in ms, 1 if a tick of the earlier definition is due (else 0). The
+--   answer is 1 stored, 0 it was stored already, or another declaration counts, -1 nothing was
+--   stored: call again with a due time.
 -- Cost: O(log n) in the number of schedules.
 -- Limits: none.
 -- Uses: now (clock)

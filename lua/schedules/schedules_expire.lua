@@ -1,4 +1,5 @@
--- Remove schedules that were declared, but not for a time, one step at a time. The items that they have added stay.
+-- Remove schedules that were declared, but not for a time, one step at a time. The
+-- items that they have added stay.
 --
 -- Keys: schedules, ticks, declared
 -- Arguments:

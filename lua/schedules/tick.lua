@@ -9,7 +9,8 @@
 --   prefix     text     the queue's name
 --   now_ms     integer  the time; empty: the server's time
 --   max_bytes  integer  the maximum of data to add (the first item is always added)
---   rows       rest     name, definition as read, due time as read, id of the item (empty: add none), next due time, …
+--   rows       rest     name, definition as read, due time as read, id of the item
+--       (empty: add none), next due time, …
 -- Reply: a list with an entry per row: 1 its item was added; 2 none was, as the row has no id or the id
 --   exists; 0 the schedule is not as it was read, and nothing was done; -2 not checked, nor any after it,
 --   because of `max_bytes`.

@@ -1,7 +1,7 @@
 -- Return what is on its way to a session to the front of the queue, and unregister the session.
 --
--- That are the ids in its inbox, and the item delivered to it last, unless it has accepted that. With `stays`, it stays
--- registered: a blocking move may still be running.
+-- That are the ids in its inbox, and the item delivered to it last, unless it has accepted that. With
+-- `stays`, it stays registered: a blocking move may still be running.
 --
 -- Keys: queue, inbox, processing, gone, deadlines, scheduled, ledger, sessions, idle, options, errors, events
 -- Arguments:

@@ -4,8 +4,8 @@
 -- session that is not registered, and ids that arrive for a process that has died are found through its
 -- session.
 --
--- With `lease_ms`, an item that is added to the empty queue may be delivered to the session: see `leases/lib/deliver`. The
--- session acknowledges deliveries with this script as well.
+-- With `lease_ms`, an item that is added to the empty queue may be delivered to the session: see
+-- `leases/lib/deliver`. The session acknowledges deliveries with this script as well.
 --
 -- Keys: errors, gone, options, queue, deadlines, scheduled, ledger, sessions, idle
 -- Arguments:
@@ -15,8 +15,8 @@
 --   keep_ms   integer  how long it is registered
 --   lease_ms  integer  the lease time of items that are delivered to it, at most 32,767; empty: deliver none
 --   accepted  rest     deliveries that it has accepted: `<token> <id>`
--- Reply: ms until the next item falls due or lease expires (0: one has, or a session has expired whose inbox has to be
---   reclaimed, or one has not asked at the time of `alarm`; -1: none will).
+-- Reply: ms until the next item falls due or lease expires (0: one has, or a session has expired whose inbox
+--   has to be reclaimed, or one has not asked at the time of `alarm`; -1: none will).
 -- Cost: O(log n) in the number of waiting processes.
 -- Limits: none.
 -- Uses: now (clock), right_turns (control), controlled (controlled), next_due_in (due), wake_next (slots),

@@ -1,7 +1,7 @@
 -- Return the items that some sessions hold, one step of a walk over all leases at a time.
 --
--- There is no index of leases by session: it would cost a write with each lease, and one with each end of a lease. So those
--- of all sessions that are failed together are found in one walk.
+-- There is no index of leases by session: it would cost a write with each lease, and one with each end of a
+-- lease. So those of all sessions that are failed together are found in one walk.
 --
 -- Keys: deadlines, ledger
 -- Arguments:

@@ -1,14 +1,15 @@
 -- Return until when the workers of a queue are alive, one step of a walk at a time.
 --
--- After that, a client reads what they say of themselves with HSCAN from `workers`: a script would copy that twice.
+-- After that, a client reads what they say of themselves with HSCAN from `workers`:
+-- a script would copy that twice.
 --
 -- Keys: heartbeats
 -- Arguments:
 --   now_ms  integer  the time; empty: the server's time
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many workers to return
--- Reply: the time in ms, the next cursor ("0": done), then two values for each worker: its session; until when its
---   registration holds, in ms ("inf": until it leaves, "0": it is being failed).
+-- Reply: the time in ms, the next cursor ("0": done), then two values for each worker: its session; until
+--   when its registration holds, in ms ("inf": until it leaves, "0": it is being failed).
 -- Cost: O(1) per worker.
 -- Limits: about `count` workers a call; a small set is returned at once.
 -- Uses: now (clock)

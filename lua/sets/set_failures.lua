@@ -11,8 +11,8 @@
 -- Reply: 1, or 0 if another reader has taken over; the next cursor ("0": done); then for each item: id,
 --   "<delay in ms> <size of its data> <error>", as recorded.
 -- Cost: O(count).
--- Limits: about `count` failures; a small set of them is returned at once. A failure that is recorded from the
---   first step to the last is returned at least once.
+-- Limits: about `count` failures; a small set of them is returned at once. A failure that is recorded from
+--   the first step to the last is returned at least once.
 -- Uses: is_stream_owner (stream_owner)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script

@@ -14,7 +14,8 @@
 --   count      count    how many places to check
 --   max_bytes  integer  stop before this much data (the first item is always returned); -1: return no data
 --   peek       flag     1: return id and token of each item that is not given up, and give up none
---   give_up    flag     1: give up items that are not held; 0: stop before the first of them, as it may only wait
+--   give_up    flag     1: give up items that are not held; 0: stop before the
+--       first of them, as it may only wait
 -- Reply: 1, or 0 if another reader has taken over; how many places were checked (0: the set ends before; -1:
 --   the first is not held, and was not given up); the time in ms; then for each item: id, size, data (false:
 --   not asked for), token, attempt, when its lease expires in ms, when it was leased in ms; with `peek`: id,

@@ -3,7 +3,8 @@
 -- An item waits again when its lease has expired. It keeps its place if it is still in the incarnation that
 -- was leased for the set, and no client holds it. Its id is removed from the waiting list if it is near one
 -- of the ends, where reclaimed items are; deeper in the list it stays behind as a double. An item that is not
--- held after that, as all of them in a controlled queue, whose limits may not permit it, keeps its place, too, as it may have been read before; `set_read` gives it up.
+-- held after that, as all of them in a controlled queue, whose limits may not permit it, keeps its place,
+-- too, as it may have been read before; `set_read` gives it up.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, options, errors, events
 -- Arguments:
@@ -69,8 +70,9 @@ in_chunks('ZADD', deadlines, renewed)
 write_lease_keys(renewed_keys, 1, #renewed_keys, hold_ms)
 announce(sooner)
 
--- Remove ids from the waiting list if they are near one of its ends. A text that is no id is written over each, and
--- is then removed at that end; if it stays behind, it is dropped when it is found, like an id without data.
+-- Remove ids from the waiting list if they are near one of its ends. A text that is no id is
+-- written over each, and is then removed at that end; if it stays behind, it is dropped when it is
+-- found, like an id without data.
 local function remove_near_ends(wanted, left)
   local mark = string.format('%s %.0f', none, last_token)
   for _, young in ipairs({ true, false }) do

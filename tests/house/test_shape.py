@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
+#: The longest line of Lua that has a comment: as long as one of Python. stylua breaks those of code.
+MAX_COMMENT_WIDTH = 110
 NO_SUBJECT = {"utils", "common", "helpers", "types"}
 
 #: A function of a Lua file: on one line, or with its `end` where its first line begins, as stylua formats it.
@@ -75,6 +77,16 @@ def test_no_class_is_spread_over_files(root: Path) -> None:
         and paths[0] != files[base]
         and paths[0].parent == files[base].parent
     ]
+
+
+def test_no_comment_of_lua_is_wide(root: Path) -> None:
+    wide = [
+        f"{path}:{number}"
+        for path in (root / "lua").rglob("*.lua")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > MAX_COMMENT_WIDTH and re.search(r"(?:^|\s)--", line)
+    ]
+    assert not wide
 
 
 def test_no_shared_lua_function_is_unused(root: Path) -> None:

@@ -36,7 +36,7 @@ def test_there_is_one_script_for_each_file() -> None:
 def test_headers_begin_with_a_sentence_and_have_their_sections_in_order() -> None:
     for name, text in SOURCES.scripts.items():
         header, _ = split(text)
-        assert re.fullmatch(r"[A-Z].*[.:,]|[A-Z].*[a-z]", header[0]), f"{name}: {header[0]}"
+        assert re.fullmatch(r"[A-Z].*[.:,`a-z]", header[0]), f"{name}: {header[0]}"
         titles = [line.partition(":")[0] for line in header]
         assert [title for title in titles if title in SECTIONS] == [*SECTIONS], name
 

@@ -93,6 +93,14 @@ def test_a_row_has_the_values_that_the_header_names(meaning: str, size: int) -> 
     assert composer.row_size([("rows", "text", meaning)]) == 0
 
 
+def test_the_meaning_of_an_argument_may_have_several_lines() -> None:
+    longer = SCRIPT.replace("name, …\n", "name,\n--       of one or more,\n--     …\n")
+    assert longer != SCRIPT
+    assert compose("add_one", longer, PIECES).body == compose("add_one", SCRIPT, PIECES).body.replace(
+        b"1003", b"2003"
+    )
+
+
 def test_comments_change_nothing() -> None:
     bare = re.sub(r"-- A comment.*\n| -- at last", "", SCRIPT)
     assert bare != SCRIPT

@@ -4,8 +4,8 @@
 -- Gives: lease_key_left, rederive_lease
 -- Uses: lease_keys_of, place_in (keys), read_ledger (ledger)
 
--- Return in how many ms a lease key of an item expires whose value is `value` (0: it does not), or, without one, which
--- names a session; nil: there is none. A value that is reserved names no session.
+-- Return in how many ms a lease key of an item expires whose value is `value` (0: it does not), or, without
+-- one, which names a session; nil: there is none. A value that is reserved names no session.
 local function lease_key_left(id, value)
   for _, key in ipairs(lease_keys_of({ id })) do
     local holder = redis.pcall('GET', key)
@@ -21,7 +21,8 @@ local function lease_key_left(id, value)
   end
 end
 
--- Return in how many ms the lease of ours expires that an entry of `deadlines` should show; nil: there is none.
+-- Return in how many ms the lease of ours expires that an entry of `deadlines`
+-- should show; nil: there is none.
 local function rederive_lease(id)
   local left = lease_key_left(id)
   return left and left > 0 and read_ledger(redis.call('HGET', ledger, id)) and left

@@ -1,4 +1,5 @@
--- Repair times that a step of the server's clock has left too far ahead: after it was ahead for a while, or was set back.
+-- Repair times that a step of the server's clock has left too far ahead: after it was
+-- ahead for a while, or was set back.
 --
 -- Each stored time has a maximum, counted from now. The scripts that meet a time beyond it write a right one.
 --
@@ -12,8 +13,8 @@ local slack_ms = 1000
 -- Without a lease key, an item that a client of another library holds is watched for a minute.
 local longest_watch = 900000
 
--- Return when a lease of ours ends at the latest; nil: it ends in time. It was given, or renewed after it had expired, at the
--- time in its entry of the ledger. If that lies ahead, the clock has been set back since.
+-- Return when a lease of ours ends at the latest; nil: it ends in time. It was given, or renewed after it had
+-- expired, at the time in its entry of the ledger. If that lies ahead, the clock has been set back since.
 local function bound_lease(score, record)
   local first, last, attempt, leased_at = read_ledger(record)
   if leased_at and leased_at > now + slack_ms and is_ours(score) then
@@ -50,8 +51,8 @@ local function bound_leases(limit)
   in_chunks('HSET', ledger, records)
 end
 
--- Bound the registrations of sessions that last longest, up to `limit` of them. None is registered for more than
--- `longest` ms; one that lives registers again, within its time.
+-- Bound the registrations of sessions that last longest, up to `limit` of them. None is registered for more
+-- than `longest` ms; one that lives registers again, within its time.
 local function bound_sessions(limit, longest)
   local after = string.format('(%.0f', now + longest)
   local beyond = redis.call('ZRANGEBYSCORE', sessions, after, '+inf', 'LIMIT', 0, limit)

@@ -30,8 +30,8 @@ local function number_in(text)
   return tonumber(string.match(text or '', '^%d+$') or 0)
 end
 
--- Return the size of its data (-1: there is no such dead letter), data (false: more than `room` bytes), error,
--- attempt and token.
+-- Return the size of its data (-1: there is no such dead letter), data (false: more than `room`
+-- bytes), error, attempt and token.
 local function read_dead_letter(id, room)
   local key, data = dead_key(id), false
   local size = redis.call('HSTRLEN', key, 'data')

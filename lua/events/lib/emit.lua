@@ -1,11 +1,12 @@
--- Emit events: for each item that moves from one state to another, and for what concerns the queue or a worker.
+-- Emit events: for each item that moves from one state to another, and for what
+-- concerns the queue or a worker.
 --
--- `flush` writes them, after the state: a failure then costs events, which readers notice, and no item. Events are kept
--- in the stream `:events`, or published on the channel `:live`, or both.
+-- `flush` writes them, after the state: a failure then costs events, which readers notice, and no item.
+-- Events are kept in the stream `:events`, or published on the channel `:live`, or both.
 --
--- There are events only while there is the hash `:events:keep`: how many are kept (`count`), for how long (`age_ms`; both
--- 0: none), how they are published (`live`), and the number of the last one. The numbers have no gap, so a reader knows
--- whether it has missed an event.
+-- There are events only while there is the hash `:events:keep`: how many are kept (`count`), for how long
+-- (`age_ms`; both 0: none), how they are published (`live`), and the number of the last one. The numbers have
+-- no gap, so a reader knows whether it has missed an event.
 --
 -- Needs: events
 -- Gives: emitting, publishes, emit, emit_all, flush
@@ -17,7 +18,8 @@ local function nothing() end
 local emit, emit_all, flush = nil, nothing, nothing -- call `emit` only if `emitting`
 local publishes -- how events are published: `sharded` or `plain`; else false or nil
 
--- If there are no events, the functions are not created: that would take a few per cent of a call for one item.
+-- If there are no events, the functions are not created: that would take a few
+-- per cent of a call for one item.
 if emitting then
   local keep = redis.call('HMGET', history_key, 'last', 'count', 'age_ms', 'live')
   local number, emitted, kept = tonumber(keep[1]), {}, keep[2] ~= '0' or keep[3] ~= '0'
@@ -28,8 +30,8 @@ if emitting then
     return string.format('%.0f-1', event)
   end
 
-  -- Return all fields with their names, in the same order, so that the server stores their names only once per node of
-  -- the stream. A table or a loop would take twice the time.
+  -- Return all fields with their names, in the same order, so that the server stores their names only once
+  -- per node of the stream. A table or a loop would take twice the time.
   local function fields_of(event)
     local fields = event[3]
     -- stylua: ignore
@@ -50,8 +52,8 @@ if emitting then
     return type(reply) == 'string'
   end
 
-  -- Emit an event with fields beside those that all events have. `details`: a table of the fields that few events have.
-  -- The id of an event of the queue is ''.
+  -- Emit an event with fields beside those that all events have. `details`: a table of the fields that few
+  -- events have. The id of an event of the queue is ''.
   function emit(what, id, fields)
     emitted[#emitted + 1] = { what, id, fields }
   end
@@ -63,8 +65,8 @@ if emitting then
     end
   end
 
-  -- Remove events that are too old, but not many more than this script has emitted, so that no script takes long
-  -- and their number still falls.
+  -- Remove events that are too old, but not many more than this script has emitted, so that no script takes
+  -- long and their number still falls.
   local function cut_old(kept_ms)
     local function is_old(entry)
       local place = entry and entry[2][1] == 'details' and 8 or 6

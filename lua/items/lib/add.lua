@@ -1,9 +1,10 @@
 -- Add items whose id does not exist yet, and items that are given as unique.
 --
--- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: until then), and how the item is added: a
--- mode, or a mode, `:` and a JSON object. The mode is 0 to check the id, 1 not to check it (unique), 2 to replace an
--- item that waits or is scheduled. The object has the options of the item (see `items/lib/facts`), or `expires_in` (ms) in
--- place of `expires`, and `dedupe`: for how many ms the id stays taken, even if the item is completed.
+-- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: until then), and how the item is
+-- added: a mode, or a mode, `:` and a JSON object. The mode is 0 to check the id, 1 not to check it (unique),
+-- 2 to replace an item that waits or is scheduled. The object has the options of the item (see
+-- `items/lib/facts`), or `expires_in` (ms) in place of `expires`, and `dedupe`: for how many ms the id stays
+-- taken, even if the item is completed.
 --
 -- Needs: items, deadlines, scheduled
 -- Gives: any_recent, add_rows
@@ -15,7 +16,8 @@
 
 local any_recent = any_rare and redis.call('ZCARD', recent_key) > 0
 
--- Return the options in the fourth value of a row if they are only the stage of a flow run: these are stored as they are.
+-- Return the options in the fourth value of a row if they are only the stage of a flow
+-- run: these are stored as they are.
 local function only_stage(how)
   local is_only = string.sub(how, 2, 9) == ':{"run":'
     and string.find(how, '"', 11, true) == #how - 1
@@ -24,8 +26,9 @@ local function only_stage(how)
   return is_only and string.byte(how) < 50 and string.sub(how, 3)
 end
 
--- Read the rows; returns their ids, the data keys with the data, how many of the keys exist that show that an id is in
--- use, whether all ids are different and to be added without a delay, and if so the answers, and the options by id.
+-- Read the rows; returns their ids, the data keys with the data, how many of the keys exist that show
+-- that an id is in use, whether all ids are different and to be added without a delay, and if so the
+-- answers, and the options by id.
 local function read_rows(count, before)
   local ids, values, keys, seen, plain, answers, text_of = {}, {}, {}, {}, true, {}, {}
   for i = 1, count do
@@ -54,8 +57,8 @@ local function is_leased(id)
   return redis.call('ZSCORE', deadlines, id) or foreign_lease_left(id)
 end
 
--- Return the answer to each row that `before` has none for: 1 to add it, 0 the id is taken. Also return which ids are
--- in the queue already, and which rows replace an item.
+-- Return the answer to each row that `before` has none for: 1 to add it, 0 the id is taken. Also return which
+-- ids are in the queue already, and which rows replace an item.
 local function answer_rows(ids, before, exist)
   local answers, listed, replaced, seen = {}, {}, {}, {}
   local windows = any_recent and read_in_chunks('ZMSCORE', recent_key, ids) or {}
@@ -79,7 +82,8 @@ local function answer_rows(ids, before, exist)
   return answers, listed, replaced
 end
 
--- Read the options of the rows that are added: a text for each id that has some, and for how long an id is taken.
+-- Read the options of the rows that are added: a text for each id that has some,
+-- and for how long an id is taken.
 local function read_row_options(ids, answers)
   local text_of, window_of = {}, {}
   for i, id in ipairs(ids) do
@@ -146,8 +150,8 @@ local function find_places(ids, answers, listed)
   return waiting, delayed, due_at
 end
 
--- Return the members of lanes by which ids are listed, and the places in a list that ids leave, unless they are deep in it. Those whose
--- options say another lane now are listed no longer, so that they enter it.
+-- Return the members of lanes by which ids are listed, and the places in a list that ids leave, unless they
+-- are deep in it. Those whose options say another lane now are listed no longer, so that they enter it.
 local function find_members(listed, text_of)
   local members, left = {}, {}
   for id in pairs(listed) do
@@ -162,7 +166,8 @@ local function find_members(listed, text_of)
   return members, left
 end
 
--- Add the members that are left, of ids that are not listed any more, or delayed. The others keep their lease keys.
+-- Add the members that are left, of ids that are not listed any more, or delayed.
+-- The others keep their lease keys.
 local function find_left(members, listed, delayed, left)
   for _, item in ipairs(delayed) do
     listed[item[1]] = nil
@@ -176,9 +181,9 @@ local function find_left(members, listed, delayed, left)
   end
 end
 
--- Return where each row goes: its answer, the ids that are added, the data to store, the ids that wait and those that
--- are delayed from now on, and when these fall due; then the options and the windows of ids, the rows that
--- replace an item, and the places that are left.
+-- Return where each row goes: its answer, the ids that are added, the data to store, the ids that wait and
+-- those that are delayed from now on, and when these fall due; then the options and the windows of ids, the
+-- rows that replace an item, and the places that are left.
 local function place_rows(ids, values, before, exist)
   local answers, listed, replaced = answer_rows(ids, before, exist)
   local text_of, window_of = read_row_options(ids, answers)
@@ -195,9 +200,9 @@ local function place_rows(ids, values, before, exist)
   return answers, added, stored, waiting, delayed, due_at, text_of, window_of, replaced, left
 end
 
--- Add the items of all rows except those of `before`: row -> its answer. Returns the answers (1 added, 0 the id
--- exists), the ids that were added, and those of them that wait. Call `flush` after it. Usually all rows are plain and
--- all ids new.
+-- Add the items of all rows except those of `before`: row -> its answer. Returns the answers (1 added, 0
+-- the id exists), the ids that were added, and those of them that wait. Call `flush` after it. Usually all
+-- rows are plain and all ids new.
 local function add_rows(before)
   local count = (#ARGV - items) / 4
   local ids, values, exist, plain, answers, text_of = read_rows(count, before)

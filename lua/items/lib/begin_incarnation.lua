@@ -1,5 +1,5 @@
--- Begin the incarnation of items: remove what an earlier one has left, which a foreign client has completed or
--- which is overwritten.
+-- Begin the incarnation of items: remove what an earlier one has left, which a foreign client has
+-- completed or which is overwritten.
 --
 -- Needs: deadlines, scheduled, ledger, errors
 -- Gives: find_earlier, forget_earlier, any_cancelled
@@ -10,8 +10,8 @@
 -- Read before anything is written, as all keys are.
 local any_cancelled = any_rare and redis.call('ZCARD', cancelled_key) > 0
 
--- Read what is left of earlier incarnations of ids. Call it before the first write. Returns nothing if nothing is left.
--- `no_keys`: the caller knows that there are none.
+-- Read what is left of earlier incarnations of ids. Call it before the first write. Returns nothing if
+-- nothing is left. `no_keys`: the caller knows that there are none.
 local function find_earlier(ids, no_keys)
   local scores = read_in_chunks('ZMSCORE', deadlines, ids)
   local due = any_rare and read_in_chunks('ZMSCORE', scheduled, ids) or {}
@@ -38,7 +38,8 @@ local function find_earlier(ids, no_keys)
   return earlier
 end
 
--- Remove it, if there is any. Call it after `write_options` and `enter_…` and before the data is stored: until then new ids are ghosts.
+-- Remove it, if there is any. Call it after `write_options` and `enter_…` and before the data is stored:
+-- until then new ids are ghosts.
 local function forget_earlier(ids, earlier)
   leave_scheduled(earlier.delayed)
   in_chunks('HDEL', ledger, earlier.recorded)

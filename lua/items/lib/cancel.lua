@@ -1,9 +1,10 @@
 -- Cancel items: remove their data and all bookkeeping, and tell those who work on them and who wait for them.
 --
--- Removing the data decides, as in `complete`. An id that is left in a list has no data, so that leasing drops it.
+-- Removing the data decides, as in `complete`. An id that is left in a list has no
+-- data, so that leasing drops it.
 --
--- The session that holds an item is told by `cancel <token> <id>` on its channel `:push:<session>`; sessions that wait for
--- its end by `cancelled <id>`. Who asks later is told so while the id is in `:cancelled`.
+-- The session that holds an item is told by `cancel <token> <id>` on its channel `:push:<session>`; sessions
+-- that wait for its end by `cancelled <id>`. Who asks later is told so while the id is in `:cancelled`.
 --
 -- Needs: prefix, ledger, deadlines
 -- Gives: cancel
@@ -11,13 +12,15 @@
 --   (complete), emit, emitting (emit), is_ours (foreign), data_key, read_in_chunks (keys), read_ledger
 --   (ledger), check_processing (processing), find_waiting (waiting), notify_watchers (watchers)
 
--- Return the session of ours that holds an item, as its lease key says; nil: no session, or a client of another library.
+-- Return the session of ours that holds an item, as its lease key says; nil: no session,
+-- or a client of another library.
 local function holder_of(id)
   local holder = redis.pcall('GET', prefix .. ':lease:' .. id)
   return type(holder) == 'string' and string.sub(holder, 1, 3) == 'lh:' and holder or nil
 end
 
--- Cancel those of the items that exist; returns whether each did, 1 or 0. `for_ms`: see `note_cancelled`; 0: not at all.
+-- Cancel those of the items that exist; returns whether each did, 1 or 0. `for_ms`: see
+-- `note_cancelled`; 0: not at all.
 local function cancel(ids, for_ms)
   local records = read_in_chunks('HMGET', ledger, ids)
   local scores = read_in_chunks('ZMSCORE', deadlines, ids)

@@ -5,7 +5,8 @@
 -- Gives: note_cancelled
 -- Uses: cancelled_key (RARE_KEYS), in_chunks (keys), read_clock (read_clock)
 
--- Keep in mind for `for_ms` that the items were cancelled, or with the mark 0.5 that they have expired, and forget as many that have been for long enough.
+-- Keep in mind for `for_ms` that the items were cancelled, or with the mark 0.5 that they have expired, and
+-- forget as many that have been for long enough.
 local function note_cancelled(ids, for_ms, mark)
   local notes, at = {}, read_clock()
   for i, id in ipairs(ids) do

@@ -1,7 +1,8 @@
 -- Discard items that have expired: the time in their options has passed, and no worker has begun with them.
 --
--- Removing the data decides. An id that is left in a list has no data, so that leasing drops it. Who asks for the
--- result is told so while the id is in `:cancelled`, with a time on half a millisecond, unlike that of a cancelled item.
+-- Removing the data decides. An id that is left in a list has no data, so that leasing drops it. Who
+-- asks for the result is told so while the id is in `:cancelled`, with a time on half a millisecond,
+-- unlike that of a cancelled item.
 --
 -- Needs: prefix, scheduled, ledger
 -- Gives: is_late, late_among, discard, discard_waiting
@@ -30,7 +31,8 @@ local function late_among(ids)
   return over
 end
 
--- Tell the sessions that wait for the end of items. An error must not end the script, as it has written before.
+-- Tell the sessions that wait for the end of items. An error must not end the
+-- script, as it has written before.
 local function tell_watchers(ids)
   local watchers_key = prefix .. ':watchers'
   local waiting_for = redis.pcall('HMGET', watchers_key, unpack(ids))

@@ -1,12 +1,14 @@
--- Read, write and forget the facts that an item carries beyond its data: its options, its last error, and its progress.
+-- Read, write and forget the facts that an item carries beyond its data: its options,
+-- its last error, and its progress.
 --
--- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9 to 9), `group`
--- (text), `expires` (ms since 1970), `trace` (a `traceparent` of W3C: who added the item; of a stage, also several with commas: what led to it), `run` (which stage of a flow run
--- it is, see `runs/lib/reference`). What another client has
--- written there and cannot be read counts as no options.
+-- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9
+-- to 9), `group` (text), `expires` (ms since 1970), `trace` (a `traceparent` of W3C: who added the item; of a
+-- stage, also several with commas: what led to it), `run` (which stage of a flow run it is, see
+-- `runs/lib/reference`). What another client has written there and cannot be read counts as no options.
 --
 -- Needs: options, errors
--- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts, options_of, placed, traces_of, options_text, write_options
+-- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts,
+--   options_of, placed, traces_of, options_text, write_options
 -- Uses: progress_key, unsettled_key (RARE_KEYS), in_chunks, read_in_chunks (keys), any_rare (rare)
 
 local any_facts = any_rare and redis.call('EXISTS', options, errors, progress_key) > 0
@@ -40,8 +42,8 @@ end
 -- Forget the facts of items that have ended. `answer_of`: id -> 1 if it was completed. `asked`: those of them
 -- whose flow runs may not have recorded it; nil: all.
 --
--- Those are noted that are of a stage of a flow run which has not ended, or that were removed although it is done: see
--- `run_settle`. The note of an item that was completed ends in NUL.
+-- Those are noted that are of a stage of a flow run which has not ended, or that were removed although it is
+-- done: see `run_settle`. The note of an item that was completed ends in NUL.
 local function forget_facts(ids, answer_of, asked)
   if any_facts then
     asked = asked or ids
@@ -101,8 +103,9 @@ local function options_of(ids)
   return found
 end
 
--- Return what the holder of each item gets to know of its options, or false; nil if none has any: the trace, if it has one; of a
--- stage of a flow run or of an item of a group, a line feed and the reference, then three NUL and the group as JSON has it.
+-- Return what the holder of each item gets to know of its options, or false; nil if none has any: the trace,
+-- if it has one; of a stage of a flow run or of an item of a group, a line feed and the reference, then three
+-- NUL and the group as JSON has it.
 local function traces_of(ids)
   local traces, any = {}, nil
   for i, text in ipairs(option_texts(ids)) do
@@ -120,8 +123,9 @@ local function options_text(found)
   return next(found) and cjson.encode(found) or nil
 end
 
--- Write the options of items that begin an incarnation, given as a text for each id that has some; those of an
--- earlier incarnation are removed. Call it before `enter_…`, which puts an item into the place that its options say.
+-- Write the options of items that begin an incarnation, given as a text for each id that has some;
+-- those of an earlier incarnation are removed. Call it before `enter_…`, which puts an item into
+-- the place that its options say.
 local function write_options(ids, text_of)
   local written, removed = {}, {}
   for _, id in ipairs(ids) do

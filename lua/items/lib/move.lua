@@ -1,7 +1,7 @@
 -- Move ids into and out of the states.
 --
--- Write the new place first: call `enter_…` before `leave_…`. So a script that is stopped between two writes leaves
--- an id in two places, which leasing heals, and never in none.
+-- Write the new place first: call `enter_…` before `leave_…`. So a script that is stopped between two writes
+-- leaves an id in two places, which leasing heals, and never in none.
 --
 -- Needs: deadlines, scheduled
 -- Gives: enter_scheduled, leave_scheduled, leave_leased, drop_lease_keys
@@ -10,8 +10,8 @@
 
 local delayed_now = {}
 
--- Schedule items: pairs of an id and its delay in ms. A scheduled item has a lease key until it is due, so that
--- foreign deep cleaners leave it alone.
+-- Schedule items: pairs of an id and its delay in ms. A scheduled item has a lease key until it is due, so
+-- that foreign deep cleaners leave it alone.
 local function enter_scheduled(delayed)
   local places, soonest, began = {}, nil, read_clock()
   for i, item in ipairs(delayed) do
@@ -48,7 +48,8 @@ local function drop_lease_keys(ids)
   in_chunks('UNLINK', nil, keys)
 end
 
--- End leases, after `check_processing` and, if the options of the items are forgotten before, after `note_options`.
+-- End leases, after `check_processing` and, if the options of the items are
+-- forgotten before, after `note_options`.
 local function leave_leased(ids)
   in_chunks('ZREM', deadlines, ids)
   unlist(ids)

@@ -5,7 +5,8 @@
 -- Uses: held_key, lanes_key (RARE_KEYS), controlled (controlled), options_of, placed (facts), in_chunks,
 --   place_in, read_in_chunks, reversed (keys), lanes (lanes)
 
--- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of them is the first to be leased.
+-- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of
+-- them is the first to be leased.
 local function enter_waiting(ids, front)
   if controlled or placed(ids) then
     lanes().enter_lanes(ids, front)
@@ -16,7 +17,8 @@ local function enter_waiting(ids, front)
   end
 end
 
--- Return which list an id is in, the queue or what is held, and near which end: 1 or -1. Deeper it is not found.
+-- Return which list an id is in, the queue or what is held, and near which end: 1
+-- or -1. Deeper it is not found.
 local function waits_near_an_end(id)
   for _, list in ipairs({ queue, controlled and held_key or nil }) do
     for rank = 1, -1, -2 do
@@ -27,15 +29,16 @@ local function waits_near_an_end(id)
   end
 end
 
--- Return the member of an id that waits in the lane of its options; nil: it does not, or another client has its lease key.
+-- Return the member of an id that waits in the lane of its options; nil: it does not, or
+-- another client has its lease key.
 local function find_member(id)
   local place = place_in(redis.pcall('GET', prefix .. ':lease:' .. id))
   local member = place and lanes().lane_of(options_of({ id })[1]) .. place .. id
   return member and redis.call('ZSCORE', lanes_key, member) and member or nil
 end
 
--- Find where ids wait that are not scheduled, for `leave_places`. Those deep in a list are not found: they are dropped when they
--- are met. Call it before the first write.
+-- Find where ids wait that are not scheduled, for `leave_places`. Those deep in a list are not found: they
+-- are dropped when they are met. Call it before the first write.
 local function find_waiting(ids)
   local places = {}
   for i, due in ipairs(read_in_chunks('ZMSCORE', scheduled, ids)) do
@@ -62,9 +65,10 @@ local function leave_places(places)
   end
 end
 
--- Return up to `limit` ids from `first` on (0: the youngest); the first slice also has those in inboxes. Ids that are
--- added between two slices move the others away from the start: some are returned twice, none is missed. `with_held`: what is
--- held follows, so that a queue which begins or ceases to be controlled moves nothing.
+-- Return up to `limit` ids from `first` on (0: the youngest); the first slice also has those in
+-- inboxes. Ids that are added between two slices move the others away from the start: some are
+-- returned twice, none is missed. `with_held`: what is held follows, so that a queue which begins or
+-- ceases to be controlled moves nothing.
 local function waiting_ids(first, limit, with_held)
   local ids, is_first = redis.call('LRANGE', queue, first, first + limit - 1), first == 0
   if with_held and #ids < limit then
@@ -83,7 +87,8 @@ local function waiting_ids(first, limit, with_held)
   return ids
 end
 
--- Return ids that wait in the lanes of a controlled queue, and the next cursor ('0': done). The first cursor is '0'.
+-- Return ids that wait in the lanes of a controlled queue, and the next cursor ('0':
+-- done). The first cursor is '0'.
 local function laned_ids(cursor_, limit)
   local place = tonumber(string.match(cursor_, '^(%d+)$'))
   if place then

@@ -13,8 +13,8 @@ local function push(waiters, message)
   end
 end
 
--- Publish `ended <id>` to each session that waits for the end of one of these items; `what`: another word and a space
--- before the id. Call it after all other writes: a session that is not notified asks again.
+-- Publish `ended <id>` to each session that waits for the end of one of these items; `what`: another word and
+-- a space before the id. Call it after all other writes: a session that is not notified asks again.
 local function notify_watchers(ids, what)
   if not any_watchers then
     return

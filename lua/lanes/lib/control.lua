@@ -5,8 +5,8 @@
 -- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), controlled (controlled), in_chunks,
 --   reversed (keys), lanes (lanes), read_clock (read_clock)
 
--- Move up to `limit` ids from the right end of a list into the lanes: those that a script has promoted, and those with
--- a level or a group, to the front. Returns how many.
+-- Move up to `limit` ids from the right end of a list into the lanes: those that a script has promoted, and
+-- those with a level or a group, to the front. Returns how many.
 local function settle(list, limit)
   local ids = reversed(redis.call('LRANGE', list, -limit, -1))
   if #ids == 0 then
@@ -32,8 +32,8 @@ local function settle(list, limit)
   return #ids
 end
 
--- Drop the index of the lanes if no item has a level or a group and, if there are no limits either, make the queue plain again.
--- Returns whether it is plain.
+-- Drop the index of the lanes if no item has a level or a group and, if there are no limits either, make the
+-- queue plain again. Returns whether it is plain.
 local function end_control()
   local index, is_plain = {}, redis.call('EXISTS', control_key) == 0
   if redis.call('EXISTS', lanes_key) == 1 then
@@ -99,8 +99,9 @@ local function limits_changed(group)
   return is_left
 end
 
--- Repair a pause that begins in the future: the clock has been set back since. It lasts as long, from now on. Only one
--- that was given as a duration: the time at which it began has a leading 0. Returns whether it was so.
+-- Repair a pause that begins in the future: the clock has been set back since. It lasts as
+-- long, from now on. Only one that was given as a duration: the time at which it began has a
+-- leading 0. Returns whether it was so.
 local function right_pause(field, text)
   local lasts_till, began, of_pause = string.match(text or '', '^(%d+) (0%d+)(.*)$')
   if not began or tonumber(began) <= read_clock() + 1000 then
@@ -116,8 +117,9 @@ local function right_pause(field, text)
   return true
 end
 
--- Give levels their turn, and their lanes, whose time lies ahead: they were served before the clock was set back. Only
--- 500 lanes of a level in a call; leasing puts those later again that have to wait. Also repair the queue's pause.
+-- Give levels their turn, and their lanes, whose time lies ahead: they were served before the clock
+-- was set back. Only 500 lanes of a level in a call; leasing puts those later again that have to wait.
+-- Also repair the queue's pause.
 local function right_turns()
   right_pause('paused', redis.call('HGET', control_key, 'paused'))
   local found = redis.call('ZRANGEBYSCORE', levels_key, read_clock() + 1000, '+inf')
@@ -134,8 +136,8 @@ local function right_turns()
   end
 end
 
--- Look at lanes again that were parked, in case an interruption lost the slot that was freed for them; and enter some
--- lanes into the index, in case another client has removed it.
+-- Look at lanes again that were parked, in case an interruption lost the slot that was freed for them; and
+-- enter some lanes into the index, in case another client has removed it.
 local function heal_lanes()
   right_turns()
   for _, member in ipairs(redis.call('ZRANDMEMBER', lanes_key, 20)) do

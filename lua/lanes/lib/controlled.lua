@@ -1,7 +1,7 @@
 -- Find out whether a queue is controlled: it has items with a level or a group, or limits or a pause.
 --
--- In a plain queue all waiting ids are in `queue`. In a controlled one they are in lanes, see `lanes/lib/lanes`; `queue`
--- holds only what other clients push there, and an id that shall wake a session.
+-- In a plain queue all waiting ids are in `queue`. In a controlled one they are in lanes, see
+-- `lanes/lib/lanes`; `queue` holds only what other clients push there, and an id that shall wake a session.
 --
 -- Needs: nothing
 -- Gives: controlled

@@ -1,13 +1,14 @@
 -- Keep the waiting ids of a controlled queue in lanes, and choose which are leased next.
 --
--- A lane is a level and a group. `:lanes` is a sorted set with one member per id, all of the same score:
--- `<50 - level, 2 digits><group>\0<place, 16 digits><id>`. So the members of a lane follow each other, in their order.
--- Ids without a level and a group wait in the list `:held`, in the order of `queue`: it is the lane `50`.
+-- A lane is a level and a group. `:lanes` is a sorted set with one member per id, all of the same
+-- score: `<50 - level, 2 digits><group>\0<place, 16 digits><id>`. So the members of a lane follow
+-- each other, in their order. Ids without a level and a group wait in the list `:held`, in the order
+-- of `queue`: it is the lane `50`.
 --
--- `:turns:<50 - level>` has for each group when its lane was last served, in ms; a lane that may not be served now is
--- put later: until a time, or beyond 10^15 if only a freed slot or a call opens it. `:levels` has since when each level was not
--- served. An entry of `:turns` without a lane is dropped when it is met, and a lane always has one: it is written first. All of
--- them go with the last lane, see `end_control`.
+-- `:turns:<50 - level>` has for each group when its lane was last served, in ms; a lane that may not be
+-- served now is put later: until a time, or beyond 10^15 if only a freed slot or a call opens it. `:levels`
+-- has since when each level was not served. An entry of `:turns` without a lane is dropped when it is met,
+-- and a lane always has one: it is written first. All of them go with the last lane, see `end_control`.
 --
 -- The lease key of an id in a lane says its place there, so that the id is found.
 --
@@ -61,8 +62,8 @@ local function begin_control()
   end
 end
 
--- Give a waiting id a lease key that keeps cleaners of other clients away, unless one of them has leased the item. `place`: its
--- place in its lane; 0: it is held.
+-- Give a waiting id a lease key that keeps cleaners of other clients away, unless one of them has leased the
+-- item. `place`: its place in its lane; 0: it is held.
 local function keep_key(id, place, ...)
   local key = prefix .. ':lease:' .. id
   local holder = redis.pcall('GET', key)
@@ -126,8 +127,8 @@ local function enter_lanes(ids, front)
   end
 end
 
--- Take ids out of their lanes: each with the name of its lane and, unless it is held, its member. Those held must be the
--- next ones there.
+-- Take ids out of their lanes: each with the name of its lane and, unless it is held, its member. Those
+-- held must be the next ones there.
 local function leave_lanes(picked)
   local members, held = {}, 0
   for _, one in ipairs(picked) do
@@ -178,8 +179,9 @@ local function has_sleeper(name)
     and redis.call('ZCARD', name .. ':sessions') > 0
 end
 
--- Return what waits in the first lane whose turn has come, or when the first turn comes. Whether its group may be served
--- only leasing finds out: it parks the lane if not. Empty lanes are dropped from the index, a few in a call.
+-- Return what waits in the first lane whose turn has come, or when the first turn comes. Whether
+-- its group may be served only leasing finds out: it parks the lane if not. Empty lanes are dropped
+-- from the index, a few in a call.
 local function find_next()
   local soonest, empty = math.huge, 0
   local held = redis.call('LINDEX', held_key, -1)
@@ -208,8 +210,8 @@ local function find_next()
   return nil, soonest < 1e15 and math.ceil(soonest) or nil
 end
 
--- Wake one session of this queue, as `promote` does, or note that the queue waits for a slot that it shares. Returns
--- whether a session was woken.
+-- Wake one session of this queue, as `promote` does, or note that the queue waits for a slot that it shares.
+-- Returns whether a session was woken.
 local function promote_own(gate)
   if not has_sleeper(prefix) then
     return false
@@ -233,11 +235,11 @@ local function promote_own(gate)
   return one ~= nil
 end
 
--- Wake one session, if one waits and the next item may be leased; or if time alone permits it and no session will ask
--- then. The session finds out which item is the next.
+-- Wake one session, if one waits and the next item may be leased; or if time alone permits it and no session
+-- will ask then. The session finds out which item is the next.
 --
--- If there are free slots that queues share, each is for one of those that wait for it, the longest first. A queue that
--- was woken and cannot use it calls this too, and so wakes the next one.
+-- If there are free slots that queues share, each is for one of those that wait for it, the longest first. A
+-- queue that was woken and cannot use it calls this too, and so wakes the next one.
 local function promote()
   local pool = read_control().shared
   if not pool then

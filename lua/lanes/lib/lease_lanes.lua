@@ -1,4 +1,4 @@
--- Lease from a controlled queue: choose what its lanes and limits permit. One concept, so this file may be longer.
+-- Lease from a controlled queue: choose what its lanes and limits permit. One concept, so this file is long.
 --
 -- Needs: prefix, queue, ledger
 -- Gives: lease_lanes
@@ -6,8 +6,8 @@
 --   (control), is_ours (foreign), group_gate (group_gate), data_key, in_chunks, reversed (keys), lanes
 --   (lanes), choose, chosen (lease), check_processing (processing), read_clock (read_clock)
 
--- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the ids of each
--- group; `till` is when their leases end.
+-- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the
+-- ids of each group; `till` is when their leases end.
 local function note_use(gate, gates, ids, by_group, till)
   for _, rate in ipairs(gate.rates or {}) do
     rate.use(#ids)
@@ -65,7 +65,8 @@ end
 
 local state
 
--- Drop what was read of a lane and does not wait: it would take slots of the group, and others would be passed over.
+-- Drop what was read of a lane and does not wait: it would take slots of the group,
+-- and others would be passed over.
 local function keep_waiting(lane)
   local ids, kept = {}, {}
   for i, member in ipairs(lane.buffer) do
@@ -106,7 +107,8 @@ local function refill(lane)
   state.is_left = true -- nothing but doubles: call again
 end
 
--- Look at a lane whose turn has come: drop it from the index if it is empty, park it if its group may not be served.
+-- Look at a lane whose turn has come: drop it from the index if it is empty, park it
+-- if its group may not be served.
 local function open_lane(plan, level, group, wanted)
   local lane = {
     level = level,
@@ -204,8 +206,9 @@ local function take(plan, level, quota, picked)
   end
 end
 
--- Return up to `wanted` of what is leased next, as far as the limits permit: for each the lane and the member. The highest level comes
--- first. With ageing, a level counts as one more for each such time in which it was not served, until it is.
+-- Return up to `wanted` of what is leased next, as far as the limits permit: for each the lane and the
+-- member. The highest level comes first. With ageing, a level counts as one more for each such time in which
+-- it was not served, until it is.
 local function pick(plan, wanted)
   local ageing = tonumber(string.match(lanes().read_control().ageing or '', '^[1-9]%d*$') or '')
   local picked = {}
@@ -248,7 +251,8 @@ local function unpick(plan, one)
   end
 end
 
--- Note what is leased now, before the leases are written: the use of limits, and the turns. `till`: when the leases end.
+-- Note what is leased now, before the leases are written: the use of limits, and the
+-- turns. `till`: when the leases end.
 local function commit_lanes(till)
   local plan, ids, by_group = state.plan, {}, {}
   for i, one in ipairs(state.leased) do
@@ -291,7 +295,8 @@ local function next_permit(plan)
   return soonest < math.huge and math.ceil(soonest) or nil
 end
 
--- Have a session ask again when time permits more, unless another does. Returns in how many ms, and whether it is the one.
+-- Have a session ask again when time permits more, unless another does. Returns in how many
+-- ms, and whether it is the one.
 local function claim_alarm(holder, at)
   local covered, who = lanes().read_alarm(at or 0)
   if who == holder and not (at and covered) then
@@ -309,8 +314,8 @@ local function claim_alarm(holder, at)
   return wait, is_registered
 end
 
--- Put what is in the queue, and in an inbox, into the lanes. Returns whether the queue is controlled still; then call
--- `choose_in_lanes`.
+-- Put what is in the queue, and in an inbox, into the lanes. Returns whether the queue is controlled
+-- still; then call `choose_in_lanes`.
 local function begin_lanes(inbox_)
   -- Read before anything is written, as all keys are.
   local queued, sent = redis.call('LLEN', queue), inbox_ and redis.call('LLEN', inbox_) or 0
@@ -327,8 +332,8 @@ local function begin_lanes(inbox_)
   return true
 end
 
--- Sort out those picked whose options say another lane, as they were replaced, or cancelled and added again: put them
--- there, where the next call finds them. Returns the others.
+-- Sort out those picked whose options say another lane, as they were replaced, or cancelled and added again:
+-- put them there, where the next call finds them. Returns the others.
 local function keep_right(picked)
   local ids, kept = {}, {}
   for i, one in ipairs(picked) do
@@ -358,7 +363,8 @@ local function keep_right(picked)
   return kept
 end
 
--- Choose up to `total` items, as `choose` does; returns whether it has stopped before an item whose data exceeds `room`.
+-- Choose up to `total` items, as `choose` does; returns whether it has stopped before an
+-- item whose data exceeds `room`.
 local function choose_in_lanes(total, with_data, room)
   local checked, stop = 0, false
   while #chosen < total and checked < 1000 and not stop do
@@ -394,8 +400,8 @@ local function choose_in_lanes(total, with_data, room)
   return stop
 end
 
--- Drop from the lanes what was checked, and wake one session if more may be leased. Returns in how many ms time alone
--- permits more (-1: it will not, or another session asks then), whether this session has to ask,
+-- Drop from the lanes what was checked, and wake one session if more may be leased. Returns in how many ms
+-- time alone permits more (-1: it will not, or another session asks then), whether this session has to ask,
 -- and whether there is more to do now.
 local function end_lanes(holder, is_short)
   lanes().leave_lanes(state.dropped)
@@ -413,8 +419,8 @@ local function end_lanes(holder, is_short)
   return wait, is_mine, state.is_left
 end
 
--- Return the functions to lease from lanes. They are created only in a call that needs them: `begin`, `choose`, `commit` and
--- `finish` are called in this order.
+-- Return the functions to lease from lanes. They are created only in a call that needs them: `begin`,
+-- `choose`, `commit` and `finish` are called in this order.
 local function lease_lanes()
   if not state then
     state = {

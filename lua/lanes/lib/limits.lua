@@ -1,12 +1,13 @@
 -- Decide how many items the limits and pauses of a queue permit to be leased now.
 --
--- They are the fields of the hash `:control`, see `set_limits` and `pause_queue`. A rate is GCRA: the sorted set `:rates` has for each group ('': the whole
--- queue) until when, in µs, its permits are used up. `:running:<group>` has the leased items of a group, with a time
--- at which an entry is checked against `deadlines`, which is the truth. So an interruption loses no slot for ever.
+-- They are the fields of the hash `:control`, see `set_limits` and `pause_queue`. A rate is GCRA: the sorted
+-- set `:rates` has for each group ('': the whole queue) until when, in µs, its permits are used up.
+-- `:running:<group>` has the leased items of a group, with a time at which an entry is checked against
+-- `deadlines`, which is the truth. So an interruption loses no slot for ever.
 --
--- Limits that several queues share are in `<name>:limits`, `<name>:rates` and `<name>:running`, whose members are the
--- queue's name, NUL and an id; `<name>:queues` has the queues, and since when each waits for a slot
--- (inf: it does not).
+-- Limits that several queues share are in `<name>:limits`, `<name>:rates` and `<name>:running`, whose
+-- members are the queue's name, NUL and an id; `<name>:queues` has the queues, and since when each waits
+-- for a slot (inf: it does not).
 --
 -- Needs: prefix, deadlines, now_ms
 -- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate, narrow
@@ -47,8 +48,8 @@ local function paused_until(text)
   return till and till > read_clock() and till or nil
 end
 
--- Return how many items a rate permits now. `use` is called with how many were leased; `next_at` is when, in ms, the
--- first after these is permitted.
+-- Return how many items a rate permits now. `use` is called with how many were leased; `next_at` is when, in
+-- ms, the first after these is permitted.
 local function rate_gate(key, name, text)
   local interval, burst = string.match(text, '^(%d+):(%d+)$')
   interval, burst = math.max(1, tonumber(interval or 1)), tonumber(burst or 1)
@@ -56,8 +57,8 @@ local function rate_gate(key, name, text)
   local full = at + interval * burst
   local used = math.max(at, tonumber(redis.call('ZSCORE', key, name) or 0))
   if used > full then
-    -- Never later than a full use of the burst: the limit was changed, or the clock was set back. It is written, or it
-    -- would stay a full use from now for ever.
+    -- Never later than a full use of the burst: the limit was changed, or the clock was set back. It is
+    -- written, or it would stay a full use from now for ever.
     used = full
     redis.call('ZADD', key, used, name)
   end
@@ -77,8 +78,8 @@ local function rate_gate(key, name, text)
   return gate
 end
 
--- Return how many slots of a limit are free. Entries whose time has come are checked first, and dropped if their item is
--- not leased. `shared`: an entry begins with the name of its queue.
+-- Return how many slots of a limit are free. Entries whose time has come are checked first, and dropped if
+-- their item is not leased. `shared`: an entry begins with the name of its queue.
 local function free_of(key, limit, shared)
   local number = redis.call('ZCARD', key)
   if number < limit then
@@ -109,8 +110,8 @@ local function open_gate()
   return gate
 end
 
--- A gate says how many items may be leased now (`room`) and, if time alone opens it again, when after `used` of them
--- (`next_at`, ms).
+-- A gate says how many items may be leased now (`room`) and, if time alone opens it again, when after
+-- `used` of them (`next_at`, ms).
 local function closed_gate(till)
   local gate = open_gate()
   gate.room, gate.used = 0, 0
@@ -137,8 +138,8 @@ local function narrow(gate, rate, rates, name, limit, running, shared)
   return free
 end
 
--- Return the gate of the whole queue. `own_room` is what its own limits permit, `pool_free` how many slots are free that it
--- shares (nil: their number is not limited).
+-- Return the gate of the whole queue. `own_room` is what its own limits permit, `pool_free` how many slots
+-- are free that it shares (nil: their number is not limited).
 local function queue_gate()
   local found = read_control()
   local till, pool = paused_until(found.paused), found.shared
@@ -155,7 +156,8 @@ local function queue_gate()
   return gate
 end
 
--- Free the slots of items of this queue in the limits that it shares. `promote` wakes a queue that waits for one.
+-- Free the slots of items of this queue in the limits that it shares. `promote`
+-- wakes a queue that waits for one.
 local function free_shared(ids)
   local noted = {}
   for i, id in ipairs(ids) do

@@ -12,8 +12,9 @@ local function note_options(ids)
   end
 end
 
--- Make a controlled queue plain if all that made it controlled has left, else wake one session for the next item that may be
--- leased now. Call it after all that a script moves: so no way out of a lane leaves an index without lanes.
+-- Make a controlled queue plain if all that made it controlled has left, else wake one session for the
+-- next item that may be leased now. Call it after all that a script moves: so no way out of a lane
+-- leaves an index without lanes.
 local function wake_next()
   if controlled and not end_control() then
     lanes().promote()

@@ -1,8 +1,8 @@
 -- Complete items: remove their data and all bookkeeping.
 --
--- The rows come after `entries`, as in `complete_many`: id, token, fenced. If that is 2, the flow run of the item has recorded its
--- end. Removing the data decides. Before it only
--- results are written; after it a clean or a lease of the id finds what is left, as after a foreign completion.
+-- The rows come after `entries`, as in `complete_many`: id, token, fenced. If that is 2, the flow run of the
+-- item has recorded its end. Removing the data decides. Before it only results are written; after it a clean
+-- or a lease of the id finds what is left, as after a foreign completion.
 --
 -- Needs: entries, prefix, scheduled, ledger, deadlines
 -- Gives: complete, remove_items
@@ -34,9 +34,9 @@ local function answer_rows(ids, records, scores)
   return answers
 end
 
--- Remove items with all their bookkeeping: `keys` are those of their data and leases, `leased` the ids under lease, and
--- `others` those that wait or are scheduled, and `places` what `find_waiting` has found of them; `answer_of`, `asked`: see `forget_facts`. Call it after `check_processing`, and tell the
--- watchers after it.
+-- Remove items with all their bookkeeping: `keys` are those of their data and leases, `leased` the ids under
+-- lease, and `others` those that wait or are scheduled, and `places` what `find_waiting` has found of them;
+-- `answer_of`, `asked`: see `forget_facts`. Call it after `check_processing`, and tell the watchers after it.
 local function remove_items(ids, leased, others, places, keys, answer_of, asked)
   note_options(leased)
   in_chunks('UNLINK', nil, keys) -- decides

@@ -1,14 +1,15 @@
 -- Deliver an item that was just added to a session that waits for one: lease it, and send it there.
 --
--- A session that waits registers in `idle`; the score holds until when, in units of 100 ms, and in its last 15 bits the
--- lease time in ms. An item that is the only one of its queue is leased for the session that has waited longest, and
--- sent on the channel `:push:<session>`, as `<token> <attempt> <lease time in ms> <time> <size of the id> <id><data>`;
--- if the item has a trace, `;<trace>` follows the size; if it is of a stage of a flow run, `;<trace or nothing>;<size of the
--- reference>` does, and the reference stands between the id and the data. This saves the trip of leasing.
+-- A session that waits registers in `idle`; the score holds until when, in units of 100 ms, and in its last
+-- 15 bits the lease time in ms. An item that is the only one of its queue is leased for the session that has
+-- waited longest, and sent on the channel `:push:<session>`, as `<token> <attempt> <lease time in ms> <time>
+-- <size of the id> <id><data>`; if the item has a trace, `;<trace>` follows the size; if it is of a stage of
+-- a flow run, `;<trace or nothing>;<size of the reference>` does, and the reference stands between the id and
+-- the data. This saves the trip of leasing.
 --
 -- Until the process acknowledges it, the item is noted in `:delivered:<session>`, as `<token> <id>`. If the
--- process cannot take it, its background thread recalls it, and the attempt does not count; after the end of the process,
--- the lease expires.
+-- process cannot take it, its background thread recalls it, and the attempt does not count; after the end of
+-- the process, the lease expires.
 --
 -- Needs: prefix, queue, processing, idle, ledger, fence, deadlines
 -- Gives: can_deliver, deliver
@@ -17,8 +18,8 @@
 
 local token
 
--- Return whether an item of this size may be delivered. Call it before the first write. Larger items wait in the queue, as
--- the server buffers what it sends.
+-- Return whether an item of this size may be delivered. Call it before the first write. Larger items wait in
+-- the queue, as the server buffers what it sends.
 local function can_deliver(size)
   if
     controlled
@@ -33,8 +34,8 @@ local function can_deliver(size)
   return token
 end
 
--- Send an item to a session, and lease it; returns whether a process has received it. Last, its id is dropped from the
--- queue.
+-- Send an item to a session, and lease it; returns whether a process has received it. Last,
+-- its id is dropped from the queue.
 local function send_to(holder, ms, id, data, trace, reference)
   token = token + 1
   local text, at = string.format('%.0f', token), read_clock()
@@ -67,8 +68,8 @@ local function send_to(holder, ms, id, data, trace, reference)
   return true
 end
 
--- Deliver an item that was just added and waits alone to the session that has waited longest. `trace`, `reference`: those
--- of the item, or nil.
+-- Deliver an item that was just added and waits alone to the session that has waited longest. `trace`,
+-- `reference`: those of the item, or nil.
 local function deliver(id, data, trace, reference)
   for _ = 1, 10 do
     local holder, text = unpack(redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES'))

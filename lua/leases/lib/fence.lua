@@ -9,8 +9,9 @@ local function is_count(text)
   return string.find(text, '^%d+$') and tonumber(text) < 2 ^ 53
 end
 
--- Return the last token that was given, and the number that is stored; nil if that is no number. If the counter was
--- removed from a queue in which items were leased, tokens go on from the time in µs, which is above all that were given.
+-- Return the last token that was given, and the number that is stored; nil if that is no number. If
+-- the counter was removed from a queue in which items were leased, tokens go on from the time in µs,
+-- which is above all that were given.
 local function read_fence()
   local stored = redis.call('GET', fence)
   if not stored then

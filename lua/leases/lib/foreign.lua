@@ -1,8 +1,8 @@
 -- Find leases of clients of other libraries: a lease key whose value is not one of our sessions.
 --
--- The value of ours begins with "lh:". Our leases expire by `deadlines`, never by the key. A foreign lease that
--- a script finds is watched in `deadlines` as well. Its end there lies on half a millisecond, unlike ours: if the
--- key disappears early, the item is free at once.
+-- The value of ours begins with "lh:". Our leases expire by `deadlines`, never by the key. A foreign lease
+-- that a script finds is watched in `deadlines` as well. Its end there lies on half a millisecond, unlike
+-- ours: if the key disappears early, the item is free at once.
 --
 -- Needs: prefix, deadlines
 -- Gives: foreign_lease_left, are_leases_ours, watch_foreign, is_ours
@@ -23,8 +23,8 @@ local function foreign_lease_left(id)
   return nil
 end
 
--- Return whether no client of another library has leased any of these items, asked with one command. A key of another type
--- is no lease.
+-- Return whether no client of another library has leased any of these items, asked with one command. A
+-- key of another type is no lease.
 local function are_leases_ours(ids)
   for _, holder in ipairs(redis.call('MGET', unpack(lease_keys_of(ids)))) do
     if holder and string.sub(holder, 1, 3) ~= 'lh:' then

@@ -1,11 +1,13 @@
--- Lease items: choose ids from the ends of lists, write down their leases, and last drop the ids from the lists.
+-- Lease items: choose ids from the ends of lists, write down their leases, and
+-- last drop the ids from the lists.
 --
--- Also dropped are ids without data (ghosts), ids of leased or scheduled items (doubles), and those of items that have
--- expired, which are discarded. Until an id is dropped,
--- an item whose lease was written is such a double.
+-- Also dropped are ids without data (ghosts), ids of leased or scheduled items (doubles), and
+-- those of items that have expired, which are discarded. Until an id is dropped, an item whose
+-- lease was written is such a double.
 --
 -- Needs: queue, deadlines, scheduled, ledger, fence, session
--- Gives: choose, take_tokens, write_leases, begin_leases, drop_checked, chosen, last_token, unreadable, unreadable_error
+-- Gives: choose, take_tokens, write_leases, begin_leases, drop_checked, chosen,
+--   last_token, unreadable, unreadable_error
 -- Uses: now (clock), discard, late_among (discard), announce (due), emit, emitting (emit), any_facts (facts),
 --   read_fence (fence), foreign_lease_left, is_ours, watch_foreign (foreign), first_due, first_end (heads),
 --   data_key, lease_keys_of (keys), read_ledger (ledger), enter_processing (processing), write_lease_keys
@@ -23,9 +25,9 @@ local bytes = 0
 -- Ids whose data key is no string, and ids under a foreign lease with the time that it has left.
 local unreadable, foreign, late = {}, {}, {}
 
--- Choose the items that can be leased, at most 1,000 in a script, from up to `limit` ids of a list, after the first `skip` at its right end; or
--- from a table of ids, the last one first.
--- Returns how many ids were checked, and whether it has stopped before an item whose data exceeds `room`.
+-- Choose the items that can be leased, at most 1,000 in a script, from up to `limit` ids of a list, after the
+-- first `skip` at its right end; or from a table of ids, the last one first. Returns how many ids were
+-- checked, and whether it has stopped before an item whose data exceeds `room`.
 local function choose(source, skip, limit, with_data, room)
   local next_ids = type(source) == 'table' and source
     or redis.call('LRANGE', source, -skip - limit, -skip - 1)
@@ -87,8 +89,8 @@ local function take_tokens()
   redis.call('INCRBY', fence, last_token - stored_token + #chosen)
 end
 
--- Write leases of up to `limit` chosen items, after those that have one already; `begin_leases` begins them. Each adds
--- four values to `reply`, after its first three: id, data, token and attempt.
+-- Write leases of up to `limit` chosen items, after those that have one already; `begin_leases` begins them.
+-- Each adds four values to `reply`, after its first three: id, data, token and attempt.
 local function write_leases(limit, lease_ms, reply)
   local from, till, ms = done + 1, math.min(done + limit, #chosen), tonumber(lease_ms)
   local ends_at = tostring(now + ms)
@@ -125,8 +127,8 @@ end
 -- Begin the leases. After it, drop the ids that were checked.
 local function begin_leases()
   if #ends > 32 or (last_token + 1) % 16 == 0 then
-    -- The server searches a small hash of short values linearly: 2 µs a field at 500 fields. One value of over 64
-    -- bytes turns it into a hash table, until the hash is empty.
+    -- The server searches a small hash of short values linearly: 2 µs a field at 500 fields. One value of
+    -- over 64 bytes turns it into a hash table, until the hash is empty.
     records[2] = records[2] .. string.rep(' ', 65)
   end
   redis.call('HSET', ledger, unpack(records))
@@ -134,8 +136,8 @@ local function begin_leases()
   announce(shortest)
 end
 
--- Drop the ids that were checked: how many at the right end of the queue, and of an inbox. Those whose data key is no
--- string go to the other end of the queue, so that they hold up no other.
+-- Drop the ids that were checked: how many at the right end of the queue, and of an inbox. Those whose data
+-- key is no string go to the other end of the queue, so that they hold up no other.
 local function drop_checked(number, inbox_, inbox_number)
   if #late > 0 then
     discard(late)

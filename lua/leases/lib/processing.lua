@@ -1,12 +1,12 @@
 -- Put ids into `processing`, and remove them without searching the whole list.
 --
--- `deadlines` says who is leased. The list only shows it to foreign clients, and an entry that is missing or left
--- over does no harm.
+-- `deadlines` says who is leased. The list only shows it to foreign clients, and an entry that is
+-- missing or left over does no harm.
 --
--- From a short list each id is removed at once. In a long one a few old entries per id are read: those that explain
--- nothing any more are dropped, the others move to the young end, and ids that were not found are noted in `gone`
--- until they are. So the garbage stays below the list's own length, at a constant cost. A foreign client may have
--- removed an entry that is noted; a light clean drops such notes.
+-- From a short list each id is removed at once. In a long one a few old entries per id are read: those that
+-- explain nothing any more are dropped, the others move to the young end, and ids that were not found are
+-- noted in `gone` until they are. So the garbage stays below the list's own length, at a constant cost. A
+-- foreign client may have removed an entry that is noted; a light clean drops such notes.
 --
 -- Needs: processing, gone, deadlines
 -- Gives: check_processing, enter_processing, sift, without, unlist_or_note, unlist
@@ -23,9 +23,10 @@ local function check_processing()
   return at_first.noted
 end
 
--- Sort entries of the list. Dropped are those that come twice, those of the ids that leave now (id -> true), and
--- those of items that are neither leased nor exist. Returns those that stay, the oldest first, those of them that
--- `deadlines` does not explain, which of these are noted (id -> true), and the notes of dropped entries.
+-- Sort entries of the list. Dropped are those that come twice, those of the ids that leave now (id
+-- -> true), and those of items that are neither leased nor exist. Returns those that stay, the
+-- oldest first, those of them that `deadlines` does not explain, which of these are noted (id ->
+-- true), and the notes of dropped entries.
 local function sift(listed, leaving)
   local scores = read_in_chunks('ZMSCORE', deadlines, listed)
   local notes = at_first.noted > 0 and read_in_chunks('ZMSCORE', gone, listed) or {}
@@ -122,8 +123,8 @@ local function unlist_old(ids)
   in_chunks('ZREM', gone, met)
 end
 
--- Remove the oldest entries if they are these ids, in any order, as when items are completed in the order in which
--- they were leased; returns whether they were.
+-- Remove the oldest entries if they are these ids, in any order, as when items are completed in the order in
+-- which they were leased; returns whether they were.
 local function cut_oldest(ids)
   local wanted = {}
   for _, id in ipairs(ids) do

@@ -7,9 +7,9 @@
 --   drop_lease_keys (move), check_processing, unlist_or_note (processing), free_leases, note_options (slots),
 --   enter_waiting (waiting)
 
--- Return ids of `deadlines` or `scheduled` whose time has come, those of them that return to the queue, and those of
--- finished items. A foreign lease is watched, and a due item that is leased is left alone: a foreign cleaner has moved
--- it into the list.
+-- Return ids of `deadlines` or `scheduled` whose time has come, those of them that return to the queue, and
+-- those of finished items. A foreign lease is watched, and a due item that is leased is left alone: a foreign
+-- cleaner has moved it into the list.
 local function find_due(key, limit)
   local due = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, limit)
   local ids, vanished = {}, {}
@@ -70,8 +70,8 @@ local any_expired, any_due = first_end and first_end <= now, first_due and first
 -- Whether there is anything to reclaim.
 local can_reclaim = any_expired or any_due or absent[1]
 
--- Reclaim up to `limit` of each; returns whether there may be more, and how many ids were reclaimed. `inbox_`: a list
--- that the script goes on with.
+-- Reclaim up to `limit` of each; returns whether there may be more, and how many ids were reclaimed.
+-- `inbox_`: a list that the script goes on with.
 local function reclaim(limit, inbox_)
   local leases, delayed, inboxes, more_leases, more_delayed, more = 0, 0, 0, false, false, false
   -- Read before anything is written, as all keys are.

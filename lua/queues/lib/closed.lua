@@ -1,4 +1,5 @@
--- Find out whether a queue is being deleted. Then nothing is added to it, and nothing leased from it: see `close_queue`.
+-- Find out whether a queue is being deleted. Then nothing is added to it, and nothing
+-- leased from it: see `close_queue`.
 --
 -- Needs: prefix
 -- Gives: is_closed, closed_error

@@ -3,8 +3,8 @@
 -- Needs: prefix, queue, sessions
 -- Gives: count_waiting
 
--- Return how many items wait, including those on their way to one of the first 1,000 sessions. One command says whether
--- there are any of these.
+-- Return how many items wait, including those on their way to one of the first 1,000 sessions. One command
+-- says whether there are any of these.
 local function count_waiting()
   local waiting = redis.call('LLEN', queue)
     + redis.call('LLEN', prefix .. ':held')

@@ -20,8 +20,9 @@ local function holders_of(ids)
   return holders
 end
 
--- `times`: when each falls due or its lease expires, if it does. `room`: the maximum of data in bytes; returns the
--- rest of it. `states`: if given, the state of an item comes before its values, and ids without data are left out.
+-- `times`: when each falls due or its lease expires, if it does. `room`: the maximum of data in
+-- bytes; returns the rest of it. `states`: if given, the state of an item comes before its values,
+-- and ids without data are left out.
 local function add_views(reply, ids, times, room, holders, states)
   local records = #ids > 0 and redis.call('HMGET', ledger, unpack(ids))
   local last_errors = errors_of(ids)

@@ -1,14 +1,18 @@
 -- Read flow runs, and collect what a step changes in them.
 --
--- A flow run is one hash: its plan, the state and the result of each stage, and what its joins have counted. A script
--- reads what it needs, decides by `runs/lib/run_step`, and writes all changes of a run at once by `runs/lib/run_commit`. JSON
--- values are stored as they came; only definitions and lists of names are decoded.
+-- A flow run is one hash: its plan, the state and the result of each stage, and what its joins
+-- have counted. A script reads what it needs, decides by `runs/lib/run_step`, and writes all
+-- changes of a run at once by `runs/lib/run_commit`. JSON values are stored as they came; only
+-- definitions and lists of names are decoded.
 --
 -- Needs: nothing
--- Gives: opened_runs, open_run, read_fields, run_field, set_run, drop_from_run, stage_definition, counts_of, set_counts, parent_of, add_active, is_marked, is_of_stage, add_trace, add_stage_item, add_driver, heal_run
+-- Gives: opened_runs, open_run, read_fields, run_field, set_run, drop_from_run, stage_definition,
+--   counts_of, set_counts, parent_of, add_active, is_marked, is_of_stage, add_trace,
+--   add_stage_item, add_driver, heal_run
 -- Uses: read_in_chunks (keys)
 
--- The runs that this script has read, in order, and by their keys; and how many items are added, of all of them.
+-- The runs that this script has read, in order, and by their keys; and how many
+-- items are added, of all of them.
 local opened_runs = { added = 0 }
 
 local function open_run(home, id)
@@ -96,10 +100,12 @@ end
 
 -- Count the stages and children that have not ended.
 local function add_active(run, number)
-  set_run(run, 'active', (tonumber(run_field(run, 'active') or 0) or 0) + number) -- `write_run` makes it a text
+  -- `write_run` makes it a text.
+  set_run(run, 'active', (tonumber(run_field(run, 'active') or 0) or 0) + number)
 end
 
--- Return a reference as the items of a run carry it: the run's mark tells them from those of an earlier run of its id.
+-- Return a reference as the items of a run carry it: the run's mark tells them from
+-- those of an earlier run of its id.
 local function reference_of_stage(run, path)
   local mark = run_field(run, 'mark')
   return table.concat({ run.home, run.id, path, mark and mark ~= '' and mark or nil }, '\0')
@@ -110,7 +116,8 @@ local function is_marked(run, mark)
   return run_field(run, 'state') and (mark == '' or mark == (run_field(run, 'mark') or ''))
 end
 
--- Return whether options as a text are those of an item of this stage; `of_any`: or of this stage of an earlier run of its id.
+-- Return whether options as a text are those of an item of this stage; `of_any`: or of this
+-- stage of an earlier run of its id.
 local function is_of_stage(run, path, text, of_any)
   local is_json, found = pcall(cjson.decode, text or '')
   local carried = is_json and type(found) == 'table' and tostring(found.run) or ''
@@ -119,7 +126,8 @@ local function is_of_stage(run, path, text, of_any)
     or (of_any and (carried == start or string.sub(carried, 1, #start + 1) == start .. '\0'))
 end
 
--- Note in a field that traces led to a stage, and return the last that did, up to a number. Each has 55 bytes.
+-- Note in a field that traces led to a stage, and return the last that did, up
+-- to a number. Each has 55 bytes.
 local function add_trace(run, name, trace, most)
   local found = run_field(run, name)
   if trace then
@@ -129,9 +137,9 @@ local function add_trace(run, name, trace, most)
   return found or nil
 end
 
--- Have an item of a stage or a child added. `run.led` is the traces of what led to it, if these are known; else it is that of who
--- started the run. `again`: it may have been added, and may have ended otherwise. The field `adding`
--- has the paths, each followed by NUL, until all are added: see `heal_run`.
+-- Have an item of a stage or a child added. `run.led` is the traces of what led to it, if these are known;
+-- else it is that of who started the run. `again`: it may have been added, and may have ended otherwise. The
+-- field `adding` has the paths, each followed by NUL, until all are added: see `heal_run`.
 local function add_stage_item(run, path, found, again)
   local trace, level = run.led or run_field(run, 'trace'), nil
   if not found.foreign then -- clients of other libraries see no level and no group
@@ -157,7 +165,8 @@ local function add_stage_item(run, path, found, again)
   }
 end
 
--- Add an item whose holder adds the other children of a stage that has no item of its own, or the other first stages.
+-- Add an item whose holder adds the other children of a stage that has no item of its
+-- own, or the other first stages.
 local function add_driver(run, name, again)
   local found = stage_definition(run, name)
   local there = found.queue

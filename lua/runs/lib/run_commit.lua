@@ -1,8 +1,8 @@
 -- Write what a step changes in flow runs: all fields of a run at once, then what follows from them.
 --
--- First the notes of what is to be cancelled, which mean nothing by themselves. Then the hash of each run, which decides. After
--- it the items are added of stages and children that are `w`, and a run that has ended is published. A call that was
--- interrupted is repeated: it finds the state, and does the rest again, which changes nothing that was done.
+-- First the notes of what is to be cancelled, which mean nothing by themselves. Then the hash of each run,
+-- which decides. Then the items are added of stages and children that are `w`, and the end of a run is
+-- published. A call that was interrupted is repeated: it finds the state, and does the rest.
 --
 -- Needs: prefix
 -- Gives: commit_runs, write_run, is_final, rest_of_runs, finish_items
@@ -58,8 +58,8 @@ end
 -- Why no items can be added to a queue, by its name; false: they can.
 local known_refusals = {}
 
--- Read the keys of a queue to which items are added, so that one of a wrong type is found before anything is written; not
--- those of `opened_runs.checked`, which the script has read. Returns an error if the queue is being deleted.
+-- Read the keys of a queue to which items are added, to find one of a wrong type before the first write; not
+-- those of `opened_runs.checked`, which were read. Returns an error if the queue is being deleted.
 local function check_queue(there)
   if there ~= opened_runs.checked then
     for command, names in pairs({
@@ -89,7 +89,7 @@ local function why_refused(there)
   if reply == 1 then
     return 'the queue ' .. there .. ' is being deleted'
   elseif reply == 0 and there ~= opened_runs.checked then
-    reply = redis.pcall('HDEL', there .. ':options', '') -- removes nothing, and is refused to those who may only read
+    reply = redis.pcall('HDEL', there .. ':options', '') -- removes nothing; refused to those who only read
   end
   local text = type(reply) == 'table' and reply.err or ''
   if
@@ -102,7 +102,7 @@ local function why_refused(there)
   end
 end
 
--- Fail the stages and children whose queues cannot be used, and what then follows of these: another try would be refused, too.
+-- Fail the stages and children whose queues cannot be used, and what follows: a retry would be refused, too.
 local function fail_refused(run)
   local known, is_over = known_refusals, false
   while not is_over do
@@ -148,7 +148,7 @@ local function note_adding(run)
   end
 end
 
--- Return the items to be added, by queue. One that may have been added is left out if it has ended in another way.
+-- Return the items to be added, by queue, without those that may have been added and have ended otherwise.
 local function sort_added()
   local by_queue, queues = {}, {}
   for _, run in ipairs(opened_runs) do
@@ -255,8 +255,9 @@ local function write_run(run)
   end
 end
 
--- Add items, given as rows. One whose id is taken replaces an item of an earlier run of this id. An item of another kind stays: the
--- stage is noted, and `run_settle` fails it. Returns an error if the queue is being deleted.
+-- Add items, given as rows. One whose id is taken replaces an item of an earlier run of this id.
+-- An item of another kind stays: the stage is noted, and `run_settle` fails it. Returns an error
+-- if the queue is being deleted.
 local function add_to(there, rows)
   local function add(rows_)
     return call_add_items(keys_at(there, keys_of_add_items), arguments_at(there, rows_))
@@ -298,8 +299,8 @@ local function note_rest(run)
   end
 end
 
--- Make the first write of a step, after which the server refuses none, and check the queues to which it adds items. Returns
--- an error, and has changed nothing, if one of these is being deleted.
+-- Make the first write of a step, after which the server refuses none, and check the queues to which it adds
+-- items. Returns an error, and has changed nothing, if one of these is being deleted.
 local function begin_step(queues)
   local first = opened_runs[1]
   local starts = first and first.starts and not first.reopens
@@ -317,8 +318,8 @@ local function begin_step(queues)
   end
 end
 
--- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted. `goes_on`: instead, the
--- stages fail whose queues are being deleted or forbidden.
+-- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted.
+-- `goes_on`: instead, the stages fail whose queues are being deleted or forbidden.
 local function commit_runs(goes_on)
   for _, run in ipairs(opened_runs) do
     if goes_on then
@@ -372,8 +373,8 @@ local function commit_runs(goes_on)
   end
 end
 
--- Return the references of stages whose rest is to be cancelled: the children of a path that ends in `/`, or else the stages
--- before a join. They are noted until this is done.
+-- Return the references of stages whose rest is to be cancelled: the children of a path that ends in `/`, or
+-- else the stages before a join. They are noted until this is done.
 local function rest_of_runs()
   local rest = {}
   for _, run in ipairs(opened_runs) do
@@ -384,8 +385,7 @@ local function rest_of_runs()
   return rest
 end
 
--- Complete items of this queue, and make others dead letters: rows as those of `complete_many` and `fail_many`. Returns
--- their answers.
+-- Complete items, and make others dead letters: rows of `complete_many` and `fail_many`. Returns the answers.
 local function finish_items(completed, failed)
   local done = completed[1]
       and call_complete_many(

@@ -1,13 +1,14 @@
 -- Keep the sets by which flow runs are listed and found: by their state, and by values of their attributes.
 --
--- A run is a table here: `home` (the prefix of its home queue), `id`, `flow` (a text, may be empty), `lookup` (JSON: a
--- list of [attribute, list of texts]; or false), `at` (when it enters its state, in ms). One that has ended also has
--- `state`, and `expires`: when its hash does, in ms; nil while some of its parts are unfinished.
+-- A run is a table here: `home` (the prefix of its home queue), `id`, `flow` (a text, may be empty),
+-- `lookup` (JSON: a list of [attribute, list of texts]; or false), `at` (when it enters its state,
+-- in ms). One that has ended also has `state`, and `expires`: when its hash does, in ms; nil while
+-- some of its parts are unfinished.
 --
 -- `<home>:runs:<state>` has the ids and when they entered the state. `<home>:runs:ends` and each look-up,
--- `<home>:runs:by:<flow>\0<attribute>\0<value>`, have the ids and when their hash expires, infinity before that is known.
--- Each step that adds an id forgets up to four whose time is over, so that no set grows for ever; one without an
--- unfinished run has a time to live. All functions may be repeated.
+-- `<home>:runs:by:<flow>\0<attribute>\0<value>`, have the ids and when their hash expires, infinity before
+-- that is known. Each step that adds an id forgets up to four whose time is over, so that no set grows for
+-- ever; one without an unfinished run has a time to live. All functions may be repeated.
 --
 -- Needs: nothing
 -- Gives: check_index, lookups_of, index_started, index_ended, index_deleted
@@ -55,8 +56,8 @@ local function needed_for(key)
   return until_ and until_ < math.huge and math.max(1, until_ - read_clock()) or nil
 end
 
--- Write until when a run exists into a set (nil: unknown), or remove it from there. While one is unfinished, the set has
--- no time to live.
+-- Write until when a run exists into a set (nil: unknown), or remove it from there. While one is
+-- unfinished, the set has no time to live.
 local function note_expiry(key, id, expires, removed)
   in_chunks('ZREM', key, over_in(key))
   if removed then

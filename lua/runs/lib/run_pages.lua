@@ -1,7 +1,8 @@
--- Return a page of the runs in a sorted set, from the highest score to the lowest, and where the next one begins.
+-- Return a page of the runs in a sorted set, from the highest score to the lowest,
+-- and where the next one begins.
 --
--- A cursor is the score and the id of the last entry of a page, so that pages miss no entry and have none twice, whatever
--- enters or leaves the set meanwhile.
+-- A cursor is the score and the id of the last entry of a page, so that pages miss no entry and have none
+-- twice, whatever enters or leaves the set meanwhile.
 --
 -- Needs: cursor, count
 -- Gives: page_of_runs

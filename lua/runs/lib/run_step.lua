@@ -1,11 +1,13 @@
 -- Decide what follows in a flow run when a stage or a child ends. Nothing is written here.
 --
--- States of a stage or a child, in `s:<path>`: `w` entered, `x` fanned out, `d` done, `f` failed, `c` cancelled, `k`
--- skipped. A stage that can never be entered has none; its edges count as failed. What a stage has ended with is resolved
--- step by step: `todo` has the stages whose edges, or whose parents, are still to be told.
+-- States of a stage or a child, in `s:<path>`: `w` entered, `x` fanned out, `d` done, `f` failed, `c`
+-- cancelled, `k` skipped. A stage that can never be entered has none; its edges count as failed. What
+-- a stage has ended with is resolved step by step: `todo` has the stages whose edges, or whose
+-- parents, are still to be told.
 --
 -- Needs: nothing
--- Gives: room_to_add, forget_child, end_stage, enter_stage, start_children, enter_batch, enter_first, fail_run, is_run_active, resolve, join_decision
+-- Gives: room_to_add, forget_child, end_stage, enter_stage, start_children, enter_batch, enter_first,
+--   fail_run, is_run_active, resolve, join_decision
 -- Uses: read_clock (read_clock), add_active, add_driver, add_stage_item, add_trace, counts_of, drop_from_run,
 --   opened_runs, parent_of, read_fields, run_field, set_counts, set_run, stage_definition (run)
 
@@ -17,7 +19,8 @@ local function has_text(run, name)
   return (run_field(run, name) or '') ~= ''
 end
 
--- Return how many items may still be added: 60 in one call, except that the successors of one stage are added together.
+-- Return how many items may still be added: 60 in one call, except that the successors
+-- of one stage are added together.
 local function room_to_add()
   return math.max(0, 60 - opened_runs.added)
 end
@@ -30,7 +33,8 @@ local function fail_run(run, reason)
   end
 end
 
--- Return what a join of edges decides: `enter`, `skip`, `dead` (it can never be entered), `fail` (the run); nil: it waits.
+-- Return what a join of edges decides: `enter`, `skip`, `dead` (it can never be entered),
+-- `fail` (the run); nil: it waits.
 local function join_decision(policy, of, succeeded, failed, skipped)
   local wanted = tonumber(string.match(policy, '^n:(%d+)$'))
   local has_all = succeeded + failed + skipped >= of
@@ -74,7 +78,8 @@ local function note_end(run, path, state)
   set_run(run, 't:' .. path, opened_runs.time)
 end
 
--- Enter the next children of a stage that has fanned out, as many as one call may add. Returns whether some are left.
+-- Enter the next children of a stage that has fanned out, as many as one call may add.
+-- Returns whether some are left.
 local function enter_batch(run, path)
   local counts, names = counts_of(run, 'j:' .. path), { 'l:' .. path }
   local first = counts[2]
@@ -100,8 +105,9 @@ local function enter_batch(run, path)
   return last < counts[1]
 end
 
--- Have a stage fan out. `in_plan`: 1 if its children are those of the plan, whose definitions are kept; else 0. Its item is done when all children are added, and the stage when they are joined. Returns whether
--- some children are left.
+-- Have a stage fan out. `in_plan`: 1 if its children are those of the plan, whose definitions are kept;
+-- else 0. Its item is done when all children are added, and the stage when they are joined. Returns
+-- whether some children are left.
 local function start_children(run, path, total, policy, in_plan)
   set_run(run, 's:' .. path, 'x')
   set_run(run, 'm:' .. path, policy)
@@ -134,9 +140,10 @@ local function enter_stage(run, name, todo)
   end
 end
 
--- Count an edge of a join, and enter or skip the stage if that decides. `edge`: the place of its count in `i:<stage>`. After a
--- retry of some of the edges, the failures of the others still count: a success waits for their retries. The fifth number is 1 if
--- the stages that follow were told that this one can never be entered.
+-- Count an edge of a join, and enter or skip the stage if that decides. `edge`: the place of its
+-- count in `i:<stage>`. After a retry of some of the edges, the failures of the others still count: a
+-- success waits for their retries. The fifth number is 1 if the stages that follow were told that
+-- this one can never be entered.
 local function arrive(run, name, edge, reason, todo)
   local found = stage_definition(run, name)
   if edge == 2 and not found.of then -- its only edge
@@ -213,7 +220,8 @@ local function tell_parent(run, path, one, todo)
   if place > 3 and policy == 'all' and not has_text(run, 'e:' .. path) then
     set_run(run, 'e:' .. path, one.reason)
   end
-  -- After a retry of some of the children, the failures of the others still count: a success waits for their retries.
+  -- After a retry of some of the children, the failures of the others still count: a
+  -- success waits for their retries.
   local are_left = counts[3] + counts[4] + counts[5] < counts[1]
   if not decision or (decision == before and place == 3 and are_left) then
     return
@@ -273,8 +281,8 @@ local function resolve(run, todo)
   end
 end
 
--- End a stage or a child that was entered: `d` with its result as raw JSON (nil: it has none), `f` with an error, or `c`.
--- `picked`: which of its successors are entered, name -> true; nil: all.
+-- End a stage or a child that was entered: `d` with its result as raw JSON (nil: it has none), `f` with an
+-- error, or `c`. `picked`: which of its successors are entered, name -> true; nil: all.
 local function end_stage(run, path, state, value, picked)
   note_end(run, path, state)
   add_active(run, -1)
@@ -287,8 +295,8 @@ local function end_stage(run, path, state, value, picked)
   resolve(run, { { path = path, state = state, reason = reason, picked = picked, led = run.led } })
 end
 
--- Enter the first stages of a run, as many as one call may add. If some are left, the path '' has fanned out: its holder
--- enters them. Returns whether some are left.
+-- Enter the first stages of a run, as many as one call may add. If some are left, the path '' has fanned out:
+-- its holder enters them. Returns whether some are left.
 local function enter_first(run)
   local names = cjson.decode(run_field(run, 'first') or '[]')
   local counts, todo = counts_of(run, 'j:'), {}

@@ -1,9 +1,9 @@
 -- Keep the registrations of workers.
 --
--- `workers` says what each worker is, and in `told:<worker>` what it was told last; `heartbeats` until when it is alive,
--- or 0: it is being failed. A worker that has no entry there is given one by `fsck_entries`. Once a worker has been
--- failed, `:failed_session:<worker>` says so for an hour: it may still be alive, and must not take itself for one whose
--- registration was lost.
+-- `workers` says what each worker is, and in `told:<worker>` what it was told last; `heartbeats` until when
+-- it is alive, or 0: it is being failed. A worker that has no entry there is given one by `fsck_entries`.
+-- Once a worker has been failed, `:failed_session:<worker>` says so for an hour: it may still be alive, and
+-- must not take itself for one whose registration was lost.
 --
 -- Needs: prefix, workers, heartbeats
 -- Gives: name_of, failed_key, unregister
