@@ -1,9 +1,10 @@
 -- Put orphans back into the queue: ids with data that were in no list when the deep clean looked.
 --
--- A walk may miss an id that moves. So an orphan is marked first: its lease key becomes `lh:lost <clean>`,
+-- A walk may miss an id that moves. So an orphan is marked first: its lease key becomes `LOST` and `clean`,
 -- which whatever moves the item then overwrites or removes. After it, the lists are walked once more, and an
 -- orphan is put back only if it has its mark still. So of any number of cleaners one puts it back. If the key
--- says a place in a lane, the item may wait there, and the mark is added to it: `lh:waiting <place> <clean>`.
+-- says a place in a lane, the item may wait there, and the mark is added to it: `WAITING`, the place, a blank
+-- and `clean`.
 --
 -- An id that has been leased since then is left alone. An id that a foreign client has taken but not yet
 -- leased gets a short grace, as in `light_clean`. If the lease keys of an id show a lease of ours or a delay,
@@ -23,14 +24,15 @@
 --   end of `queue`, and of inboxes.
 -- Limits: at most 1,000 ids a call.
 -- Uses: held_key (RARE_KEYS), now (clock), is_closed (closed), controlled (controlled), emit_all, flush
---   (emit), foreign_lease_left, watch_foreign (foreign), data_key, in_chunks, lease_keys_of, place_in (keys),
---   read_ledger (ledger), lease_key_left, rederive_lease (rederive), repaired, repaired_all, repairs
---   (repairs), wake_next (slots), enter_waiting, find_member (waiting)
+--   (emit), LOST, SCHEDULED, WAITING (encodings), foreign_lease_left, watch_foreign (foreign), data_key,
+--   in_chunks, lease_keys_of, place_in (keys), read_ledger (ledger), lease_key_left, rederive_lease
+--   (rederive), repaired, repaired_all, repairs (repairs), wake_next (slots), enter_waiting, find_member
+--   (waiting)
 
 if is_closed then
   return { 0, repairs } -- what has data is about to be deleted
 end
-local mark = 'lh:lost ' .. clean
+local mark = LOST .. clean
 redis.call('LLEN', queue)
 redis.call('ZCARD', sessions)
 
@@ -44,7 +46,7 @@ local holders = #ids > 0 and redis.call('MGET', unpack(lease_keys)) or {}
 
 -- Return the value of a lease key that says a place.
 local function waiting_at(place)
-  return 'lh:waiting ' .. place
+  return WAITING .. place
 end
 
 -- Return whether the value of a lease key is a mark of this clean.
@@ -113,7 +115,7 @@ for i, id in ipairs(ids) do
     local any_lease = holders[2 * i] or (holders[2 * i - 1] and not is_mark(holders[2 * i - 1]))
     local left = any_lease and foreign_lease_left(id)
     local ours_left = any_lease and not left and rederive_lease(id)
-    local delay_left = any_lease and not left and lease_key_left(id, 'lh:scheduled')
+    local delay_left = any_lease and not left and lease_key_left(id, SCHEDULED)
     if ours_left then
       leased[#leased + 1], leased[#leased + 2] = now + ours_left, id
       if not is_taken[id] then

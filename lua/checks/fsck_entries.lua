@@ -14,11 +14,11 @@
 -- Cost: O(log n) per entry.
 -- Limits: one scan of `count` entries (at most 1,000) a call; a small key is checked at once.
 -- Uses: progress_key (RARE_KEYS), forget_items, has_data, next_page, page_of (checks), now (clock), dead_key,
---   leave_dead (dead_letter), discard_waiting, is_late (discard), flush (emit), read_options (facts),
---   foreign_lease_left (foreign), in_chunks, read_in_chunks (keys), read_ledger (ledger), repaired,
---   repaired_all, repairs (repairs), wake_next (slots)
+--   leave_dead (dead_letter), discard_waiting, is_late (discard), flush (emit), LATEST_DUE (encodings),
+--   read_options (facts), foreign_lease_left (foreign), in_chunks, read_in_chunks (keys), read_ledger
+--   (ledger), repaired, repaired_all, repairs (repairs), wake_next (slots)
 
-local latest_due = 253402300800000 -- the year 10000
+local latest_due = LATEST_DUE
 
 local function is_object(text)
   local is_json, found = pcall(cjson.decode, text)

@@ -14,8 +14,8 @@
 -- Cost: O(count log n).
 -- Limits: one SCAN of `count` (at most 1,000) a call; 100 ids of each inbox; 1,000 leased items
 --   of groups in all, 100 of each.
--- Uses: now (clock), options_text, read_options (facts), empty_inbox (inbox), data_key, place_in (keys),
---   repaired, repairs (repairs)
+-- Uses: now (clock), OURS, OURS_SIZE, TOKEN_LIMIT (encodings), options_text, read_options (facts),
+--   empty_inbox (inbox), data_key, place_in (keys), repaired, repairs (repairs)
 
 -- The types of the keys of some families, and for how long those are kept that must
 -- have a time to live and have none.
@@ -93,7 +93,7 @@ end
 -- Give a lease key of ours the time to live of the lease or of the delay, or remove it if there is neither.
 local function end_lease_key(key, id)
   local holder = redis.call('GET', key)
-  if string.sub(holder, 1, 3) ~= 'lh:' then
+  if string.sub(holder, 1, OURS_SIZE) ~= OURS then
     repaired('endless_foreign_lease', id)
   elseif not place_in(holder) or not is_waiting(id) then
     local score = redis.call('ZSCORE', deadlines, id) or redis.call('ZSCORE', scheduled, id)
@@ -118,7 +118,7 @@ local function check_dead_letter(key, id)
   end
   for _, field in ipairs({ 'attempt', 'token' }) do
     local number = redis.call('HGET', key, field)
-    if number and not (string.find(number, '^%d+$') and tonumber(number) < 2 ^ 53) then
+    if number and not (string.find(number, '^%d+$') and tonumber(number) < TOKEN_LIMIT) then
       redis.call('HSET', key, field, 0)
       repaired('unreadable_dead_letter', id)
     end

@@ -13,16 +13,17 @@
 -- Cost: O(log n) per entry.
 -- Limits: one scan of `count` entries (at most 1,000) a call; a small key is checked at once.
 -- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), has_data, next_page, page_of (checks), now
---   (clock), end_control, right_pause (control), controlled (controlled), options_of (facts), is_ours
---   (foreign), group_gate (group_gate), in_chunks, lease_keys_of, place_in (keys), lanes (lanes), repaired,
---   repairs (repairs), wake_next (slots)
+--   (clock), end_control, right_pause (control), controlled (controlled), GROUP_AT, HIGHEST_LEVEL, LANE_END,
+--   LEVEL_SIZE, LOWEST_LEVEL, PARKED, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL (encodings), options_of (facts),
+--   is_ours (foreign), group_gate (group_gate), in_chunks, lease_keys_of, place_in (keys), lanes (lanes),
+--   repaired, repairs (repairs), wake_next (slots)
 
 redis.call('LLEN', queue)
 
 -- Give the lanes their turn that have none; they would never be served.
 local function enter_lost_lanes(names)
   for name in pairs(names) do
-    local digits, group = string.sub(name, 1, 2), string.sub(name, 3, -2)
+    local digits, group = string.sub(name, 1, LEVEL_SIZE), string.sub(name, GROUP_AT, -2)
     local is_known = redis.call('ZSCORE', lanes().turns_key(digits), group)
       and redis.call('ZSCORE', levels_key, digits)
     if not is_known then
@@ -37,9 +38,10 @@ local function check_lanes()
   local members, scores = page_of('ZSCAN', lanes_key)
   local names, seen, wrong, right = {}, {}, {}, {}
   for i, member in ipairs(members) do
-    local digits = tonumber(string.match(member, '^(%d%d)[^%z]*%z' .. string.rep('%d', 16)) or '')
-    local is_lane = digits and digits >= 41 and digits <= 59
-    local name, place, id = lanes().split_member(is_lane and member or '\0')
+    -- stylua: ignore
+    local digits = tonumber(string.match(member, '^(%d%d)[^%z]*%z' .. string.rep('%d', PLACE_SIZE)) or '')
+    local is_lane = digits and digits >= HIGHEST_LEVEL and digits <= LOWEST_LEVEL
+    local name, place, id = lanes().split_member(is_lane and member or LANE_END)
     if not is_lane then
       wrong[#wrong + 1] = member
       repaired('unreadable_lane_entry', member)
@@ -54,7 +56,7 @@ local function check_lanes()
     then
       wrong[#wrong + 1] = member
       repaired('two_places', id)
-    elseif name == '50\0' then
+    elseif name == PLAIN_LANE then
       -- Those without a level and a group are held.
       wrong[#wrong + 1], seen[id] = member, true
       lanes().enter_lanes({ id }, false)
@@ -82,19 +84,20 @@ end
 -- Return whether a lane waits for a later turn than its group has to.
 local function waits_too_long(turn, gate)
   local till = gate and gate.room == 0 and (gate.next_at(0) or math.huge) or now
-  return turn > math.min(till, 1e15) + 1000 and not (turn >= 1e15 and till > now)
+  return turn > math.min(till, PARKED) + 1000 and not (turn >= PARKED and till > now)
 end
 
 -- A lane is put later because its group may not be served; leasing does so again, if that holds.
 local function check_turns(key)
   local any_expired = redis.call('ZCOUNT', deadlines, '-inf', now) > 0
   local digits = string.sub(key, -2)
-  local any_held = digits == '50' and redis.call('EXISTS', held_key) == 1
+  local any_held = digits == PLAIN_LEVEL and redis.call('EXISTS', held_key) == 1
   local groups, turns = page_of('ZSCAN', key)
   for i, group in ipairs(groups) do
     local gate = group_gate(group)
+    -- stylua: ignore
     if
-      not lanes().members_of(digits .. group .. '\0', 0, 1)[1] and not (any_held and group == '')
+      not lanes().members_of(digits .. group .. LANE_END, 0, 1)[1] and not (any_held and group == '')
     then
       redis.call('ZREM', key, group) -- no damage: leasing drops it, too
     elseif waits_too_long(tonumber(turns[i]), gate) then
@@ -113,13 +116,13 @@ local function check_levels()
   end
   if not controlled and redis.call('EXISTS', held_key) == 1 then
     controlled = true -- without a level, scripts would take the queue for a plain one
-    lanes().enter_index('50\0')
+    lanes().enter_index(PLAIN_LANE)
     repaired('lost_turn', '')
   end
   local levels, times = page_of('ZSCAN', levels_key)
   for i, digits in ipairs(levels) do
     local level = tonumber(string.match(digits, '^%d%d$') or '')
-    if not (level and level >= 41 and level <= 59) then
+    if not (level and level >= HIGHEST_LEVEL and level <= LOWEST_LEVEL) then
       redis.call('ZREM', levels_key, digits)
       repaired('late_turn', digits)
     elseif tonumber(times[i]) > now + 1000 then

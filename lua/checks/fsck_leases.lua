@@ -12,15 +12,16 @@
 -- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id, ….
 -- Cost: O(log n) per entry.
 -- Limits: one scan of `count` entries (at most 1,000) a call; a small key is checked at once.
--- Uses: forget_items, has_data, next_page, page_of (checks), now (clock), emit_all, flush (emit), read_fence
---   (fence), foreign_lease_left, is_ours, watch_foreign (foreign), data_key, in_chunks, lease_keys_of,
---   read_in_chunks (keys), read_ledger (ledger), drop_lease_keys (move), check_processing, enter_processing,
---   unlist_or_note (processing), lease_key_left, rederive_lease (rederive), repaired, repaired_all, repairs
---   (repairs), free_leases, note_options, wake_next (slots), bound_lease, longest_watch (steps),
---   enter_waiting (waiting)
+-- Uses: forget_items, has_data, next_page, page_of (checks), now (clock), emit_all, flush (emit),
+--   ATTEMPT_LIMIT, FOREIGN_MARK, LATEST_DUE, OURS, OURS_SIZE, SCHEDULED, TOKEN_LIMIT, UNKNOWN_HOLDER
+--   (encodings), read_fence (fence), foreign_lease_left, is_ours, watch_foreign (foreign), data_key,
+--   in_chunks, lease_keys_of, read_in_chunks (keys), read_ledger (ledger), drop_lease_keys (move),
+--   check_processing, enter_processing, unlist_or_note (processing), lease_key_left, rederive_lease
+--   (rederive), repaired, repaired_all, repairs (repairs), free_leases, note_options, wake_next (slots),
+--   bound_lease, longest_watch (steps), enter_waiting (waiting)
 
 -- No lease and no delay ends later, except for a time that the caller has set.
-local latest_lease, latest_due = now + 31 * 86400000, 253402300800000
+local latest_lease, latest_due = now + 31 * 86400000, LATEST_DUE
 
 -- Return when a lease ends at the latest. That of a client of another library is watched for less.
 local function longest_of(score)
@@ -43,7 +44,7 @@ local function find_odd(ids)
       end
     end
     for i, holder in ipairs(redis.call('MGET', unpack(lease_keys, 2 * from - 1, 2 * to))) do
-      if not holder or string.sub(holder, 1, 3) ~= 'lh:' then
+      if not holder or string.sub(holder, 1, OURS_SIZE) ~= OURS then
         odd_keys[ids[from + math.floor((i - 1) / 2)]] = true
       end
     end
@@ -58,7 +59,7 @@ local function write_lost_lease_keys(leased)
     if left and redis.call('EXISTS', unpack(keys)) < 2 and not foreign_lease_left(id) then
       for i, key in ipairs(keys) do
         local other = redis.pcall('GET', keys[3 - i])
-        local holder = type(other) == 'string' and other or 'lh:unknown'
+        local holder = type(other) == 'string' and other or UNKNOWN_HOLDER
         redis.call('SET', key, holder, 'PX', math.floor(left), 'NX')
       end
       repaired('lost_lease_key', id)
@@ -105,7 +106,8 @@ local function check_leases()
       stamped[#stamped + 1], stamped[#stamped + 2] = id, written
       repaired('wrong_lease_end', id)
     elseif score > math.max(longest_of(score), now + (foreign_left or 0) + 1000) then
-      moved[#moved + 1] = now + (foreign_left and foreign_left + 0.5 or rederive_lease(id) or 0)
+      -- stylua: ignore
+      moved[#moved + 1] = now + (foreign_left and foreign_left + FOREIGN_MARK or rederive_lease(id) or 0)
       moved[#moved + 1] = id
       repaired('wrong_lease_end', id)
     elseif is_ours(score) and not read_ledger(records[i]) then
@@ -150,11 +152,11 @@ local function check_delays()
     elseif is_ours(leased[i]) then
       twice[#twice + 1] = id
     elseif due > latest_due then
-      local left = lease_key_left(id, 'lh:scheduled') or 0
+      local left = lease_key_left(id, SCHEDULED) or 0
       moved[#moved + 1], moved[#moved + 2] = now + left, id
       repaired('wrong_due_time', id)
     elseif due > now + 1000 and redis.call('EXISTS', unpack(lease_keys_of({ id }))) == 0 then
-      redis.call('SET', lease_keys_of({ id })[1], 'lh:scheduled', 'PX', math.floor(due - now))
+      redis.call('SET', lease_keys_of({ id })[1], SCHEDULED, 'PX', math.floor(due - now))
       repaired('lost_lease_key', id)
     end
   end
@@ -176,8 +178,8 @@ local function check_ledger()
     local is_token = first
       and first > 0
       and first <= last + 1
-      and last < 2 ^ 53
-      and attempt < 2 ^ 31
+      and last < TOKEN_LIMIT
+      and attempt < ATTEMPT_LIMIT
     if not (has_data(id) or redis.call('ZSCORE', deadlines, id)) then
       ended[#ended + 1] = id
     elseif not is_token then

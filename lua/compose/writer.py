@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.scripting.scripts import LINES, SCRIPTS, changed_ns, digest_of
 from lua.compose.composer import Composed, compose
+from lua.compose.encodings import PLACE, check_used, put_in, read_constants
 from lua.compose.linker import BrokenContract, Library, is_piece, name_of
 from lua.compose.uses import with_uses
 
@@ -37,12 +38,14 @@ class Sources:
         texts: Their texts by their paths, such as `leases/lease_many`, `lanes/lib/lanes`.
 
     Raises:
-        BrokenContract: If two files have the same name.
+        BrokenContract: If two files have the same name, or that of the constants cannot be read.
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = texts
-        self.scripts = {path: text for path, text in texts.items() if not is_piece(path)}
+        self.constants = read_constants(texts.get(PLACE, ""))
+        self._plain = {path: put_in(text, self.constants) for path, text in texts.items() if path != PLACE}
+        self.scripts = {path: text for path, text in self._plain.items() if not is_piece(path)}
         path_of: dict[str, str] = {}
         for path in texts:
             other = path_of.setdefault(name_of(path), path)
@@ -59,7 +62,7 @@ class Sources:
     @cached_property
     def library(self) -> Library:
         """The shared functions."""
-        return Library({path: text for path, text in self.texts.items() if is_piece(path)})
+        return Library({path: text for path, text in self._plain.items() if is_piece(path)})
 
     def compose(self) -> dict[str, Composed]:
         """Check and compose all scripts, and return them by their names.
@@ -67,6 +70,7 @@ class Sources:
         Raises:
             BrokenContract: If a file breaks a rule.
         """
+        check_used(self.constants, (text for path, text in self.texts.items() if path != PLACE))
         self.library.check()
         return {name_of(path): compose(path, self.scripts, self.library) for path in self.scripts}
 
@@ -74,8 +78,9 @@ class Sources:
         """Return the texts of the files whose header does not say which foreign names are used, with it."""
         pieces = self.library.pieces
         texts = {
-            path: with_uses(text, self.library, pieces.get(name_of(path)))
+            path: with_uses(text, self.library, pieces.get(name_of(path)), {*self.constants})
             for path, text in self.texts.items()
+            if path != PLACE
         }
         return {path: text for path, text in texts.items() if text != self.texts[path]}
 

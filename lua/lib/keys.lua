@@ -5,6 +5,7 @@
 --
 -- Needs: prefix
 -- Gives: data_key, lease_keys_of, place_in, in_chunks, read_in_chunks, reversed
+-- Uses: WAITING_PLACE (encodings)
 
 local function data_key(id)
   return prefix .. ':item:' .. id
@@ -22,7 +23,7 @@ end
 -- Return the place in its lane of an id with this value of its lease key, which a deep clean may have marked;
 -- nil or false: it waits in none.
 local function place_in(value)
-  return type(value) == 'string' and string.match(value, '^lh:waiting (%d+)')
+  return type(value) == 'string' and string.match(value, WAITING_PLACE)
 end
 
 -- Lua can unpack about 8,000 values; 1,000 is well below that, and even, as pairs need.

@@ -19,8 +19,8 @@
 -- Limits: one SCAN of `count` (at most 1,000) a call; of the rest, `count` ids that
 --   other clients have added meanwhile.
 -- Uses: control_key (RARE_KEYS), begin_writes (begin_writes), now (clock), is_closed (closed), emit,
---   emitting, flush, publishes (emit), forget_facts (facts), data_key, in_chunks (keys), end_publishing
---   (live), notify_watchers (watchers)
+--   emitting, flush, publishes (emit), INBOX_OF_OURS, INBOX_OF_OURS_SIZE (encodings), forget_facts (facts),
+--   data_key, in_chunks (keys), end_publishing (live), notify_watchers (watchers)
 
 if not is_closed then
   return { '0', 0 }
@@ -58,7 +58,7 @@ if cursor ~= '' then
   for _, key in ipairs(page[2]) do
     local rest = string.sub(key, #prefix + 2)
     local family, one = string.match(rest, '^([^:]+):(.*)$')
-    if families[family] or string.sub(rest, 1, 9) == 'inbox:lh:' then
+    if families[family] or string.sub(rest, 1, INBOX_OF_OURS_SIZE) == INBOX_OF_OURS then
       keys[#keys + 1] = key
       ids[#ids + 1] = family == 'item' and one or nil
     end

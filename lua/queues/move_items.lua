@@ -19,10 +19,10 @@
 -- Needs: check
 -- Calls: fsck_lanes
 -- Uses: find_earlier, forget_earlier (begin_incarnation), now (clock), closed_error, is_closed (closed),
---   arguments_at, keys_at (elsewhere), emit, emitting, flush (emit), any_options, note_errors, read_options,
---   write_options (facts), call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key, in_chunks, place_in,
---   reversed (keys), lanes (lanes), read_ledger (ledger), enter_scheduled (move), wake_next (slots),
---   enter_waiting (waiting)
+--   arguments_at, keys_at (elsewhere), emit, emitting, flush (emit), FROM_NO_LEVEL, ID_AT, LANE_END, OURS,
+--   OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors, read_options, write_options (facts),
+--   call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key, in_chunks, place_in, reversed (keys), lanes
+--   (lanes), read_ledger (ledger), enter_scheduled (move), wake_next (slots), enter_waiting (waiting)
 
 if is_closed then
   return closed_error()
@@ -36,14 +36,14 @@ if spot == 'ids' then
     ids[#ids + 1] = ARGV[row]
   end
 elseif is_laned then
-  local first, last = '-', '(50'
+  local first, last = '-', TO_NO_LEVEL
   if spot == 'lower' then
-    first, last = '[50', '+'
+    first, last = FROM_NO_LEVEL, '+'
   end
   local lanes_there = theirs('lanes')
   members = redis.call('ZRANGE', lanes_there, first, last, 'BYLEX', 'LIMIT', left_out, count)
   for i, member in ipairs(members) do
-    ids[i] = string.sub(member, string.find(member, '\0', 1, true) + 17)
+    ids[i] = string.sub(member, string.find(member, LANE_END, 1, true) + ID_AT)
   end
 else
   ids = reversed(redis.call('LRANGE', theirs(spot), -left_out - count, -left_out - 1))
@@ -56,7 +56,7 @@ end
 local function is_foreign(id)
   for _, name in ipairs({ 'lease:', 'leased_by_session:' }) do
     local holder = redis.pcall('GET', theirs(name) .. id)
-    if type(holder) == 'string' and string.sub(holder, 1, 3) ~= 'lh:' then
+    if type(holder) == 'string' and string.sub(holder, 1, OURS_SIZE) ~= OURS then
       return true
     end
   end

@@ -13,8 +13,8 @@
 -- Limits: `count` ids (at most 1,000) a call, except in inboxes: 100 of each of 1,000
 --   sessions, which hold one or two.
 -- Uses: begin_writes (begin_writes), end_control (control), controlled (controlled), emit, emitting, flush
---   (emit), forget_facts (facts), foreign_lease_left, watch_foreign (foreign), data_key, in_chunks,
---   read_in_chunks, reversed (keys), wake_next (slots), notify_watchers (watchers)
+--   (emit), ID_AT, LANE_END (encodings), forget_facts (facts), foreign_lease_left, watch_foreign (foreign),
+--   data_key, in_chunks, read_in_chunks, reversed (keys), wake_next (slots), notify_watchers (watchers)
 
 if count == 0 then
   begin_writes()
@@ -32,7 +32,7 @@ if source == 'lanes' then
   length, members = redis.call('ZCARD', list_key), redis.call('ZRANGE', list_key, 0, count - 1)
   for i, member in ipairs(members) do
     -- `<lane>\0<16 digits><id>`, see the keys.
-    ids[i] = string.sub(member, string.find(member, '\0', 1, true) + 17)
+    ids[i] = string.sub(member, string.find(member, LANE_END, 1, true) + ID_AT)
   end
 elseif source == 'scheduled' then
   length, ids = redis.call('ZCARD', scheduled), redis.call('ZRANGE', scheduled, 0, count - 1)

@@ -18,8 +18,8 @@
 --   read, nor any after it: ask again).
 -- Cost: O(1) per id.
 -- Limits: at most 1,000 ids a call. After 1 MiB of results no more are read.
--- Uses: cancelled_key (RARE_KEYS), begin_writes (begin_writes), dead_key (dead_letter), data_key, in_chunks,
---   read_in_chunks (keys), read_clock (read_clock)
+-- Uses: cancelled_key (RARE_KEYS), begin_writes (begin_writes), dead_key (dead_letter), WHOLE_MS (encodings),
+--   data_key, in_chunks, read_in_chunks (keys), read_clock (read_clock)
 
 redis.call('LLEN', queue)
 redis.call('ZCARD', dead)
@@ -37,7 +37,7 @@ for row = entries + 1, #ARGV do
       if not text and some_cancelled then
         local until_ = redis.call('ZSCORE', cancelled_key, id)
         if until_ and tonumber(until_) > read_clock() then
-          code, text = tonumber(until_) % 1 == 0 and 3 or 4, ''
+          code, text = tonumber(until_) % WHOLE_MS == 0 and 3 or 4, ''
         end
       end
       if not text and redis.call('HGET', prefix .. ':run:' .. id, 'state') == 'active' then

@@ -16,13 +16,13 @@
 --   progress as JSON (false: none).
 -- Cost: O(log n + count); O(start) into the waiting list.
 -- Limits: at most 1,000 items a call.
--- Uses: now (clock), add_views, holders_of (view)
+-- Uses: now (clock), ID_AT, LANE_END, TO_NO_LEVEL (encodings), add_views, holders_of (view)
 
 -- Return ids from a place on, in about the order in which they will be leased: those in the queue, then by
 -- levels the lanes and, before the groups of level 0, what is held.
 local function waiting_slice(first, number)
   local held, laned = prefix .. ':held', prefix .. ':lanes'
-  local above = redis.call('ZLEXCOUNT', laned, '-', '(50')
+  local above = redis.call('ZLEXCOUNT', laned, '-', TO_NO_LEVEL)
   -- stylua: ignore
   local parts = {
     { queue, redis.call('LLEN', queue) }, { laned, above, 0 },
@@ -42,7 +42,7 @@ local function waiting_slice(first, number)
     if wanted > 0 then
       if base then
         for _, member in ipairs(redis.call('ZRANGE', key, base + first, base + first + wanted - 1)) do
-          found[#found + 1] = string.sub(member, string.find(member, '\0', 1, true) + 17)
+          found[#found + 1] = string.sub(member, string.find(member, LANE_END, 1, true) + ID_AT)
         end
       else
         local slice = redis.call('LRANGE', key, -first - wanted, -first - 1)

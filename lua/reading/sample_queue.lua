@@ -28,8 +28,9 @@
 -- Limits: if a worker is dead, the 128 leases that expire next are looked at, as it renews none. 128 ids
 --   of 33 lanes are noted, and 8 lanes that are new in a call. Above 128, every second id is forgotten, so
 --   the older ones are further apart.
--- Uses: begin_writes (begin_writes), now (clock), count_waiting (count), foreign_lease_left (foreign),
---   data_key (keys), read_ledger (ledger)
+-- Uses: begin_writes (begin_writes), now (clock), count_waiting (count), ID_AT, LANE_END, LANE_PAST,
+--   PLAIN_LANE, TURNS_OF_NO_LEVEL (encodings), foreign_lease_left (foreign), data_key (keys), read_ledger
+--   (ledger)
 
 local held, laned, levels = prefix .. ':held', prefix .. ':lanes', prefix .. ':levels'
 local control = prefix .. ':control'
@@ -48,9 +49,9 @@ local function newest_in(lane)
   if lane == '' then
     return redis.call('LINDEX', redis.call('EXISTS', held) == 1 and held or queue, 0)
   end
-  local last, first = '(' .. string.sub(lane, 1, -2) .. '\1', '[' .. lane
+  local last, first = '(' .. string.sub(lane, 1, -2) .. LANE_PAST, '[' .. lane
   local member = redis.call('ZRANGE', laned, last, first, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]
-  return member and string.sub(member, #lane + 17)
+  return member and string.sub(member, #lane + ID_AT)
 end
 
 -- Return whether an id waits: it has data, and is neither scheduled nor leased by any client.
@@ -73,14 +74,14 @@ local function lanes_to_check(noted)
   for _, level in ipairs(digits) do
     total = total + redis.call('ZCARD', prefix .. ':turns:' .. level)
   end
-  if redis.call('ZSCORE', prefix .. ':turns:50', '') then
+  if redis.call('ZSCORE', prefix .. TURNS_OF_NO_LEVEL, '') then
     total = total - 1 -- ids without a level and a group: the first lane
   end
   for _, place in ipairs({ 0, -1, 1, -2, 2, -3, 3, -4 }) do
     for _, level in ipairs(digits) do
       local group = redis.call('ZRANGE', prefix .. ':turns:' .. level, place, place)[1]
-      local lane = group and level .. group .. '\0'
-      if lane and lane ~= '50\0' and not seen[lane] and #names < most then
+      local lane = group and level .. group .. LANE_END
+      if lane and lane ~= PLAIN_LANE and not seen[lane] and #names < most then
         names[#names + 1], seen[lane] = lane, true
       end
     end

@@ -14,7 +14,7 @@
 -- Calls: cancel_many, drop_many
 -- Uses: cancelled_key, unsettled_key (RARE_KEYS), call_cancel_many, keys_of_cancel_many (cancel_many),
 --   dead_key (dead_letter), call_drop_many, keys_of_drop_many (drop_many), arguments_at, keys_at (elsewhere),
---   read_options (facts), data_key, in_chunks (keys), split_reference (reference)
+--   REF_CUT (encodings), read_options (facts), data_key, in_chunks (keys), split_reference (reference)
 
 redis.call('ZCARD', dead)
 redis.call('ZCARD', cancelled_key)
@@ -24,7 +24,7 @@ redis.call('HLEN', options)
 -- Return whether options as a text are those of a stage.
 local function is_of(reference, text)
   local carried = read_options(text).run or ''
-  return carried == reference or string.sub(carried, 1, #reference + 1) == reference .. '\0'
+  return carried == reference or string.sub(carried, 1, #reference + 1) == reference .. REF_CUT
 end
 
 local ids, dropped, items, answers, places = {}, {}, {}, {}, {}

@@ -15,14 +15,14 @@
 --   held under it, or its run is gone.
 -- Cost: O(1), and the size of the outcome.
 -- Limits: one outcome a call.
--- Uses: begin_writes (begin_writes), is_current (current), split_reference (reference)
+-- Uses: begin_writes (begin_writes), is_current (current), ONCE_CUT (encodings), split_reference (reference)
 
 local home, run_id, path, mark = split_reference(of_stage)
 local record, score = redis.call('HGET', ledger, item), redis.call('ZSCORE', deadlines, item)
 if not (home and is_current(item, lease, score, record)) then
   return { 0, '' }
 end
-local key, field = home .. ':run:' .. run_id, 'o:' .. path .. '\0' .. step
+local key, field = home .. ':run:' .. run_id, 'o:' .. path .. ONCE_CUT .. step
 local found = redis.call('HMGET', key, 'state', field, 'mark')
 if not found[1] or (mark ~= '' and mark ~= found[3]) then
   return { 0, '' }

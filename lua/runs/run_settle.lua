@@ -25,10 +25,10 @@
 -- Needs: check
 -- Calls: run_forget
 -- Uses: cancelled_key, unsettled_key (RARE_KEYS), dead_key (dead_letter), arguments_at, keys_at (elsewhere),
---   forget_facts, read_options (facts), data_key, in_chunks, read_in_chunks (keys), split_reference
---   (reference), counts_of, heal_run, is_marked, is_of_stage, open_run, opened_runs, read_fields, run_field,
---   stage_definition (run), commit_runs, rest_of_runs (run_commit), call_run_forget, keys_of_run_forget
---   (run_forget), end_stage, is_run_active, room_to_add (run_step)
+--   REF_CUT, WHOLE_MS (encodings), forget_facts, read_options (facts), data_key, in_chunks, read_in_chunks
+--   (keys), split_reference (reference), counts_of, heal_run, is_marked, is_of_stage, open_run, opened_runs,
+--   read_fields, run_field, stage_definition (run), commit_runs, rest_of_runs (run_commit), call_run_forget,
+--   keys_of_run_forget (run_forget), end_stage, is_run_active, room_to_add (run_step)
 
 redis.call('ZCARD', dead)
 redis.call('HLEN', watchers)
@@ -48,7 +48,7 @@ end
 
 -- Return whether this is the note of a rest, and no id of an item.
 local function is_rest(id)
-  return string.sub(id, 1, 1) == '!' and string.find(id, '\0', 1, true)
+  return string.sub(id, 1, 1) == '!' and string.find(id, REF_CUT, 1, true)
 end
 
 if ids[1] then
@@ -94,7 +94,7 @@ local function end_vanished(run, id, path, was_completed)
     end_stage(run, path, 'f', 'it could not be added: the queue has another item of its id')
   elseif dead_error then
     end_stage(run, path, 'f', dead_error)
-  elseif until_ and tonumber(until_) % 1 == 0 then
+  elseif until_ and tonumber(until_) % WHOLE_MS == 0 then
     end_stage(run, path, 'c')
   elseif until_ then
     end_stage(run, path, 'f', 'expired: no worker had begun with it in time')

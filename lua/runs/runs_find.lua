@@ -12,12 +12,12 @@
 -- Reply: the next cursor (empty: this was the last page), then ids.
 -- Cost: O(log² n + count), in the number of runs that have the rarest of the values.
 -- Limits: `count` (at most 1,000) runs, and 1,000 values a call.
--- Uses: now (clock), page_of_runs (run_pages)
+-- Uses: now (clock), BY_CUT (encodings), page_of_runs (run_pages)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local keys, rarest = {}, nil
 for row = values + 1, #ARGV, 2 do
-  local key = prefix .. ':runs:by:' .. flow .. '\0' .. ARGV[row] .. '\0' .. ARGV[row + 1]
+  local key = prefix .. ':runs:by:' .. flow .. BY_CUT .. ARGV[row] .. BY_CUT .. ARGV[row + 1]
   local size = redis.call('ZCARD', key)
   keys[#keys + 1] = key
   if not rarest or size < rarest[1] then

@@ -22,9 +22,10 @@
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call, and 1,000 ids of its inbox.
 -- Uses: drop_alarm (alarm), begin_writes (begin_writes), now (clock), controlled (controlled), emit,
---   emitting, flush (emit), is_ours (foreign), empty_inbox (inbox), data_key, in_chunks, read_in_chunks
---   (keys), read_ledger (ledger), leave_leased (move), check_processing (processing), failed_key, name_of,
---   unregister (registry), note_options, wake_next (slots), holders_of (view), enter_waiting (waiting)
+--   emitting, flush (emit), BEING_FAILED (encodings), is_ours (foreign), empty_inbox (inbox), data_key,
+--   in_chunks, read_in_chunks (keys), read_ledger (ledger), leave_leased (move), check_processing
+--   (processing), failed_key, name_of, unregister (registry), note_options, wake_next (slots), holders_of
+--   (view), enter_waiting (waiting)
 
 local score = tonumber(redis.call('ZSCORE', heartbeats, worker) or '')
 local about = redis.call('HGET', workers, worker)
@@ -40,7 +41,7 @@ local function connections_of(text)
   end
   return table.concat(names, ',')
 end
-if score ~= 0 then
+if score ~= BEING_FAILED then
   local alive = expired and not (score and score <= now)
   if alive or (connections ~= '' and connections ~= connections_of(about)) then
     return -2
@@ -73,7 +74,7 @@ check_processing()
 
 note_options(held)
 begin_writes() -- items must return even then
-redis.call('ZADD', heartbeats, 0, worker)
+redis.call('ZADD', heartbeats, BEING_FAILED, worker)
 redis.call('ZREM', idle, worker)
 local returned = empty_inbox(prefix .. ':inbox:' .. worker, 1000)
 enter_waiting(held, true)

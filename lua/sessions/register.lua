@@ -19,8 +19,8 @@
 --   has to be reclaimed, or one has not asked at the time of `alarm`; -1: none will).
 -- Cost: O(log n) in the number of waiting processes.
 -- Limits: none.
--- Uses: now (clock), right_turns (control), controlled (controlled), next_due_in (due), wake_next (slots),
---   bound_leases, bound_sessions (steps)
+-- Uses: now (clock), right_turns (control), controlled (controlled), next_due_in (due), ALARM_GRACE_MS,
+--   IDLE_LEASES, IDLE_UNIT_MS (encodings), wake_next (slots), bound_leases, bound_sessions (steps)
 
 local delivered_key = prefix .. ':delivered:' .. session
 
@@ -40,7 +40,7 @@ for i = 1, #first, 2 do
 end
 -- The session that was to ask when a limit permits more has not.
 local alarm = redis.call('GET', prefix .. ':alarm')
-if alarm and tonumber(string.match(alarm, '^%d+')) + 50 < now then
+if alarm and tonumber(string.match(alarm, '^%d+')) + ALARM_GRACE_MS < now then
   wait = 0
 end
 redis.call('ZCARD', idle)
@@ -52,7 +52,7 @@ for row = accepted + 1, #ARGV do
   end
 end
 if lease_ms then
-  local ends = math.floor((now + keep_ms) / 100) * 32768
+  local ends = math.floor((now + keep_ms) / IDLE_UNIT_MS) * IDLE_LEASES
   redis.call('ZADD', idle, string.format('%.0f', ends + lease_ms), session)
   redis.call('PEXPIRE', idle, keep_ms)
 else

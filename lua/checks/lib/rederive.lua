@@ -2,7 +2,8 @@
 --
 -- Needs: ledger
 -- Gives: lease_key_left, rederive_lease
--- Uses: lease_keys_of, place_in (keys), read_ledger (ledger)
+-- Uses: LOST, LOST_SIZE, OURS, OURS_SIZE, SCHEDULED (encodings), lease_keys_of, place_in (keys), read_ledger
+--   (ledger)
 
 -- Return in how many ms a lease key of an item expires whose value is `value` (0: it does not), or, without
 -- one, which names a session; nil: there is none. A value that is reserved names no session.
@@ -11,10 +12,10 @@ local function lease_key_left(id, value)
     local holder = redis.pcall('GET', key)
     local is_text = type(holder) == 'string'
     local is_session = is_text
-      and string.sub(holder, 1, 3) == 'lh:'
-      and holder ~= 'lh:scheduled'
+      and string.sub(holder, 1, OURS_SIZE) == OURS
+      and holder ~= SCHEDULED
       and not place_in(holder)
-      and string.sub(holder, 1, 8) ~= 'lh:lost '
+      and string.sub(holder, 1, LOST_SIZE) ~= LOST
     if is_text and (holder == value or (not value and is_session)) then
       return math.max(redis.call('PTTL', key), 0)
     end

@@ -9,10 +9,10 @@
 -- Needs: items, deadlines, scheduled
 -- Gives: any_recent, add_rows
 -- Uses: lanes_key, recent_key (RARE_KEYS), find_earlier, forget_earlier (begin_incarnation), controlled
---   (controlled), emit, emitting (emit), any_options, options_text, read_options, write_options (facts),
---   foreign_lease_left (foreign), data_key, in_chunks, read_in_chunks (keys), lanes (lanes), enter_scheduled
---   (move), any_rare (rare), read_clock (read_clock), wake_next (slots), enter_waiting, find_member,
---   leave_places, waits_near_an_end (waiting)
+--   (controlled), emit, emitting (emit), PLAIN_LANE (encodings), any_options, options_text, read_options,
+--   write_options (facts), foreign_lease_left (foreign), data_key, in_chunks, read_in_chunks (keys), lanes
+--   (lanes), enter_scheduled (move), any_rare (rare), read_clock (read_clock), wake_next (slots),
+--   enter_waiting, find_member, leave_places, waits_near_an_end (waiting)
 
 local any_recent = any_rare and redis.call('ZCARD', recent_key) > 0
 
@@ -155,11 +155,11 @@ end
 local function find_members(listed, text_of)
   local members, left = {}, {}
   for id in pairs(listed) do
-    local name = text_of[id] and lanes().lane_of(read_options(text_of[id])) or '50\0'
+    local name = text_of[id] and lanes().lane_of(read_options(text_of[id])) or PLAIN_LANE
     members[id] = controlled and find_member(id) or nil
     if members[id] and lanes().split_member(members[id]) ~= name then
       listed[id] = nil
-    elseif not members[id] and name ~= '50\0' and waits_near_an_end(id) then
+    elseif not members[id] and name ~= PLAIN_LANE and waits_near_an_end(id) then
       listed[id], left[#left + 1] = nil, { id, waits_near_an_end(id) }
     end
   end

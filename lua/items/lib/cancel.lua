@@ -9,14 +9,15 @@
 -- Needs: prefix, ledger, deadlines
 -- Gives: cancel
 -- Uses: cancelled_key (RARE_KEYS), begin_writes (begin_writes), note_cancelled (cancelled), remove_items
---   (complete), emit, emitting (emit), is_ours (foreign), data_key, read_in_chunks (keys), read_ledger
---   (ledger), check_processing (processing), find_waiting (waiting), notify_watchers (watchers)
+--   (complete), emit, emitting (emit), OURS, OURS_SIZE (encodings), is_ours (foreign), data_key,
+--   read_in_chunks (keys), read_ledger (ledger), check_processing (processing), find_waiting (waiting),
+--   notify_watchers (watchers)
 
 -- Return the session of ours that holds an item, as its lease key says; nil: no session,
 -- or a client of another library.
 local function holder_of(id)
   local holder = redis.pcall('GET', prefix .. ':lease:' .. id)
-  return type(holder) == 'string' and string.sub(holder, 1, 3) == 'lh:' and holder or nil
+  return type(holder) == 'string' and string.sub(holder, 1, OURS_SIZE) == OURS and holder or nil
 end
 
 -- Cancel those of the items that exist; returns whether each did, 1 or 0. `for_ms`: see

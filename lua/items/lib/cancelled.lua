@@ -1,11 +1,11 @@
--- Note what was cancelled lately, or has expired (then the time lies on half a ms): id → until when a caller
--- that waits for its result is told so.
+-- Note what was cancelled lately, or has expired (then the time has `EXPIRED_MARK`): id → until when a
+-- caller that waits for its result is told so.
 --
 -- Needs: nothing
 -- Gives: note_cancelled
 -- Uses: cancelled_key (RARE_KEYS), in_chunks (keys), read_clock (read_clock)
 
--- Keep in mind for `for_ms` that the items were cancelled, or with the mark 0.5 that they have expired, and
+-- Keep in mind for `for_ms` that the items were cancelled, or with `EXPIRED_MARK` that they have expired, and
 -- forget as many that have been for long enough.
 local function note_cancelled(ids, for_ms, mark)
   local notes, at = {}, read_clock()

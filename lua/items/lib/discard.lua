@@ -1,14 +1,14 @@
 -- Discard items that have expired: the time in their options has passed, and no worker has begun with them.
 --
 -- Removing the data decides. An id that is left in a list has no data, so that leasing drops it. Who
--- asks for the result is told so while the id is in `:cancelled`, with a time on half a millisecond,
--- unlike that of a cancelled item.
+-- asks for the result is told so while the id is in `:cancelled`, with a time that has
+-- the mark `EXPIRED_MARK`, unlike that of a cancelled item.
 --
 -- Needs: prefix, scheduled, ledger
 -- Gives: is_late, late_among, discard, discard_waiting
--- Uses: cancelled_key (RARE_KEYS), note_cancelled (cancelled), emit, emitting (emit), forget_facts,
---   option_texts, read_options (facts), data_key, in_chunks (keys), read_ledger (ledger), read_clock
---   (read_clock), find_waiting, leave_places (waiting)
+-- Uses: cancelled_key (RARE_KEYS), note_cancelled (cancelled), emit, emitting (emit), EXPIRED_MARK
+--   (encodings), forget_facts, option_texts, read_options (facts), data_key, in_chunks (keys), read_ledger
+--   (ledger), read_clock (read_clock), find_waiting, leave_places (waiting)
 
 -- For how long it is known that an item has expired, in ms.
 local known_ms = 3600000
@@ -56,7 +56,7 @@ local function discard(ids)
   end
   local kind = redis.call('TYPE', cancelled_key).ok
   if kind == 'zset' or kind == 'none' then
-    note_cancelled(ids, known_ms, 0.5)
+    note_cancelled(ids, known_ms, EXPIRED_MARK)
   end
   in_chunks('UNLINK', nil, keys) -- the result is that of an earlier item
   forget_facts(ids)

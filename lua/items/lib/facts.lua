@@ -9,7 +9,8 @@
 -- Needs: options, errors
 -- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts,
 --   options_of, placed, traces_of, options_text, write_options
--- Uses: progress_key, unsettled_key (RARE_KEYS), in_chunks, read_in_chunks (keys), any_rare (rare)
+-- Uses: progress_key, unsettled_key (RARE_KEYS), DONE_END, GROUP_CUT (encodings), in_chunks, read_in_chunks
+--   (keys), any_rare (rare)
 
 local any_facts = any_rare and redis.call('EXISTS', options, errors, progress_key) > 0
 if any_facts then
@@ -58,7 +59,7 @@ local function forget_facts(ids, answer_of, asked)
           or (stage == 'x' and not string.find(found[2] or '', '^(%d+) %1 '))
           or (not answer_of and (stage == 'x' or stage == 'd'))
         then
-          redis.call('HSET', unsettled_key, asked[i], of_run .. (is_done and '\0' or ''))
+          redis.call('HSET', unsettled_key, asked[i], of_run .. (is_done and DONE_END or ''))
         end
       end
     end
@@ -111,7 +112,7 @@ local function traces_of(ids)
   for i, text in ipairs(option_texts(ids)) do
     local found = text and string.find(text, '"[tr]') and read_options(text) or {}
     local group = text and string.match(text, '"group":"(.-)"')
-    local rest = (found.run or '') .. (group and '\0\0\0' .. group or '')
+    local rest = (found.run or '') .. (group and GROUP_CUT .. group or '')
     traces[i] = rest ~= '' and (found.trace or '') .. '\n' .. rest or found.trace or false
     any = any or traces[i]
   end

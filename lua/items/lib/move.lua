@@ -5,8 +5,8 @@
 --
 -- Needs: deadlines, scheduled
 -- Gives: enter_scheduled, leave_scheduled, leave_leased, drop_lease_keys
--- Uses: controlled (controlled), announce (due), in_chunks (keys), lanes (lanes), unlist (processing),
---   read_clock (read_clock), free_leases (slots)
+-- Uses: controlled (controlled), announce (due), SCHEDULED (encodings), in_chunks (keys), lanes (lanes),
+--   unlist (processing), read_clock (read_clock), free_leases (slots)
 
 local delayed_now = {}
 
@@ -22,7 +22,7 @@ local function enter_scheduled(delayed)
   end
   in_chunks('ZADD', scheduled, places)
   for _, item in ipairs(delayed) do
-    redis.call('SET', prefix .. ':lease:' .. item[1], 'lh:scheduled', 'PX', item[2])
+    redis.call('SET', prefix .. ':lease:' .. item[1], SCHEDULED, 'PX', item[2])
   end
   announce(soonest)
 end

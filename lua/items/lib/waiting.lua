@@ -2,8 +2,8 @@
 --
 -- Needs: prefix, queue, scheduled, sessions
 -- Gives: enter_waiting, waits_near_an_end, find_member, find_waiting, leave_places, waiting_ids, laned_ids
--- Uses: held_key, lanes_key (RARE_KEYS), controlled (controlled), options_of, placed (facts), in_chunks,
---   place_in, read_in_chunks, reversed (keys), lanes (lanes)
+-- Uses: held_key, lanes_key (RARE_KEYS), controlled (controlled), ID_AT, LANE_END (encodings), options_of,
+--   placed (facts), in_chunks, place_in, read_in_chunks, reversed (keys), lanes (lanes)
 
 -- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of
 -- them is the first to be leased.
@@ -99,7 +99,7 @@ local function laned_ids(cursor_, limit)
   local members = redis.call('ZRANGE', prefix .. ':lanes', after, '+', 'BYLEX', 'LIMIT', 0, limit)
   local ids = {}
   for i, member in ipairs(members) do
-    ids[i] = string.sub(member, string.find(member, '\0', 1, true) + 17)
+    ids[i] = string.sub(member, string.find(member, LANE_END, 1, true) + ID_AT)
   end
   return ids, #ids == limit and members[limit] or '0'
 end

@@ -2,8 +2,9 @@
 --
 -- Needs: prefix, queue
 -- Gives: settle, end_control, limits_changed, right_pause, right_turns, heal_lanes
--- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), controlled (controlled), in_chunks,
---   reversed (keys), lanes (lanes), read_clock (read_clock)
+-- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), controlled (controlled), FROM_PARKED,
+--   HELD_PLACE, HIGHEST_LEVEL, LOWEST_LEVEL, PLAIN_LANE, TO_PARKED (encodings), in_chunks, reversed (keys),
+--   lanes (lanes), read_clock (read_clock)
 
 -- Move up to `limit` ids from the right end of a list into the lanes: those that a script has promoted, and
 -- those with a level or a group, to the front. Returns how many.
@@ -16,7 +17,7 @@ local function settle(list, limit)
     redis.call('ZMSCORE', prefix .. ':promoted', unpack(ids)), lanes().options_of(ids)
   local first, last, marked = {}, {}, {}
   for i, id in ipairs(ids) do
-    if promoted[i] or lanes().lane_of(found[i]) ~= '50\0' then
+    if promoted[i] or lanes().lane_of(found[i]) ~= PLAIN_LANE then
       first[#first + 1], marked[#marked + 1] = id, promoted[i] and id or nil
     else
       last[#last + 1] = id
@@ -25,7 +26,7 @@ local function settle(list, limit)
   lanes().enter_lanes(first, true)
   lanes().enter_lanes(last, false)
   for _, id in ipairs(last) do
-    lanes().keep_key(id, 0, 'PX', 86400000) -- a day
+    lanes().keep_key(id, HELD_PLACE, 'PX', 86400000) -- a day
   end
   in_chunks('ZREM', prefix .. ':promoted', marked)
   redis.call('LTRIM', list, 0, -#ids - 1)
@@ -49,7 +50,7 @@ local function end_control()
   elseif redis.call('EXISTS', levels_key) == 0 then
     return false
   end
-  for number = 41, 59 do
+  for number = HIGHEST_LEVEL, LOWEST_LEVEL do
     index[#index + 1] = lanes().turns_key(number)
   end
   redis.call('UNLINK', unpack(index))
@@ -126,7 +127,7 @@ local function right_turns()
   for _, digits in ipairs(found) do
     local key, turns = lanes().turns_key(digits), {}
     local after = string.format('(%.0f', read_clock() + 1000)
-    for i, group in ipairs(redis.call('ZRANGE', key, after, '(1e15', 'BYSCORE', 'LIMIT', 0, 500)) do
+    for i, group in ipairs(redis.call('ZRANGE', key, after, TO_PARKED, 'BYSCORE', 'LIMIT', 0, 500)) do
       turns[2 * i - 1], turns[2 * i] = read_clock(), group
     end
     in_chunks('ZADD', key, turns)
@@ -145,7 +146,8 @@ local function heal_lanes()
   end
   for _, digits in ipairs(redis.call('ZRANGE', levels_key, 0, -1)) do
     local key = lanes().turns_key(digits)
-    for _, group in ipairs(redis.call('ZRANGE', key, '1e15', '+inf', 'BYSCORE', 'LIMIT', 0, 100)) do
+    -- stylua: ignore
+    for _, group in ipairs(redis.call('ZRANGE', key, FROM_PARKED, '+inf', 'BYSCORE', 'LIMIT', 0, 100)) do
       redis.call('ZADD', key, read_clock(), group)
     end
   end

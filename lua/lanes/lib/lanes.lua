@@ -1,43 +1,46 @@
 -- Keep the waiting ids of a controlled queue in lanes, and choose which are leased next.
 --
 -- A lane is a level and a group. `:lanes` is a sorted set with one member per id, all of the same
--- score: `<50 - level, 2 digits><group>\0<place, 16 digits><id>`. So the members of a lane follow
+-- score: `<level><group>LANE_END<place><id>`, as `lib/encodings` has it. So the members of a lane follow
 -- each other, in their order. Ids without a level and a group wait in the list `:held`, in the order
--- of `queue`: it is the lane `50`.
+-- of `queue`: it is the lane `PLAIN_LANE`.
 --
--- `:turns:<50 - level>` has for each group when its lane was last served, in ms; a lane that may not be
--- served now is put later: until a time, or beyond 10^15 if only a freed slot or a call opens it. `:levels`
--- has since when each level was not served. An entry of `:turns` without a lane is dropped when it is met,
+-- `:turns:<level>` has for each group when its lane was last served, in ms; a lane that may not be served
+-- now is put later: until a time, or beyond `PARKED` if only a freed slot or a call opens it. `:levels` has
+-- since when each level was not served. An entry of `:turns` without a lane is dropped when it is met,
 -- and a lane always has one: it is written first. All of them go with the last lane, see `end_control`.
 --
 -- The lease key of an id in a lane says its place there, so that the id is found.
 --
 -- Needs: prefix, queue
 -- Gives: lanes
--- Uses: held_key, lanes_key, levels_key (RARE_KEYS), controlled (controlled), options_of (facts), data_key,
---   in_chunks, place_in, reversed (keys), lane_state (lane_state), closed_gate, free_shared, narrow,
---   open_gate, paused_until, queue_gate, read_control (limits), read_clock (read_clock)
+-- Uses: held_key, lanes_key, levels_key (RARE_KEYS), controlled (controlled), ALARM_GRACE_MS, FIRST_PLACE,
+--   GROUP_AT, ID_AT, LANE_END, LANE_PAST, LEVEL_DIGITS, LEVEL_SIZE, NO_LEVEL, OURS, OURS_SIZE, PARKED,
+--   PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING, WAITS_FOR_NONE (encodings), options_of
+--   (facts), data_key, in_chunks, place_in, reversed (keys), lane_state (lane_state), closed_gate,
+--   free_shared, narrow, open_gate, paused_until, queue_gate, read_control (limits), read_clock (read_clock)
 
 local function turns_key(digits)
   return prefix .. ':turns:' .. digits
 end
 
--- Return the name of the lane of an item: the begin of its members. That of `held` is '50\0'.
+-- Return the name of the lane of an item: the begin of its members. That of `held` is `PLAIN_LANE`.
 local function lane_of(found)
-  return string.format('%02d', 50 - (found.level or 0)) .. (found.group or '') .. '\0'
+  -- stylua: ignore
+  return string.format(LEVEL_DIGITS, NO_LEVEL - (found.level or 0)) .. (found.group or '') .. LANE_END
 end
 
 -- Return the parts of a member: the lane's name, its place and the id.
 local function split_member(member)
-  local cut = string.find(member, '\0', 1, true) or 0 -- another client may have written what is no member
+  local cut = string.find(member, LANE_END, 1, true) or 0 -- another client may have written what is no member
   return string.sub(member, 1, cut),
-    string.sub(member, cut + 1, cut + 16),
-    string.sub(member, cut + 17)
+    string.sub(member, cut + 1, cut + PLACE_SIZE),
+    string.sub(member, cut + ID_AT)
 end
 
 -- Return up to `wanted` members of a lane after the first `skip`, or with `last` the last one.
 local function members_of(name, skip, wanted, last)
-  local first, till = '[' .. name, '(' .. string.sub(name, 1, -2) .. '\1'
+  local first, till = '[' .. name, '(' .. string.sub(name, 1, -2) .. LANE_PAST
   if last then
     return redis.call('ZRANGE', lanes_key, till, first, 'BYLEX', 'REV', 'LIMIT', 0, 1)
   end
@@ -46,16 +49,16 @@ end
 
 -- Enter a lane into the index, unless it is there.
 local function enter_index(name)
-  local digits, at = string.sub(name, 1, 2), read_clock()
+  local digits, at = string.sub(name, 1, LEVEL_SIZE), read_clock()
   redis.call('ZADD', levels_key, 'NX', at, digits)
-  redis.call('ZADD', turns_key(digits), 'NX', at, string.sub(name, 3, -2))
+  redis.call('ZADD', turns_key(digits), 'NX', at, string.sub(name, GROUP_AT, -2))
 end
 
 -- Make the queue a controlled one: all that waits is held now.
 local function begin_control()
   if not controlled then
     controlled = true
-    redis.call('ZADD', levels_key, 'NX', read_clock(), '50')
+    redis.call('ZADD', levels_key, 'NX', read_clock(), PLAIN_LEVEL)
     if redis.call('EXISTS', queue) == 1 then
       redis.call('RENAME', queue, held_key)
     end
@@ -67,8 +70,8 @@ end
 local function keep_key(id, place, ...)
   local key = prefix .. ':lease:' .. id
   local holder = redis.pcall('GET', key)
-  if not holder or (type(holder) == 'string' and string.sub(holder, 1, 3) == 'lh:') then
-    redis.call('SET', key, 'lh:waiting ' .. place, ...)
+  if not holder or (type(holder) == 'string' and string.sub(holder, 1, OURS_SIZE) == OURS) then
+    redis.call('SET', key, WAITING .. place, ...)
     lane_state.kept_keys[id] = true
   end
 end
@@ -85,18 +88,18 @@ end
 local function enter_lane(name, ids, front)
   enter_index(name)
   local edge = members_of(name, 0, 1, not front)[1]
-  local place = 5e15
+  local place = FIRST_PLACE
   if edge then
     local _, text = split_member(edge)
     place = front and tonumber(text) - #ids or tonumber(text) + 1
   end
   local added = {}
   for i, id in ipairs(ids) do
-    added[2 * i - 1], added[2 * i] = 0, name .. string.format('%016.0f', place + i - 1) .. id
+    added[2 * i - 1], added[2 * i] = 0, name .. string.format(PLACE_DIGITS, place + i - 1) .. id
   end
   in_chunks('ZADD', lanes_key, added)
   for i, id in ipairs(ids) do
-    keep_key(id, string.format('%016.0f', place + i - 1))
+    keep_key(id, string.format(PLACE_DIGITS, place + i - 1))
   end
 end
 
@@ -105,7 +108,7 @@ local function enter_lanes(ids, front)
   local plain, names, by_name = {}, {}, {}
   for i, found in ipairs(options_of(ids)) do
     local name = lane_of(found)
-    if name == '50\0' then
+    if name == PLAIN_LANE then
       plain[#plain + 1] = ids[i]
     else
       if not by_name[name] then
@@ -145,7 +148,7 @@ end
 local function read_alarm(at)
   local due, who = string.match(redis.call('GET', prefix .. ':alarm') or '', '^(%d+) (.*)$')
   due = tonumber(due or math.huge)
-  return due <= at and due + 50 >= read_clock(), who
+  return due <= at and due + ALARM_GRACE_MS >= read_clock(), who
 end
 
 -- Move an id out of its lane into the queue of this name, where it wakes one session.
@@ -191,9 +194,9 @@ local function find_next()
       if not group then
         break
       end
-      local name = digits .. group .. '\0'
+      local name = digits .. group .. LANE_END
       local member = members_of(name, 0, 1)[1]
-      if not member and not (held and name == '50\0') then
+      if not member and not (held and name == PLAIN_LANE) then
         redis.call('ZREM', turns_key(digits), group)
         empty = empty + 1
       elseif tonumber(turn) > read_clock() + 1 then
@@ -207,7 +210,7 @@ local function find_next()
   if held then
     return { of_id = held }
   end
-  return nil, soonest < 1e15 and math.ceil(soonest) or nil
+  return nil, soonest < PARKED and math.ceil(soonest) or nil
 end
 
 -- Wake one session of this queue, as `promote` does, or note that the queue waits for a slot that it shares.
@@ -263,7 +266,7 @@ local function promote()
         end)
       end
       free = free - (woken == true and 1 or 0)
-      redis.call('ZADD', queues, 'inf', name)
+      redis.call('ZADD', queues, WAITS_FOR_NONE, name)
     end
   end
   if not is_done then

@@ -3,7 +3,8 @@
 -- Needs: prefix, queue, ledger
 -- Gives: lease_lanes
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), begin_writes (begin_writes), end_control, settle
---   (control), is_ours (foreign), group_gate (group_gate), data_key, in_chunks, reversed (keys), lanes
+--   (control), LANE_END, NO_LEVEL, PARKED, PLAIN_LANE, PLAIN_LEVEL, QUEUE_END, TO_PARKED, TURNS_PER_MS
+--   (encodings), is_ours (foreign), group_gate (group_gate), data_key, in_chunks, reversed (keys), lanes
 --   (lanes), choose, chosen (lease), check_processing (processing), read_clock (read_clock)
 
 -- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the
@@ -14,7 +15,7 @@ local function note_use(gate, gates, ids, by_group, till)
   end
   local pool, noted = lanes().read_control().shared, {}
   for i = 1, pool and #ids or 0 do
-    noted[2 * i - 1], noted[2 * i] = till, prefix .. '\0' .. ids[i]
+    noted[2 * i - 1], noted[2 * i] = till, prefix .. QUEUE_END .. ids[i]
   end
   in_chunks('ZADD', pool and pool .. ':running', noted)
   for group, members in pairs(by_group) do
@@ -36,16 +37,18 @@ local function new_plan()
   plan.used = 0
   local any_held = redis.call('EXISTS', held_key) == 1
   if redis.call('EXISTS', lanes_key) == 0 then
-    plan.levels[1] = any_held and { digits = '50', level = 0, served = read_clock(), alone = true }
+    -- stylua: ignore
+    plan.levels[1] = any_held and { digits = PLAIN_LEVEL, level = 0, served = read_clock(), alone = true }
       or nil
   else
     if any_held then
-      lanes().enter_index('50\0')
+      lanes().enter_index(PLAIN_LANE)
     end
     local found = redis.call('ZRANGE', levels_key, 0, -1, 'WITHSCORES')
     for i = 1, #found, 2 do
+      -- stylua: ignore
       plan.levels[#plan.levels + 1] =
-        { digits = found[i], level = 50 - tonumber(found[i]), served = tonumber(found[i + 1]) }
+        { digits = found[i], level = NO_LEVEL - tonumber(found[i]), served = tonumber(found[i + 1]) }
     end
   end
   for _, level in ipairs(plan.levels) do
@@ -58,9 +61,9 @@ end
 -- Put a lane later, whose group may not be served now.
 local function park(plan, level, group, gate)
   local till = gate.next_at(gate.used)
-  local after = math.max(read_clock(), level.served) + 1 / 2048
+  local after = math.max(read_clock(), level.served) + 1 / TURNS_PER_MS
   plan.later = till and math.min(plan.later or till, till) or plan.later
-  redis.call('ZADD', level.turns, till and math.max(till, after) or 1e15 + read_clock(), group)
+  redis.call('ZADD', level.turns, till and math.max(till, after) or PARKED + read_clock(), group)
 end
 
 local state
@@ -90,7 +93,7 @@ local function refill(lane)
     local wanted = lane.wanted
     lane.wanted = math.min(250, 4 * wanted)
     lane.at = 1
-    if lane.name == '50\0' then
+    if lane.name == PLAIN_LANE then
       lane.buffer = reversed(redis.call('LRANGE', held_key, -lane.read - wanted, -lane.read - 1))
     else
       lane.buffer = lanes().members_of(lane.name, lane.read, wanted)
@@ -113,7 +116,7 @@ local function open_lane(plan, level, group, wanted)
   local lane = {
     level = level,
     group = group,
-    name = level.digits .. group .. '\0',
+    name = level.digits .. group .. LANE_END,
     read = 0,
     wanted = wanted,
   }
@@ -194,7 +197,7 @@ local function take(plan, level, quota, picked)
     if is_open and (lane.at <= #lane.buffer or refill(lane)) then
       picked[#picked + 1] = { lane = lane, member = lane.buffer[lane.at] }
       lane.at = lane.at + 1
-      level.served = math.max(read_clock(), level.served) + 1 / 2048
+      level.served = math.max(read_clock(), level.served) + 1 / TURNS_PER_MS
       lane.turn = level.served
       plan.used = plan.used + 1
       if gate then
@@ -229,7 +232,7 @@ local function pick(plan, wanted)
     take(plan, best, best_rank > best.level and 1 or wanted - #picked, picked)
   end
   for _, one in ipairs(picked) do
-    if one.lane.name == '50\0' then
+    if one.lane.name == PLAIN_LANE then
       one.id, one.member = one.member, nil
     else
       one.id = select(3, lanes().split_member(one.member))
@@ -289,7 +292,7 @@ local function next_permit(plan)
   for _, level in ipairs(plan.levels) do
     local after = string.format('(%.17g', math.max(read_clock(), level.served))
     -- stylua: ignore
-    local turn = redis.call('ZRANGE', level.turns, after, '(1e15', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    local turn = redis.call('ZRANGE', level.turns, after, TO_PARKED, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
     soonest = math.min(soonest, tonumber(turn or math.huge))
   end
   return soonest < math.huge and math.ceil(soonest) or nil

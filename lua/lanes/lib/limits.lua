@@ -11,7 +11,8 @@
 --
 -- Needs: prefix, deadlines, now_ms
 -- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate, narrow
--- Uses: control_key (RARE_KEYS), in_chunks (keys), lane_state (lane_state), read_clock (read_clock)
+-- Uses: control_key (RARE_KEYS), QUEUE_END (encodings), in_chunks (keys), lane_state (lane_state), read_clock
+--   (read_clock)
 
 -- Return the time in µs, which decides about rates.
 local function read_us()
@@ -86,7 +87,7 @@ local function free_of(key, limit, shared)
     return limit - number
   end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', read_clock(), 'LIMIT', 0, 100)) do
-    local cut = shared and string.find(member, '\0', 1, true)
+    local cut = shared and string.find(member, QUEUE_END, 1, true)
     local leases = cut and string.sub(member, 1, cut - 1) .. ':deadlines' or deadlines
     local lease_end = redis.call('ZSCORE', leases, string.sub(member, (cut or 0) + 1))
     if lease_end and tonumber(lease_end) > read_clock() then
@@ -161,7 +162,7 @@ end
 local function free_shared(ids)
   local noted = {}
   for i, id in ipairs(ids) do
-    noted[i] = prefix .. '\0' .. id
+    noted[i] = prefix .. QUEUE_END .. id
   end
   in_chunks('ZREM', read_control().shared .. ':running', noted)
 end

@@ -1,7 +1,7 @@
 -- Deliver an item that was just added to a session that waits for one: lease it, and send it there.
 --
--- A session that waits registers in `idle`; the score holds until when, in units of 100 ms, and in its last
--- 15 bits the lease time in ms. An item that is the only one of its queue is leased for the session that has
+-- A session that waits registers in `idle`; the score holds until when, and the lease time: see
+-- `IDLE_LEASES`. An item that is the only one of its queue is leased for the session that has
 -- waited longest, and sent on the channel `:push:<session>`, as `<token> <attempt> <lease time in ms> <time>
 -- <size of the id> <id><data>`; if the item has a trace, `;<trace>` follows the size; if it is of a stage of
 -- a flow run, `;<trace or nothing>;<size of the reference>` does, and the reference stands between the id and
@@ -13,8 +13,8 @@
 --
 -- Needs: prefix, queue, processing, idle, ledger, fence, deadlines
 -- Gives: can_deliver, deliver
--- Uses: controlled (controlled), announce (due), emit, emitting (emit), read_fence (fence), lease_keys_of
---   (keys), read_clock (read_clock)
+-- Uses: controlled (controlled), announce (due), emit, emitting (emit), IDLE_LEASES, IDLE_UNIT_MS
+--   (encodings), read_fence (fence), lease_keys_of (keys), read_clock (read_clock)
 
 local token
 
@@ -78,9 +78,9 @@ local function deliver(id, data, trace, reference)
     end
     redis.call('ZREM', idle, holder)
     local score = tonumber(text)
-    local ms = score % 32768
+    local ms = score % IDLE_LEASES
     if
-      score > read_clock() / 100 * 32768
+      score > read_clock() / IDLE_UNIT_MS * IDLE_LEASES
       and redis.pcall('LLEN', prefix .. ':inbox:' .. holder) == 0 -- an id there comes first
       and send_to(holder, ms, id, data, trace, reference)
     then

@@ -2,11 +2,11 @@
 --
 -- Needs: prefix, fence, ledger
 -- Gives: is_count, read_fence
--- Uses: read_clock (read_clock)
+-- Uses: TOKEN_LIMIT (encodings), read_clock (read_clock)
 
 -- Return whether a text can be the number of a token.
 local function is_count(text)
-  return string.find(text, '^%d+$') and tonumber(text) < 2 ^ 53
+  return string.find(text, '^%d+$') and tonumber(text) < TOKEN_LIMIT
 end
 
 -- Return the last token that was given, and the number that is stored; nil if that is no number. If

@@ -1,12 +1,12 @@
 -- Find leases of clients of other libraries: a lease key whose value is not one of our sessions.
 --
--- The value of ours begins with "lh:". Our leases expire by `deadlines`, never by the key. A foreign lease
--- that a script finds is watched in `deadlines` as well. Its end there lies on half a millisecond, unlike
--- ours: if the key disappears early, the item is free at once.
+-- The value of ours begins with `OURS`. Our leases expire by `deadlines`, never by the key. A foreign lease
+-- that a script finds is watched in `deadlines` as well. Its end there has the mark `FOREIGN_MARK`,
+-- unlike ours: if the key disappears early, the item is free at once.
 --
 -- Needs: prefix, deadlines
 -- Gives: foreign_lease_left, are_leases_ours, watch_foreign, is_ours
--- Uses: lease_keys_of (keys), read_clock (read_clock)
+-- Uses: FOREIGN_MARK, OURS, OURS_SIZE, WHOLE_MS (encodings), lease_keys_of (keys), read_clock (read_clock)
 
 -- Return in how many ms a foreign lease on this item expires; nil: there is none.
 local function foreign_lease_left(id)
@@ -14,7 +14,7 @@ local function foreign_lease_left(id)
     local key = prefix .. name .. id
     -- A key of another type is no lease, and must not end the script.
     local holder = redis.pcall('GET', key)
-    if type(holder) == 'string' and string.sub(holder, 1, 3) ~= 'lh:' then
+    if type(holder) == 'string' and string.sub(holder, 1, OURS_SIZE) ~= OURS then
       local left = redis.call('PTTL', key)
       -- A lease key without a time to live is checked again after a minute.
       return left >= 0 and left or 60000
@@ -27,7 +27,7 @@ end
 -- key of another type is no lease.
 local function are_leases_ours(ids)
   for _, holder in ipairs(redis.call('MGET', unpack(lease_keys_of(ids)))) do
-    if holder and string.sub(holder, 1, 3) ~= 'lh:' then
+    if holder and string.sub(holder, 1, OURS_SIZE) ~= OURS then
       return false
     end
   end
@@ -36,10 +36,10 @@ end
 
 -- Watch the lease of a foreign client that expires in `left` ms.
 local function watch_foreign(id, left)
-  redis.call('ZADD', deadlines, read_clock() + left + 0.5, id)
+  redis.call('ZADD', deadlines, read_clock() + left + FOREIGN_MARK, id)
 end
 
 -- Return whether a score of `deadlines` (false: none) is that of a lease of ours.
 local function is_ours(score)
-  return score and tonumber(score) % 1 == 0
+  return score and tonumber(score) % WHOLE_MS == 0
 end

@@ -8,10 +8,10 @@
 -- Needs: queue, deadlines, scheduled, ledger, fence, session
 -- Gives: choose, take_tokens, write_leases, begin_leases, drop_checked, chosen,
 --   last_token, unreadable, unreadable_error
--- Uses: now (clock), discard, late_among (discard), announce (due), emit, emitting (emit), any_facts (facts),
---   read_fence (fence), foreign_lease_left, is_ours, watch_foreign (foreign), first_due, first_end (heads),
---   data_key, lease_keys_of (keys), read_ledger (ledger), enter_processing (processing), write_lease_keys
---   (write_lease_keys)
+-- Uses: now (clock), discard, late_among (discard), announce (due), emit, emitting (emit), TABLE_BLANKS,
+--   TOKEN_LIMIT (encodings), any_facts (facts), read_fence (fence), foreign_lease_left, is_ours,
+--   watch_foreign (foreign), first_due, first_end (heads), data_key, lease_keys_of (keys), read_ledger
+--   (ledger), enter_processing (processing), write_lease_keys (write_lease_keys)
 
 -- The token of the n-th chosen item is `last_token + n`.
 local last_token, stored_token = read_fence()
@@ -83,7 +83,7 @@ local function take_tokens()
   for i = 1, #chosen do
     -- Tokens grow even if the fence was set back.
     local last = old_records[i] and tonumber(string.match(old_records[i], '^%d+ (%d+)') or '')
-    last_token = last and last < 2 ^ 53 and math.max(last_token, last) or last_token
+    last_token = last and last < TOKEN_LIMIT and math.max(last_token, last) or last_token
   end
   enter_processing(chosen) -- fails if `gone` or `processing` has another type
   redis.call('INCRBY', fence, last_token - stored_token + #chosen)
@@ -129,7 +129,7 @@ local function begin_leases()
   if #ends > 32 or (last_token + 1) % 16 == 0 then
     -- The server searches a small hash of short values linearly: 2 µs a field at 500 fields. One value of
     -- over 64 bytes turns it into a hash table, until the hash is empty.
-    records[2] = records[2] .. string.rep(' ', 65)
+    records[2] = records[2] .. string.rep(' ', TABLE_BLANKS)
   end
   redis.call('HSET', ledger, unpack(records))
   redis.call('ZADD', deadlines, unpack(ends))

@@ -2,8 +2,8 @@
 --
 -- Needs: ledger, options
 -- Gives: holders_of, add_views
--- Uses: progress_key (RARE_KEYS), any_facts, any_options, errors_of (facts), data_key, lease_keys_of,
---   place_in, read_in_chunks (keys), read_ledger (ledger)
+-- Uses: progress_key (RARE_KEYS), LOST, LOST_SIZE (encodings), any_facts, any_options, errors_of (facts),
+--   data_key, lease_keys_of, place_in, read_in_chunks (keys), read_ledger (ledger)
 
 -- Return the session in the lease keys of each item; false: there are none.
 local function holders_of(ids)
@@ -12,7 +12,7 @@ local function holders_of(ids)
     local values = redis.call('MGET', unpack(lease_keys_of(ids)))
     for i = 1, #ids do
       holders[i] = values[2 * i - 1] or values[2 * i]
-      if place_in(holders[i]) or string.sub(holders[i] or '', 1, 8) == 'lh:lost ' then
+      if place_in(holders[i]) or string.sub(holders[i] or '', 1, LOST_SIZE) == LOST then
         holders[i] = false -- it waits in a lane, or a deep clean looks for it
       end
     end

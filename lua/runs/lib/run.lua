@@ -9,7 +9,7 @@
 -- Gives: opened_runs, open_run, read_fields, run_field, set_run, drop_from_run, stage_definition,
 --   counts_of, set_counts, parent_of, add_active, is_marked, is_of_stage, add_trace,
 --   add_stage_item, add_driver, heal_run
--- Uses: read_in_chunks (keys)
+-- Uses: REF_CUT (encodings), read_in_chunks (keys)
 
 -- The runs that this script has read, in order, and by their keys; and how many
 -- items are added, of all of them.
@@ -108,7 +108,7 @@ end
 -- those of an earlier run of its id.
 local function reference_of_stage(run, path)
   local mark = run_field(run, 'mark')
-  return table.concat({ run.home, run.id, path, mark and mark ~= '' and mark or nil }, '\0')
+  return table.concat({ run.home, run.id, path, mark and mark ~= '' and mark or nil }, REF_CUT)
 end
 
 -- Return whether a run is the one that a reference means; false as well if there is no run.
@@ -121,9 +121,9 @@ end
 local function is_of_stage(run, path, text, of_any)
   local is_json, found = pcall(cjson.decode, text or '')
   local carried = is_json and type(found) == 'table' and tostring(found.run) or ''
-  local start = table.concat({ run.home, run.id, path }, '\0')
+  local start = table.concat({ run.home, run.id, path }, REF_CUT)
   return carried == reference_of_stage(run, path)
-    or (of_any and (carried == start or string.sub(carried, 1, #start + 1) == start .. '\0'))
+    or (of_any and (carried == start or string.sub(carried, 1, #start + 1) == start .. REF_CUT))
 end
 
 -- Note in a field that traces led to a stage, and return the last that did, up

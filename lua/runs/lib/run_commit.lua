@@ -9,10 +9,10 @@
 -- Calls: add_items, cancel_many, complete_many, fail_many
 -- Uses: call_add_items, keys_of_add_items (add_items), begin_writes (begin_writes), call_cancel_many,
 --   keys_of_cancel_many (cancel_many), call_complete_many, keys_of_complete_many (complete_many),
---   arguments_at, keys_at (elsewhere), call_fail_many, keys_of_fail_many (fail_many), in_chunks (keys),
---   read_clock (read_clock), split_reference (reference), drop_from_run, is_of_stage, open_run, opened_runs,
---   read_fields, run_field, set_run (run), check_index, index_deleted, index_ended, index_started
---   (run_index), end_stage, is_run_active (run_step)
+--   arguments_at, keys_at (elsewhere), ADDING_END, REF_CUT (encodings), call_fail_many, keys_of_fail_many
+--   (fail_many), in_chunks (keys), read_clock (read_clock), split_reference (reference), drop_from_run,
+--   is_of_stage, open_run, opened_runs, read_fields, run_field, set_run (run), check_index, index_deleted,
+--   index_ended, index_started (run_index), end_stage, is_run_active (run_step)
 
 local function is_final(run)
   local state = run_field(run, 'state')
@@ -137,11 +137,11 @@ local function note_adding(run)
   if added[2] then
     local paths = {}
     for i, one in ipairs(added) do
-      paths[i] = one.path .. '\0'
+      paths[i] = one.path .. ADDING_END
     end
     set_run(run, 'adding', table.concat(paths))
   elseif added[1] then
-    set_run(run, 'adding', added[1].path .. '\0')
+    set_run(run, 'adding', added[1].path .. ADDING_END)
   end
   if run_field(run, 'adding') then
     drop_from_run(run, 'adding')
@@ -289,7 +289,7 @@ end
 -- Note what of a run is to be cancelled, until it is.
 local function note_rest(run)
   for _, path in ipairs(run.rest) do
-    local reference = table.concat({ run.home, run.id, path }, '\0')
+    local reference = table.concat({ run.home, run.id, path }, REF_CUT)
     redis.call(
       'HSET',
       run.home .. ':unsettled',
@@ -379,7 +379,7 @@ local function rest_of_runs()
   local rest = {}
   for _, run in ipairs(opened_runs) do
     for _, path in ipairs(run.rest) do
-      rest[#rest + 1] = table.concat({ run.home, run.id, path }, '\0')
+      rest[#rest + 1] = table.concat({ run.home, run.id, path }, REF_CUT)
     end
   end
   return rest

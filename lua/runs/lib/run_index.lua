@@ -12,7 +12,7 @@
 --
 -- Needs: nothing
 -- Gives: check_index, lookups_of, index_started, index_ended, index_deleted
--- Uses: in_chunks (keys), read_clock (read_clock)
+-- Uses: BY_CUT (encodings), in_chunks (keys), read_clock (read_clock)
 
 local final_states = { 'completed', 'failed', 'cancelled' }
 
@@ -22,7 +22,8 @@ local function lookups_of(flow_run)
   local keys, seen = {}, {}
   for _, one in ipairs(is_json and type(found) == 'table' and found or {}) do
     for _, value in ipairs(one[2]) do
-      local key = flow_run.home .. ':runs:by:' .. flow_run.flow .. '\0' .. one[1] .. '\0' .. value
+      -- stylua: ignore
+      local key = flow_run.home .. ':runs:by:' .. flow_run.flow .. BY_CUT .. one[1] .. BY_CUT .. value
       if not seen[key] then
         keys[#keys + 1], seen[key] = key, true
       end

@@ -7,6 +7,7 @@
 --
 -- Needs: prefix, workers, heartbeats
 -- Gives: name_of, failed_key, unregister
+-- Uses: BEING_FAILED (encodings)
 
 local function failed_key(id)
   return prefix .. ':failed_session:' .. id
@@ -20,7 +21,7 @@ end
 
 -- End a registration. Until that is done, another client finds its heartbeat, and does the rest.
 local function unregister(id)
-  redis.call('ZADD', heartbeats, 'XX', 0, id)
+  redis.call('ZADD', heartbeats, 'XX', BEING_FAILED, id)
   redis.call('HDEL', workers, id, 'told:' .. id)
   redis.call('ZREM', heartbeats, id)
 end
