@@ -99,6 +99,17 @@ local function free_of(key, limit, shared)
   return math.max(0, limit - number)
 end
 
+-- Return a gate, which says how many items may be leased now.
+--
+-- Fields of `gate`:
+--   room       number    how many items may be leased now (lanes, limits)
+--   rates      list      the gates of its rates; none in that of one rate (limits)
+--   next_at    function  called with how many are used: when time alone permits the next, in ms (limits)
+--   use        function  of one rate: note how many were leased (limits)
+--   used       number    how many of the room are taken (group_gate, lease_lanes, limits)
+--   seen       table     id → true: it was met in a lane of the group (lease_lanes)
+--   own_room   number    what the queue's own limits permit, if it shares slots (limits)
+--   pool_free  number    how many shared slots are free; nil: their number is not limited (lanes, limits)
 local function open_gate()
   local gate = { rates = {}, room = math.huge }
   function gate.next_at(spent)
@@ -111,8 +122,7 @@ local function open_gate()
   return gate
 end
 
--- A gate says how many items may be leased now (`room`) and, if time alone opens it again, when after
--- `used` of them (`next_at`, ms).
+-- Return a gate without room; time alone opens it at `till`, unless that is infinite.
 local function closed_gate(till)
   local gate = open_gate()
   gate.room, gate.used = 0, 0

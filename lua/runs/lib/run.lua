@@ -11,10 +11,41 @@
 --   add_stage_item, add_driver, heal_run
 -- Uses: REF_CUT (encodings), read_in_chunks (keys)
 
--- The runs that this script has read, in order, and by their keys; and how many
--- items are added, of all of them.
+-- The runs that this script has read, in order, and by their keys.
+--
+-- Fields of `opened_runs`:
+--   added    number  how many items are added, of all runs (run)
+--   checked  text    the queue whose keys were read before the first write (run_finish, run_report,
+--       run_settle, run_start)
+--   time     text    when stages end in this script, in ms (run_step)
 local opened_runs = { added = 0 }
 
+-- Return a flow run, which is read as far as it is needed.
+--
+-- Fields of `run`, or `it`:
+--   home          text      the queue whose key it is (run)
+--   id            text      its id (run)
+--   key           text      the key of its hash (run)
+--   fields        table     what was read and set of the hash; false: it has none (run, run_finish)
+--   changed       table     what is to be written of it; false: nothing (run, run_finish)
+--   changes       number    how many fields of the hash are to be written (run)
+--   dropped       list      fields of the hash that are removed after all writes (run)
+--   definitions   table     decoded definitions of stages and children, by their paths (run)
+--   added         list      the items that the step adds (run, run_commit)
+--   rest          list      paths whose rest is to be cancelled, see `rest_of_runs` (run)
+--   led           text      the traces of what led to the stage in hand; nil: unknown (run_finish, run_step)
+--   rows          number    how many rows of the call are of it (run, run_finish)
+--   names         list      the fields of the hash that these rows need; false: none (run, run_finish)
+--   is_in         flag      the call takes rows of it, and counts it as one that changes (run, run_finish)
+--   is_healed     flag      what an interrupted step may not have added is added again (run)
+--   stale         flag      the hash is what another caller has stored of this id, and is removed (run_start)
+--   starts        flag      it starts: a result of this id is that of an earlier run (run_reopen, run_start)
+--   reopens       flag      it starts again, and its hash no longer expires (run_reopen)
+--   indexes       flag      it is entered into the index (run_reopen, run_start)
+--   prepare       function  what is done before anything is written (run_reopen)
+--   idle          flag      no stage of it is active (run, run_commit)
+--   ends          flag      its end is published (run, run_cancel, run_commit, run_finish)
+--   result_field  text      the field of the hash with its result, once it ends (run_commit)
 local function open_run(home, id)
   local key = home .. ':run:' .. id
   local run = opened_runs[key]
