@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +152,44 @@ def test_queues_and_groups_share_what_is_kept_of_the_runs_that_wait(
     found = beyond_share(waiting, keeps)
     assert "".join(runs[int(one.arrived)] for one in found) == beyond
     assert found == [one for one in waiting if one in found]
+
+
+@dataclass(eq=False)
+class Waiting:
+    """What parking knows of a run that waits."""
+
+    handler: Any
+    lease: Any
+    arrived: float
+
+
+def runs_of(groups: str, processes: Any) -> tuple[Parking, list[Any]]:
+    """Return runs of one queue that wait, by the letters of their groups, and where they do."""
+    now = time.monotonic()
+    runs: list[Any] = [
+        Waiting(
+            handler=SimpleNamespace(consumer="the queue"),
+            lease=SimpleNamespace(_group=group.encode()),
+            arrived=now,
+        )
+        for group in groups
+    ]
+    return Parking(processes, SimpleNamespace(parked=deque(runs))), runs  # type: ignore[arg-type]
+
+
+async def test_the_groups_of_runs_that_are_kept_begin_in_turn() -> None:
+    parking, _ = runs_of("aaaab", SimpleNamespace(keeps=9, taken_at=0.0, pause=1.0))
+    parking._look()
+    parking.stop()
+    assert b"".join(run.lease._group or b"" for run in parking._renewer.parked) == b"abaaa"
+
+
+async def test_a_run_that_is_put_aside_comes_back_behind_its_group_and_not_behind_another() -> None:
+    now = time.monotonic()
+    parking, runs = runs_of("a" * 100 + "b", SimpleNamespace(taken_at=now, pause=1.0))
+    *before, last = parking._delays(now, runs[:-1])
+    [other] = parking._delays(now, runs[-1:])
+    assert other < before[2] < last
 
 
 async def test_drain_ends_when_runs_that_were_put_aside_are_done(
