@@ -158,7 +158,10 @@ def test_a_function_that_runs_at_exit_can_call(redis_url: str, name: str) -> Non
     # Registered before the event loop was started, it runs after that was closed.
     program = [sys.executable, "-W", "error", "-c", AT_EXIT, redis_url, name]
     ended = subprocess.run(program, capture_output=True, timeout=50, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"True\n", b"")
+    if (3, 12) <= sys.version_info < (3, 12, 2):  # these start no thread then, CPython's issue 113964
+        assert b"can't create new thread at interpreter shutdown" in ended.stderr
+    else:
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"True\n", b"")
 
 
 def test_an_interrupted_call_is_cancelled(redis_url: str, name: str) -> None:
