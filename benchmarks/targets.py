@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from benchmarks.measure import Row, Sample, Setting, metered, speed_row, take_turns
 from leasequeue import AsyncWorkQueue, Item, Lease
 from leasequeue.keys import QueueKeys
-from leasequeue.scripting.runner import BoundScript, CommonArguments
+from leasequeue.wire.runner import BoundScript, CommonArguments
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -1,44 +1,59 @@
 """A hook of MkDocs: write the parts of the reference that are made from the code when the docs are built.
 
-A comment on a page stands for such a part: `<!-- contract lease_many -->` for the contract in the header of
-a script; `<!-- commands -->` for the commands that the scripts send; `<!-- sent -->` for the table of the
-others; `<!-- fields -->`, `<!-- events -->` and `<!-- others -->` for the tables of the fields of an event,
-of the events of items, and of the others; `<!-- problems -->` for the table of what a check can find;
-`<!-- loads held_out -->` for the table of a set of loads on which the autoscaler is simulated, whose plot is
-put beside.
-In a row of a table that begins with a key (`P:queue`) or a constant (`leasequeue.queue.cleaning.STEP`), the
-empty cells after it are filled in.
+A comment on a page stands for such a part. Its first word is a function of PARTS, and the others are its
+arguments: `<!-- contract lease_many -->`. What it says of Python is a directive, `::: leasequeue.Worker`, for
+mkdocstrings, which shows the docstring. In a row of a table that begins with a key (`P:queue`) or a constant
+(`leasequeue.queue.cleaning.STEP`), the empty cells after it are filled in; a row of a seed system
+ends with the tests that hold it.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import re
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from mkdocs.structure.files import File
 
 from benchmarks.report import read
+from leasequeue import errors
 from leasequeue.keys import KEYS, MADE_KEYS
 from leasequeue.queue.findings import Problem
-from leasequeue.scripting import scripts
-from leasequeue.scripting.access import CONNECTIONS, Role
 from leasequeue.states import DETAILS, FIELDS, ITEM_EVENTS, EventKind
+from leasequeue.wire import scripts, server_errors
+from leasequeue.wire.access import CONNECTIONS, Role
 from lua.compose.composer import entries_of, sections_of
 from lua.compose.linker import split
+from tests.seeds.markers import marked_tests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
 
 ROOT = Path(__file__).parents[1]
+#: The public modules.
+MODULES = (
+    "leasequeue",
+    "leasequeue.errors",
+    "leasequeue.views",
+    "leasequeue.embedded",
+    "leasequeue.flow",
+    "leasequeue.telemetry",
+    "leasequeue.testing",
+    "leasequeue.fastapi",
+    "leasequeue.spark",
+)
 RESULTS = ROOT / "benchmarks" / "results"
-_PART = re.compile(r"<!-- (contract|commands|sent|fields|events|others|problems|loads)(?: (\w+))? -->")
+_PART = re.compile(r"<!-- (\w+)((?: [\w.]+)*) -->")
 _KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)
+_ROW = re.compile(r"^\| ([A-Z]{3}-[A-Z]\d+) \|.*\|$", re.MULTILINE)
 _CONSTANT = re.compile(r"^\| `([\w.]+)\.([A-Z_]+)` \| \|", re.MULTILINE)
 
 
@@ -50,9 +65,60 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put the generated parts into the text of a page."""
-    text = _PART.sub(lambda match: _part(match[1], match[2]), markdown)
+    text = _PART.sub(lambda match: PARTS[match[1]](*match[2].split()), markdown)
+    text = _ROW.sub(lambda match: f"{match[0]} {_marked(marked_tests().get(match[1], ()))} |", text)
     text = _KEY.sub(lambda match: f"| `P:{match[1]}` | {' | '.join(_key(match[1]))} |", text)
     return _CONSTANT.sub(lambda match: f"| `{match[1]}.{match[2]}` | {_constant(match[1], match[2])} |", text)
+
+
+def names(module: str, *homes: str) -> str:
+    """Write a directive for each name in `__all__` of a module, or for those that it imports from `homes`."""
+    found = homes_of(module)
+    public = importlib.import_module(module)
+    return "\n\n".join(
+        # A module of the same name would hide a function, such as `leasequeue.fastapi.lifespan`.
+        _directive(
+            found[name] if hasattr(public, "__path__") and find_spec(f"{module}.{name}") else module,
+            name,
+            getattr(public, name),
+        )
+        for name in public.__all__
+        if not homes or any(f"{found[name]}.".startswith(f"{home}.") for home in homes)
+    )
+
+
+def homes_of(module: str) -> dict[str, str]:
+    """Return the modules that the names of a module are imported from; of one that it defines, itself."""
+    public = importlib.import_module(module)
+    nodes = ast.walk(ast.parse(inspect.getsource(public)))
+    imported = {
+        alias.asname or alias.name: node.module
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    return {name: imported.get(name, module) for name in public.__all__}
+
+
+def parts(path: str) -> str:
+    """Return a directive for the class of each attribute that a class declares, such as `queue.results`."""
+    module, _, name = path.rpartition(".")
+    classes = get_type_hints(getattr(importlib.import_module(module), name)).values()
+    return "\n\n".join(_directive(one.__module__, one.__name__, one) for one in classes)
+
+
+def errors_tree() -> str:
+    """Return the tree of errors, as their module's docstring has it."""
+    return (inspect.getdoc(errors) or "").partition("\n\n")[2]
+
+
+def server_words() -> str:
+    """Return the table of the server's words that are translated into an error."""
+    words: dict[str, list[str]] = {}
+    for word, kind in server_errors.BY_WORD:
+        words.setdefault(kind.__name__, []).append(word)
+    rows = ([f"`{kind}`", _marked(them)] for kind, them in words.items())
+    return "\n".join(_table(["error", "what the server says"], rows))
 
 
 def contract(name: str) -> str:
@@ -148,6 +214,17 @@ def loads(which: str) -> str:
     return "\n".join(_table(titles, lines))
 
 
+def _directive(module: str, name: str, thing: object) -> str:
+    """Return the directive for a name; a class also shows what it inherits from private ones."""
+    bases = inspect.getmro(thing)[1:-1] if inspect.isclass(thing) else ()
+    hidden = any(base.__module__.startswith("leasequeue") and not _is_public(base) for base in bases)
+    return f"::: {module}.{name}" + "\n    options:\n      inherited_members: true" * hidden
+
+
+def _is_public(one: type) -> bool:
+    return any(getattr(importlib.import_module(module), one.__name__, None) is one for module in MODULES)
+
+
 def _emitters(kind: EventKind) -> str:
     return _marked(script.name for script in scripts.load().values() if kind in script.events)
 
@@ -156,20 +233,24 @@ def _marked(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _part(kind: str, name: str | None) -> str:
-    if kind == "contract":
-        return contract(name or "")
-    if kind == "loads":
-        return loads(name or "")
-    parts = {
-        "commands": commands,
-        "sent": sent,
-        "fields": fields,
-        "events": events,
-        "others": others,
-        "problems": problems,
-    }
-    return parts[kind]()
+#: The functions that write the parts, by the first word of the comment; the others are their arguments.
+PARTS: dict[str, Callable[..., str]] = {
+    one.__name__: one
+    for one in (
+        names,
+        parts,
+        errors_tree,
+        server_words,
+        contract,
+        commands,
+        sent,
+        fields,
+        events,
+        others,
+        problems,
+        loads,
+    )
+}
 
 
 def _key(name: str) -> tuple[str, str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import itertools
 import os
 import signal
+import socket
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
 
 import pytest
-import redis as redis_py
+import redis.utils as redis_utils
 from hypothesis import settings
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -18,8 +22,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from leasequeue.embedded import EmbeddedServer
 from leasequeue.embedded import server as embedded_server
-from leasequeue.scripting import settings as connection_settings
 from leasequeue.testing import Proxy
+from leasequeue.wire import connection as connection_settings
 from lua.compose.writer import refresh
 from tests import servers
 from tests.eventually import LIMIT_SECONDS
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from xdist.remote import Producer
+
+# What is imported and collected stays: to look for garbage there would take a seventh of the time. It is not
+# frozen, as Hypothesis asks the collector who holds a generator of random numbers.
+gc.disable()
 
 # The scripts of the files of lua/ as they are now. The processes of pytest-xdist begin after that.
 refresh()
@@ -44,6 +52,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # On a busy machine a process may stand still for as long as a program would wait for its server.
 connection_settings.CONNECT_SECONDS = LIMIT_SECONDS
 embedded_server.READY_SECONDS = LIMIT_SECONDS
+
+# redis-py reads its version from a file for each connection, which takes as long as several calls.
+redis_utils.get_lib_version = functools.cache(redis_utils.get_lib_version)
 
 pytest_plugins = ["pytester"]
 
@@ -71,7 +82,7 @@ class OneSession(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         if nodeid.startswith("tests/spark/connect/"):
             return "spark connect"
         alone = nodeid.startswith("tests/spark/programs/")
-        shares = nodeid.startswith("tests/spark/") or "about_spark" in nodeid
+        shares = nodeid.startswith(("tests/spark/", "tests/docs/test_spark_pages"))
         return "spark" if shares and not alone else nodeid
 
 
@@ -94,12 +105,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.server)
         if "spark" in fixtures or item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.spark)
+        if fixtures & {"cluster", "nodes"} or item.nodeid.startswith(
+            ("tests/failover/", "tests/faults/test_sentinel")
+        ):
+            item.add_marker(pytest.mark.cluster)
         if "bench" in fixtures:  # it starts `leasequeue worker` as a process
             item.add_marker(pytest.mark.slow)
     if row := config.getoption("--seed"):
         others = [item for item in items if row not in rows_of(item)]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if row in rows_of(item)]
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again."""
+    gc.enable()
 
 
 def rows_of(item: pytest.Item) -> set[str]:
@@ -121,8 +141,11 @@ def server() -> Iterator[servers.Running]:
 def redis_url(server: servers.Running) -> str:
     """Return the url of the server. The server is emptied first if the tests started it."""
     if server.ours:
-        with redis_py.Redis.from_url(server.url) as client:
-            client.flushall()
+        # A client would take a fifth of the time of a quick test.
+        place = urlsplit(server.url)
+        with socket.create_connection((place.hostname, place.port), timeout=LIMIT_SECONDS) as connection:
+            connection.sendall(b"FLUSHALL\r\n")
+            assert connection.recv(64) == b"+OK\r\n"
     return server.url
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 from leasequeue.worker import Reject, Retry
 
@@ -45,30 +45,6 @@ class Numeric(Exception):
     __repr__ = __str__
 
 
-class Endless(Exception):
-    """It has a new cause whenever it is asked."""
-
-    @property
-    def __cause__(self) -> Endless:  # type: ignore[override, mutable-override]  # as above
-        return Endless()
-
-
-class Disguised(Exception):
-    """`isinstance` raises."""
-
-    @property  # type: ignore[misc]  # as above
-    def __class__(self) -> NoReturn:  # type: ignore[override]  # as above
-        raise RuntimeError("no class")
-
-
-class Untraceable(Exception):
-    """Its traceback is none."""
-
-    @property
-    def __traceback__(self) -> int:  # type: ignore[override]  # as above
-        return 5
-
-
 class Untrue(Exception):
     """Its truth and its equality raise, and it cannot be hashed."""
 
@@ -79,32 +55,6 @@ class Untrue(Exception):
         raise RuntimeError("no equality")
 
     __hash__ = None  # type: ignore[assignment]  # as above
-
-
-class _Nameless(type):
-    @property
-    def __name__(cls) -> NoReturn:  # type: ignore[override]  # as above
-        raise RuntimeError("no name")
-
-
-class Anonymous(Exception, metaclass=_Nameless):
-    """Its class has no name."""
-
-
-class Spoken(str):
-    """A text that cannot be encoded in the usual way."""
-
-    __slots__ = ()
-
-    def encode(self, *_: Any, **__: Any) -> NoReturn:
-        raise RuntimeError("no bytes")
-
-
-class Talkative(Exception):
-    """Its text is of a subclass of `str`."""
-
-    def __str__(self) -> str:
-        return Spoken("a text")
 
 
 class Unset(Retry):
@@ -120,14 +70,6 @@ class Odd(Retry):
     def __init__(self) -> None:
         super().__init__("odd")
         self.delay = "soon"  # type: ignore[assignment]  # as above
-
-
-class DisguisedRetry(Retry):
-    """A signal that `isinstance` raises for."""
-
-    @property  # type: ignore[misc]  # as above
-    def __class__(self) -> NoReturn:  # type: ignore[override]  # as above
-        raise RuntimeError("no class")
 
 
 class SilentReject(Reject):
@@ -155,16 +97,12 @@ def _nested() -> Exception:
 
 #: What makes each exception.
 UNREADABLE = {
-    **{
-        one.__qualname__: one
-        for one in (Delegating, Silent, Exiting, Numeric, Endless, Disguised, Untraceable, Untrue, Talkative)
-    },
-    "Anonymous": Anonymous,
+    **{one.__qualname__: one for one in (Delegating, Silent, Exiting, Numeric, Untrue)},
     "a loop of causes": _looped,
     "nested groups": _nested,
-    "a group of it": lambda: ExceptionGroup("group", [Delegating(), Exiting(), Disguised()]),
+    "a group of it": lambda: ExceptionGroup("group", [Delegating(), Exiting()]),
 }
-SIGNALS = {one.__qualname__: one for one in (Unset, Odd, DisguisedRetry, SilentReject)}
+SIGNALS = {one.__qualname__: one for one in (Unset, Odd, SilentReject)}
 
 
 def raise_named(name: str) -> None:

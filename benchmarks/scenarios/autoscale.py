@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.measure import Row
-from tests.autoscale.simulation.judge import HINDSIGHT, INT32, SEED, compare
-from tests.autoscale.simulation.sets import SETS
+from tests.autoscale.simulation.judge import HINDSIGHT, INT32, SEED, SETS, compare
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench

@@ -27,7 +27,7 @@ from benchmarks.measure import (
 from benchmarks.scenarios.many import Drained, open_queues, produce, running
 from benchmarks.targets import Ours, Trial
 from leasequeue import AsyncWorkQueue, Item, Worker, call_sync
-from leasequeue.scripting.scripts import load
+from leasequeue.wire.scripts import load
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence

@@ -68,7 +68,7 @@ async def _cycle(bench: Bench, mode: str, items: int, samples: list[Sample]) -> 
 
 
 async def _count(pipe: Connection, url: str, name: str) -> None:
-    """Read published events, in a process of its own, until it is killed."""
+    """Read published events, in its own process, until it is killed."""
     async with AsyncWorkQueue.from_url(url, name) as queue:
         pipe.send("reads")
         async for _ in queue.events(live=True):

@@ -43,7 +43,7 @@ _numbers = itertools.count()
 async def service(bench: Bench) -> list[Row]:
     """Measure the requests per second of three endpoints of one web process, which take turns.
 
-    The web process has a core of its own. The server, the worker and the load generator share the other.
+    The web process has its own core. The server, the worker and the load generator share the other.
     """
     children = [Child(_serve, bench.url()), Child(_work, bench.url()), Child(_load)]
     web, _, load = children

@@ -17,8 +17,8 @@ from redis import Redis
 
 from benchmarks.measure import Row, Sample, Setting, metered, number_row, speed_row, take_turns
 from leasequeue.keys import QueueKeys
-from leasequeue.scripting.runner import BoundScript
 from leasequeue.spark import register
+from leasequeue.wire.runner import BoundScript
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ from benchmarks.bench import STEP_TIMEOUT, Child
 from benchmarks.measure import Row, Sample, Setting, metered, number_row, time_row
 from benchmarks.targets import Raw
 from leasequeue import AsyncWorkQueue, Item
-from leasequeue.scripting.scripts import load
+from leasequeue.wire.scripts import load
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -1,6 +1,6 @@
 -- Take the turn to clean a queue, so that it costs the same however many clients would.
 --
--- The client that cleaned last goes on. Another one takes over when that has missed its turns for two
+-- The client that cleaned last continues. Another one takes over when that has missed its turns for two
 -- intervals, or cleans less often than it does.
 --
 -- Keys: queue

@@ -6,7 +6,7 @@
 --   definition  text     its definition, as it was read
 --   due_ms      integer  when it is due next, in ms since 1970
 --   wrong_ms    integer  when it was due, as it was read; -1: it had no entry
--- Reply: 1, or 0: the schedule was changed meanwhile, or has another entry.
+-- Reply: 1, or 0: the schedule was changed in between, or has another entry.
 -- Cost: O(log n) in the number of schedules.
 -- Limits: none.
 

@@ -1,6 +1,6 @@
 """`python -m lua.compose`: compose the scripts for the package, if a file has changed since.
 
-`--into FOLDER` writes each of them into a file of its own instead, for linters and for other clients.
+`--into FOLDER` writes each of them into its own file instead, for linters and for other clients.
 `--uses` writes into the header of each file which foreign names its code uses; `--uses --check` compares.
 """
 

@@ -18,8 +18,8 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from leasequeue.keys import KEYS, NONE
-from leasequeue.scripting.scripts import Script
 from leasequeue.states import EVENTS, EventKind
+from leasequeue.wire.scripts import Script
 from lua.compose.calling import calls_in, in_order, key_names, put_in, stand_in
 from lua.compose.linker import (
     BrokenContract,

@@ -11,7 +11,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ComposeScripts(BuildHookInterface[Any]):
-    """Composes in a process of its own: this one may have imported another release of the package."""
+    """Composes in its own process: this one may have imported another release of the package."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
         """Compose the scripts, if a file has changed since they were composed."""

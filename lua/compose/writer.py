@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.scripting.scripts import LINES, SCRIPTS, changed_ns, digest_of
+from leasequeue.wire.scripts import LINES, SCRIPTS, changed_ns, digest_of
 from lua.compose.composer import Composed, compose
 from lua.compose.encodings import PLACE, check_used, put_in, read_constants
 from lua.compose.linker import BrokenContract, Library, is_piece, name_of
@@ -94,7 +94,7 @@ def refresh() -> bool:
     Raises:
         BrokenContract: If a file breaks a rule.
     """
-    folder = ROOT / "src" / "leasequeue" / "scripting"
+    folder = ROOT / "src" / "leasequeue" / "wire"
     began_ns = _now_ns(folder)
     place = folder / SCRIPTS
     if place.exists() and (folder / LINES).exists():
@@ -112,7 +112,7 @@ def refresh() -> bool:
 
 
 def write_texts(folder: Path) -> None:
-    """Compose all scripts and write each into a file of its own, for linters and other clients.
+    """Compose all scripts and write each into its own file, for linters and other clients.
 
     Raises:
         BrokenContract: If a file breaks a rule.

@@ -7,8 +7,8 @@
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
 --   payload  text     the data
---   keep_ms  integer  for how long those who ask for a result are told that the
---       item was cancelled; 0: not at all
+--   keep_ms  integer  for how long the item is noted as cancelled, for callers that
+--       ask for its result; 0: not at all
 --   state    text     "waiting", "leased" or "scheduled"; "laned": waiting in a lane, and not in `queue`
 --   cursor   text     "0" in the first call, then that of the last reply
 --   count    count    about how many items to look at

@@ -5,7 +5,7 @@
 -- The fields are `rate` (`<interval in µs>:<burst>`; `:<burst>`: with the interval that it has),
 -- `concurrency` (how many may be leased at a time), `ageing` (ms after which a level counts as one more), and
 -- `shared` (the name under which queues share limits; then `shared/rate` and `shared/concurrency` are these);
--- and `rate/<group>` and `concurrency/<group>`, for `*` of each group that has none of its own.
+-- and `rate/<group>` and `concurrency/<group>`, for `*` of each group without separate ones.
 --
 -- Keys: queue, gone, deadlines, scheduled, options, errors, events
 -- Arguments:

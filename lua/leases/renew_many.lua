@@ -54,7 +54,7 @@ for i, id in ipairs(ids) do
     answers[i] = -1
   end
 end
-in_chunks('HSET', ledger, begun) -- leases that had expired begin anew: see `checks/lib/steps`
+in_chunks('HSET', ledger, begun) -- leases that had expired begin again: see `checks/lib/steps`
 flush()
 -- Waiting processes know of a later time.
 announce(soonest)

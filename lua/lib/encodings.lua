@@ -3,7 +3,7 @@
 -- No piece: the composer puts the value in place of the name, so the texts that are sent have no names. Each
 -- value is one number or one text. A comment before each group says what it encodes, and why so.
 
--- What holds an item, in its lease keys. Clients of other libraries write names of their own, so what is
+-- What holds an item, in its lease keys. Clients of other libraries write their own names, so what is
 -- ours begins with a text that none of these has. A session is such a name, too; the others are reserved.
 local OURS = 'lh:'
 local OURS_SIZE = 3
@@ -76,7 +76,7 @@ local ID_AT = 17
 -- exact.
 local TURNS_PER_MS = 2048
 -- A parked lane, which only a freed slot or a call opens, has the time at which it was parked, and this more:
--- it is later than each time that can come, and still tells which was parked first.
+-- it is later than each time that can come, and still shows which was parked first.
 local PARKED = 1e15
 local FROM_PARKED = '1e15'
 local TO_PARKED = '(1e15'

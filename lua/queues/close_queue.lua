@@ -1,6 +1,6 @@
 -- Begin to delete a queue: mark it, so that nothing is added to it or leased from it, and end its leases.
 --
--- Nothing waits any more at once. The sessions that hold items are told to cancel them, by
+-- Nothing waits any more at once. The sessions that hold items are ordered to cancel them, by
 -- `cancel <token> <id>` on their channels `:push:<session>`. What is left, `delete_queue` removes.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, watchers, options, errors, events

@@ -1,7 +1,7 @@
 -- Remove what is left of a queue that `close_queue` has closed, one step of a scan at a time.
 --
 -- The mark is removed last, so that a deletion that was interrupted can be made again. `fence` stays: tokens
--- only grow, also if the name is used anew. So do processes that wait for items, and workers: they are
+-- only grow, also if the name is used again. So do processes that wait for items, and workers: they are
 -- registered as long as they live.
 --
 -- Keys: queue, gone, scheduled, heartbeats, watchers, options, errors, events
@@ -17,7 +17,7 @@
 -- Reply: the next cursor ("0": all keys were checked, or the queue is deleted), how many items were removed.
 -- Cost: O(count).
 -- Limits: one SCAN of `count` (at most 1,000) a call; of the rest, `count` ids that
---   other clients have added meanwhile.
+--   other clients have added since it was closed.
 -- Uses: control_key (RARE_KEYS), begin_writes (begin_writes), now (clock), is_closed (closed), emit,
 --   emitting, flush, publishes (emit), INBOX_OF_OURS, INBOX_OF_OURS_SIZE (encodings), forget_facts (facts),
 --   data_key, in_chunks (keys), end_publishing (live), notify_watchers (watchers)
@@ -103,5 +103,5 @@ if pool then
     redis.call('UNLINK', pool .. ':limits', pool .. ':rates', pool .. ':running')
   end
 end
-redis.call('UNLINK', control_key) -- last: from now on the name can be used anew
+redis.call('UNLINK', control_key) -- last: from now on the name can be used again
 return { '0', #removed }

@@ -113,7 +113,7 @@ local function is_gone(id)
     and not redis.call('ZSCORE', prefix .. ':cancelled', id)
 end
 
--- Return how many of the ids of a lane were leased, from the first on, and when, as far as the ledger tells.
+-- Return how many of the ids of a lane were leased, from the first on, and when, as far as the ledger shows.
 local function count_leased(noted)
   local ends = redis.call('ZMSCORE', deadlines, unpack(noted.ids))
   local records = redis.call('HMGET', ledger, unpack(noted.ids))
@@ -137,7 +137,7 @@ local function forget_leased(noted, state)
   local gone, ids = count, #noted.ids
   while gone < ids and not is_waiting(noted.ids[gone + 1]) do
     gone = gone + 1
-    -- In a lane of a controlled queue, tokens do not tell.
+    -- In a lane of a controlled queue, tokens do not show it.
     if not is_plain and newest_token > tonumber(state.fence) and is_gone(noted.ids[gone]) then
       count = gone
     end
@@ -216,7 +216,7 @@ local function next_state(state)
     lanes_now[lane] = check_lane(lane, state)
   end
   if waiting == 0 and #state.waits == number and newest_token > tonumber(state.fence) then
-    -- Items were leased, and none was seen to wait.
+    -- Items were leased, and none was found waiting.
     state.waits[number + 1], state.found[number + 1] = 0, now
   end
   thin(lanes_now)

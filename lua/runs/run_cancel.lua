@@ -1,8 +1,8 @@
 -- Cancel a flow run: from now on no stage of it begins, and no successor is added.
 --
--- It is cancelled at once, and those who wait for its result are told so. Then its unfinished items are
--- cancelled in bounded steps by whoever finds the note in `unsettled` that is left for this: the caller, or a
--- worker that maintains the queue.
+-- It is cancelled at once, and those that wait for its result are notified. Then its unfinished items are
+-- cancelled in bounded steps by the client that finds the note in `unsettled`, which is left for this: the
+-- caller, or a worker that maintains the queue.
 --
 -- Keys: queue, watchers
 -- Arguments:

@@ -1,4 +1,4 @@
--- Finish stages of flow runs: store what became of each, add what follows, and
+-- Finish stages of flow runs: store the outcome of each, add what follows, and
 -- complete its item, in one step.
 --
 -- The hash of the run decides, see `runs/lib/run_commit`. The items that follow are added before this one is
@@ -21,7 +21,7 @@
 --       traced), kind, value, extra, …
 -- Reply: two lists: an entry per item: 1 completed by this call, 0 completed before, -1 rejected, as from
 --   `complete_many`; for one that has failed 1 done, 0 rejected, -3, as from `fail_many`; 2 accepted, and the
---   item goes on: children are to be added by `more`, or were stored; -4 nothing has changed, as it chooses a
+--   item continues: children are to be added by `more`, or were stored; -4 nothing has changed: it chooses a
 --   stage that is no successor; -2 not handled as the call adds enough already, send it again. And the
 --   references of stages whose rest is to be cancelled.
 -- Cost: O(1) per item, and per item that follows.
@@ -123,7 +123,7 @@ local function picked_by(row, run, path)
   return picked, true
 end
 
--- End a stage that is entered, or have it fan out. Returns an answer if its item goes on.
+-- End a stage that is entered, or have it fan out. Returns an answer if its item continues.
 local function step(row, run, path)
   if row.kind == 'done' then
     local picked, is_known = picked_by(row, run, path)
@@ -224,7 +224,7 @@ for i, row in ipairs(rows) do
     seen[id] = true
     ending = is_full(row) and -2 or finish(row)
     if row.run and is_marked(row.run, row.mark) and id == row.run.id .. '/' .. row.path then
-      row.fenced = '2' -- it was checked, and what became of it is recorded
+      row.fenced = '2' -- it was checked, and its outcome is recorded
     end
   end
   if ending == 'complete' then

@@ -1,8 +1,8 @@
 -- Have stages and children of a failed flow run done again, with all that has failed because of them.
 --
 -- A stage or a child that has failed or was cancelled is entered again; the stage whose child it is has
--- fanned out again, and what could not be entered any more waits again. What goes on without it stays: a
--- stage that was entered all the same, and children of a stage that is done. A stage that is done, and whose
+-- fanned out again, and what could not be entered any more waits again. What continues without it stays: a
+-- stage that was entered nevertheless, and children of a stage that is done. A stage that is done, and whose
 -- successors were not entered since the run had failed, enters them. Each item is added again from its
 -- definition, and its dead letter dropped.
 --
@@ -41,7 +41,7 @@ elseif not (is_going_on and is_run_active(it)) then
 end
 local reopened, letters, queues, todo = 0, {}, {}, {}
 
--- Return whether all stages that follow a stage were entered all the same.
+-- Return whether all stages that follow a stage were entered nevertheless.
 local function is_tolerated(path)
   local names = stage_definition(it, path)['then'] or {}
   for _, name in ipairs(names) do
@@ -58,7 +58,7 @@ local function clear(name)
   drop_from_run(it, name)
 end
 
--- Take back what a failed stage has told those that follow it, and what could not be entered because of it.
+-- Take back what those that follow a failed stage have noted of it, and what could not be entered for it.
 local function untell_successors(path)
   for _, name in ipairs(stage_definition(it, path)['then'] or {}) do
     local of = stage_definition(it, name).of or 1
@@ -99,7 +99,7 @@ local function add_again(path)
   letters[there][#letters[there] + 1] = of_run .. '/' .. path
 end
 
--- Take back what a failed stage or child has told its parent or its successors.
+-- Take back what the parent or the successors of a failed stage or child have noted of it.
 local function untell(path, state)
   local parent = parent_of(path)
   if not parent then
@@ -115,7 +115,7 @@ local function untell(path, state)
     drop_from_run(it, 't:' .. parent)
     add_active(it, 1)
     if counts[2] < counts[1] then
-      add_again(parent) -- whoever leases it adds the other children
+      add_again(parent) -- the worker that leases it adds the other children
     end
     untell(parent, before)
   end

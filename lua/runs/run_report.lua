@@ -1,7 +1,7 @@
 -- End stages of flow runs that were handed over to other systems, no matter which client holds
 -- their items, or whether any does.
 --
--- The item is removed as by `cancel_many`: a worker that runs its handler all the same is told. If it has
+-- The item is removed as by `cancel_many`: a worker that still runs its handler is notified. If it has
 -- become a dead letter before, and the stage is done now, that is dropped.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, watchers, options, errors, events

@@ -3,7 +3,7 @@
 -- The first call marks the worker, whose `worker_beat` is refused from then on, and returns the ids of its
 -- inbox. Then its items, which `session_leases` finds, are returned in steps, those with the highest tokens
 -- first, so that they keep their order. The last step ends its registration, and notes that it was failed.
--- Any number of clients may do this at once, and another one can go on if the first stops in between.
+-- Any number of clients may do this at once, and another one can continue if the first stops in between.
 --
 -- The attempt counts. No holder of an earlier token can complete the item any more: the first token in its
 -- entry of the ledger becomes one that was not given yet.

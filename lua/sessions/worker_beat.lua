@@ -2,7 +2,7 @@
 --
 -- A worker is registered under the session that holds its leases. Its registration says what it is and does.
 -- A worker that is refused with 0 has been failed, or is about to be: see `fail_session`. It stops its runs,
--- and registers anew under another session. One that is refused with -1 is unknown: the registrations were
+-- and registers again under another session. One that is refused with -1 is unknown: the registrations were
 -- lost, as after FLUSHALL. It registers again, and renews its leases to learn which of them are left.
 --
 -- Keys: gone, scheduled, options, errors, events, workers, heartbeats
@@ -13,8 +13,8 @@
 --   alive_ms  integer  for how long the registration holds; empty: until the worker leaves
 --   first     flag     1: register; 0: refresh, which is refused if there is no registration
 --   about     text     what the worker says of itself: a JSON object
--- Reply: 1 (0: it was failed; -1: it is not registered), the time in ms, what the worker was told last
---   (see `worker_tell`; empty: nothing), how many workers are registered, then up to 10 other workers
+-- Reply: 1 (0: it was failed; -1: it is not registered), the time in ms, the worker's last order
+--   (see `worker_tell`; empty: none), how many workers are registered, then up to 10 other workers
 --   whose registration no longer holds.
 -- Cost: O(log n) in the number of workers, and the size of `about`.
 -- Limits: 64 KiB of `about`.

@@ -1,4 +1,4 @@
--- Tell a worker what to do: `quiet` (lease nothing more), `resume` or `stop`.
+-- Give an order to a worker: `quiet` (lease nothing more), `resume` or `stop`.
 --
 -- It is published on the channel `:push:<session>`, and noted for the worker's next
 -- `worker_beat`, as the message may be lost.

@@ -1,7 +1,7 @@
 -- Record items of a set whose processing has failed, unless another reader has taken over its stream.
 --
 -- They keep their leases. The reader fails them when it completes the others. A batch that is repeated is
--- recorded anew: its first call forgets what was recorded before.
+-- recorded again: its first call forgets what was recorded before.
 --
 -- Keys: queue
 -- Arguments:

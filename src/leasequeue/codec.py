@@ -58,7 +58,7 @@ def decoder(annotation: Any) -> Callable[[bytes], Any]:
     """Return a function that decodes JSON into a value of a type, and checks it.
 
     Raises:
-        UnknownType: If values of this type cannot be told from JSON.
+        UnknownType: If JSON does not distinguish the values of this type.
     """
     check(annotation)
     decode: Callable[[bytes], Any] = msgspec.json.Decoder(annotation, dec_hook=_from_plain).decode
@@ -87,8 +87,8 @@ def check(annotation: Any) -> None:
 def _advice(problem: str) -> str:
     if problem.startswith("Type unions"):
         return (
-            f"JSON cannot tell the types of this union apart; use one of them, or msgspec structs with a tag "
-            f"({problem})"
+            "JSON does not distinguish the types of this union; use one of them, or msgspec structs with a "
+            f"tag ({problem})"
         )
     return problem
 

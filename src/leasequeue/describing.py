@@ -1,4 +1,4 @@
-"""Texts of exceptions and values of any class, also of one whose methods raise errors."""
+"""Texts of exceptions and values, also of those whose methods raise errors."""
 
 from __future__ import annotations
 
@@ -8,14 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: A chain of more exceptions than this is shown without its causes and contexts.
-MAX_CHAIN = 1000
-
-
-def class_of(value: object) -> str:
-    """Return the name of the class of an exception or of another value. It never fails."""
-    return _name(value)
-
 
 def counted(number: int, noun: str) -> str:
     """Return a number of things: `1 unit`, `2 units`."""
@@ -24,12 +16,15 @@ def counted(number: int, noun: str) -> str:
 
 def describe(error: BaseException) -> str:
     """Return the name of an exception's class and its text: `ValueError: bad`. It never fails."""
-    return _attempt(lambda: f"{_name(error)}: {error}") or f"{_name(error)} (its text cannot be shown)"
+    return (
+        _attempt(lambda: f"{type(error).__name__}: {error}")
+        or f"{type(error).__name__} (its text cannot be shown)"
+    )
 
 
 def text_of(error: BaseException) -> str:
     """Return the text of an exception, or, if it has none, the name of its class. It never fails."""
-    return _attempt(lambda: f"{error}") or _name(error)
+    return _attempt(lambda: f"{error}") or type(error).__name__
 
 
 def traceback_of(error: BaseException) -> str:
@@ -43,16 +38,12 @@ def traceback_of(error: BaseException) -> str:
 
 def full_traceback_of(error: BaseException) -> str | None:
     """Return the traceback of an exception, as the interpreter prints it; None if it cannot be made."""
-
-    def full() -> str:
-        return "".join(traceback.format_exception(error)) if _is_bounded(error) else ""
-
-    return _attempt(full) or None
+    return _attempt(lambda: "".join(traceback.format_exception(error)))
 
 
 def shown(value: object) -> str:
     """Return the `repr` of a value. It never fails."""
-    return _attempt(lambda: f"{value!r}") or f"a value of type {_name(value)} (it cannot be shown)"
+    return _attempt(lambda: f"{value!r}") or f"a value of type {type(value).__name__} (it cannot be shown)"
 
 
 def _attempt(make: Callable[[], str]) -> str | None:
@@ -65,31 +56,8 @@ def _attempt(make: Callable[[], str]) -> str | None:
         return None
 
 
-def _name(value: object) -> str:
-    # A metaclass may replace `__name__`: this asks `type` itself.
-    name: str = type.__dict__["__name__"].__get__(type(value))
-    return name
-
-
 def _plain_traceback(error: BaseException) -> str:
-    def frames() -> str:
-        # The base class's attribute: that of a subclass may be anything.
-        own = BaseException.__dict__["__traceback__"].__get__(error)
-        return "Traceback (most recent call last):\n" + "".join(traceback.format_tb(own)) if own else ""
-
-    def notes() -> str:
-        return "".join(f"{note}\n" for note in object.__getattribute__(error, "__dict__")["__notes__"])
-
-    return f"{_attempt(frames) or ''}{describe(error)}\n{_attempt(notes) or ''}"
-
-
-def _is_bounded(error: BaseException) -> bool:
-    """Return whether the causes and contexts of an exception end; a property may make new ones for ever."""
-    seen: dict[int, object] = {}
-    left: list[object] = [error]
-    while left and len(seen) <= MAX_CHAIN:
-        one = left.pop()
-        if one is not None and id(one) not in seen:
-            seen[id(one)] = one
-            left += [getattr(one, "__cause__", None), getattr(one, "__context__", None)]
-    return not left
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    notes = _attempt(lambda: "".join(f"{note}\n" for note in error.__notes__))
+    head = f"Traceback (most recent call last):\n{frames}" if frames else ""
+    return f"{head}{describe(error)}\n{notes or ''}"

@@ -34,6 +34,14 @@ def parse_duration(text: str) -> float | None:
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
+def duration_text(seconds: float) -> str:
+    """Return a duration for people, with three digits: `120 ms`, `1.25 s`, `2.5 min`, `3.1 h`, `4.0 d`."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+
+
 def seconds(argument: str, value: Duration, *, zero: bool, longest: float = LONGEST_SECONDS) -> float:
     """Check a duration and return it in seconds.
 

@@ -1,4 +1,4 @@
-"""Every error that Leasequeue raises. One concept, so this file may be longer than others.
+"""Every error that Leasequeue raises.
 
 LeasequeueError
 ├── InvalidArgument            an argument cannot be used; raised before anything is sent
@@ -28,19 +28,12 @@ LeasequeueError
 │   ├── NoEventsKept           the queue keeps none
 │   ├── NoEventsPublished      the queue publishes none
 │   └── EventsLost             some of the requested events are no longer kept, or were missed
-├── ItemFailed                 the item that a caller waits for is a dead letter
-│   └── JobFailed              the work of a job has failed for good
-│       └── FlowFailed         a stage of a flow run has failed for good
-├── ItemCancelled              the item that a caller waits for was cancelled
-│   └── JobCancelled           the job that a caller waits for was cancelled
-│       └── FlowCancelled      the flow run that a caller waits for was cancelled
-├── ItemExpired                the item that a caller waits for was not begun with in time
-│   └── JobExpired             the job that a caller waits for was not begun with in time
-├── ItemUnknown                there is neither the item that a caller waits for nor its result
-│   └── JobUnknown             there is neither the item of a job nor its result
-├── FlowError                  base of these, and of the other errors of flows
-│   ├── RunGone                there is no flow run of this id
-│   ├── RunUnfinished          the flow run has not ended yet
+├── JobFailed                  the item, job or flow run that a caller waits for has failed for good
+├── JobCancelled               it was cancelled
+├── JobExpired                 no worker has begun with it in time
+├── JobUnknown                 there is neither an item, job or flow run of this id nor a result
+├── FlowError                  base of the errors of flows
+│   ├── FlowRunUnfinished      the flow run has not ended yet
 │   ├── NotAStage              a function for stages was called outside of one
 │   └── ResultMismatch         the result of a stage does not fit its type, or what may follow it
 ├── LeaseLost                  the lease was lost, so what it permits was refused
@@ -65,6 +58,7 @@ EvictionWarning                a warning, not an error: the server may evict key
 
 from __future__ import annotations
 
+import copy
 import itertools
 import re
 from datetime import datetime
@@ -74,6 +68,59 @@ from leasequeue.describing import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+__all__ = [
+    "AccessDenied",
+    "BackendError",
+    "ConnectionLost",
+    "DatabaseMissing",
+    "EmbeddedServerError",
+    "EventsError",
+    "EventsLost",
+    "EvictionWarning",
+    "ExtraMissing",
+    "FlowError",
+    "FlowRunUnfinished",
+    "InsideEventLoop",
+    "InvalidArgument",
+    "InvalidCall",
+    "InvalidConfig",
+    "InvalidFanOut",
+    "InvalidFlow",
+    "InvalidTask",
+    "JobCancelled",
+    "JobExpired",
+    "JobFailed",
+    "JobUnknown",
+    "LeaseLost",
+    "LeasequeueError",
+    "LimitExceeded",
+    "LoginRefused",
+    "NoCurrentRun",
+    "NoEventsKept",
+    "NoEventsPublished",
+    "NotAStage",
+    "PayloadError",
+    "ProcessOutOfMemory",
+    "QueueClosed",
+    "QueueDeleted",
+    "ResultError",
+    "ResultMismatch",
+    "ScriptFailed",
+    "ServerBusy",
+    "ServerError",
+    "ServerOutOfMemory",
+    "ServerReadOnly",
+    "ServerRefused",
+    "ServerTooOld",
+    "TimeLimitExceeded",
+    "TlsFailed",
+    "UnknownAttribute",
+    "WorkerBusy",
+    "WorkerNotRunning",
+    "WorkerUnknown",
+    "WrongKeyType",
+]
 
 #: Why no encrypted connection can be made; see `TlsFailed`.
 TlsReason: TypeAlias = Literal[
@@ -107,6 +154,16 @@ _CHAINED = re.compile(
 _ADVERTISED = re.compile(r"\s*For further information visit https://errors\.pydantic\.dev/")
 #: How many lines of a text a summary has.
 _SUMMARY_LINES = 7
+
+
+def copied(error: BaseException | None) -> BaseException:
+    """Return a copy of the error of a trip: a shared one would gather the tracebacks of all callers."""
+    if error is None:
+        return AssertionError("the server's reply is not a list of answers")
+    try:
+        return copy.copy(error)
+    except Exception:  # noqa: BLE001 - some exceptions cannot be copied
+        return error
 
 
 class LeasequeueError(Exception):
@@ -242,22 +299,7 @@ class UnknownAttribute(InvalidArgument, FlowError):
         Exception.__init__(self, f"the flow {flow!r} {text}")
 
 
-class RunGone(FlowError):
-    """There is no flow run of this id: it was never started, its keep time has passed, or it was deleted.
-
-    Attributes:
-        run_id: The id.
-    """
-
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
-        super().__init__(
-            f"there is no flow run {run_id!r}: it was never started, was deleted, or has ended and its "
-            "`keep` has passed"
-        )
-
-
-class RunUnfinished(FlowError):
+class FlowRunUnfinished(FlowError):
     """The flow run has not ended, and the call is only for runs that have. Nothing has changed.
 
     Attributes:
@@ -306,6 +348,7 @@ class QueueClosed(LeasequeueError):
     """The queue object is closed. Nothing was sent; create a new one."""
 
     def __init__(self, name: str) -> None:
+        #: The name of the queue.
         self.name = name
         super().__init__(f"the queue {name!r} is closed: create a new AsyncWorkQueue")
 
@@ -315,7 +358,7 @@ class ServerError(LeasequeueError):
 
 
 class ConnectionLost(ServerError):
-    """The server could not be reached, or the connection was lost before it answered.
+    """The server could not be reached, or did not answer: the connection was lost, or `reply_timeout` passed.
 
     Attributes:
         maybe_applied: Whether the server may have applied the call. False: it certainly has not.
@@ -339,16 +382,20 @@ class ConnectionLost(ServerError):
 class ServerRefused(ServerError):
     """The server refuses this client. Waiting does not help: its settings, or the server's, must change.
 
-    A worker that is refused when it starts raises it. One that is refused later keeps trying.
+    A worker that is refused when it starts raises it. One that is refused later keeps trying. The class
+    itself is raised by a client for a cluster on a single server, and by one for a single server on a
+    cluster.
     """
 
 
 class LoginRefused(ServerRefused):
-    """The user or the password is missing or wrong (NOAUTH, WRONGPASS). Nothing was applied."""
+    """The user or the password is missing or wrong, also of a Sentinel. Nothing was applied."""
 
 
 class AccessDenied(ServerRefused):
     """The access rules of the server forbid a command, a key or a channel (NOPERM).
+
+    The text has the rule that permits it; `leasequeue acl` prints all that a user needs.
 
     Attributes:
         commands: The names of the forbidden commands, in capitals, if the server says which.
@@ -389,7 +436,7 @@ class TlsFailed(ServerRefused):
 
 
 class ServerReadOnly(ServerError):
-    """The server accepts no writes: it is a replica, or has too few replicas. Nothing was applied."""
+    """The server accepts no writes: a replica, too few replicas, or no disk. Nothing was applied."""
 
     transient = True
 
@@ -407,7 +454,8 @@ class ServerOutOfMemory(ServerError):
 class ServerBusy(ServerError):
     """The server is loading its data, running a long script, or moving the queue to another node.
 
-    Nothing was applied; try again.
+    Nothing was applied; try again. A fail-over may have ended a wait, or the move of a slot of a cluster may
+    have taken longer than `reply_timeout`.
     """
 
     transient = True
@@ -424,7 +472,7 @@ class LimitExceeded(ServerError):
 class QueueDeleted(ServerError):
     """The queue is being deleted, so nothing is added to it. Nothing was applied.
 
-    When the deletion has ended, the name can be used anew. If it was interrupted, `AsyncWorkQueue.delete`
+    When the deletion has ended, the name can be used again. If it was interrupted, `QueueAdmin.delete`
     finishes it.
     """
 
@@ -434,7 +482,10 @@ class WrongKeyType(ServerError):
 
 
 class ScriptFailed(ServerError):
-    """A script failed with an error that no other class describes; the text is the server's."""
+    """A script failed with an error that no other class describes; the text is the server's.
+
+    It names the script, and the file and line of `lua/`.
+    """
 
 
 class ProcessOutOfMemory(LeasequeueError, MemoryError):
@@ -496,120 +547,73 @@ class EventsLost(EventsError):
         super().__init__(f"{loss}: {advice or usual}")
 
 
-class ItemFailed(LeasequeueError):
-    """The item whose result was to be waited for is a dead letter.
+class JobFailed(LeasequeueError):
+    """What a caller waits for has failed for good: an item, a job or a flow run.
+
+    The item is a dead letter, the result of the job is an error, or a stage of the flow run has failed and
+    nothing tolerates it.
 
     Attributes:
-        item_id: The item's id.
-        error: The error of its last attempt, as the dead letter has it.
+        item_id: The item's id, which is that of its job; of a flow run the run's.
+        error: The error of the last attempt, such as a traceback.
+        type: The name of the error's class; empty if it is not known.
+        message: The error's text.
+        stage: Of a flow run the path of the stage that has failed first, empty if it is not known; otherwise
+            None.
     """
 
-    def __init__(self, item_id: str, error: str) -> None:
+    def __init__(self, item_id: str, error: str, *, stage: str | None = None) -> None:
         self.item_id = item_id
         self.error = error
-        super().__init__(f"the item {item_id!r} is a dead letter: {summary_of(error) or 'without an error'}")
+        self.type, self.message = _read_error(error)
+        self.stage = stage
+        what = repr(item_id) if stage is None else f"the flow run {item_id!r}"
+        at = f" at stage {stage!r}" if stage else ""
+        text = f"{self.type}: {self.message}" if self.type else summary_of(error) or "without an error"
+        super().__init__(f"{what} has failed{at}: {text}")
 
 
-class ItemCancelled(LeasequeueError):
-    """The item whose result was to be waited for was cancelled, with `AsyncWorkQueue.cancel` or otherwise.
+class JobCancelled(LeasequeueError):
+    """What a caller waits for was cancelled: an item, a job or a flow run.
 
     Attributes:
-        item_id: The item's id.
+        item_id: The item's id, which is that of its job; of a flow run the run's.
     """
 
     def __init__(self, item_id: str) -> None:
         self.item_id = item_id
-        super().__init__(f"the item {item_id!r} was cancelled")
+        super().__init__(f"{item_id!r} was cancelled")
 
 
-class JobCancelled(ItemCancelled):
-    """The job whose result was to be waited for was cancelled.
-
-    Attributes:
-        item_id: The item's id, which is that of the job.
-    """
-
-
-class ItemExpired(LeasequeueError):
-    """The item whose result was to be waited for has expired: no worker had begun with it (`expires_in`).
+class JobExpired(LeasequeueError):
+    """The item or the job that a caller waits for has expired: no worker had begun with it (`expires_in`).
 
     Attributes:
-        item_id: The item's id.
+        item_id: The item's id, which is that of its job.
     """
 
     def __init__(self, item_id: str) -> None:
         self.item_id = item_id
-        super().__init__(f"the item {item_id!r} has expired: no worker had begun with it in time")
+        super().__init__(f"{item_id!r} has expired: no worker had begun with it in time")
 
 
-class JobExpired(ItemExpired):
-    """The job whose result was to be waited for has expired: no worker had begun with it.
-
-    Attributes:
-        item_id: The item's id, which is that of the job.
-    """
-
-
-class ItemUnknown(LeasequeueError):
-    """There is neither an item of this id nor a result nor a dead letter.
+class JobUnknown(LeasequeueError):
+    """There is no item, job or flow run of this id, nor a result of one.
 
     Attributes:
         item_id: The id.
     """
 
-    def __init__(self, item_id: str) -> None:
+    def __init__(self, item_id: str, *, is_flow_run: bool = False) -> None:
         self.item_id = item_id
-        super().__init__(
-            f"there is neither an item {item_id!r} nor a result: it was never added, was completed without a "
-            "result, or the result has expired (`keep_result` says how long it is kept)"
+        text = (
+            f"there is no flow run {item_id!r}: it was never started, was deleted, or has ended and its "
+            "`keep` has passed"
+            if is_flow_run
+            else f"there is neither an item {item_id!r} nor a result: it was never added, was completed "
+            "without a result, or the result has expired (`keep_result` says how long it is kept)"
         )
-
-
-class JobFailed(ItemFailed):
-    """The work of a job has failed for good: its item is a dead letter, or its result is an error.
-
-    Attributes:
-        item_id: The item's id, which is that of the job.
-        error: The error of its last attempt, such as a traceback.
-        type: The name of the error's class; empty if it is not known.
-        message: The error's text.
-    """
-
-    def __init__(self, item_id: str, error: str) -> None:
-        super().__init__(item_id, error)
-        self.type, self.message = _read_error(error)
-        Exception.__init__(self, f"{item_id!r} has failed: {self.type}{': ' * bool(self.type)}{self.message}")
-
-
-class FlowFailed(JobFailed, FlowError):
-    """The flow run that was to be waited for has failed: one of its stages has, and nothing tolerates it.
-
-    Attributes:
-        item_id: The run's id.
-        stage: The path of the stage that has failed first; empty: it is not known.
-        error: The error of its last attempt.
-        type: The name of the error's class; empty if it is not known.
-        message: The error's text.
-    """
-
-    def __init__(self, run_id: str, stage: str, error: str) -> None:
-        super().__init__(run_id, error)
-        self.stage = stage
-        at = f" at stage {stage!r}" if stage else ""
-        text = f"{self.type}{': ' * bool(self.type)}{self.message}"
-        Exception.__init__(self, f"the flow run {run_id!r} has failed{at}: {text}")
-
-
-class FlowCancelled(JobCancelled, FlowError):
-    """The flow run that was to be waited for was cancelled.
-
-    Attributes:
-        item_id: The run's id.
-    """
-
-    def __init__(self, run_id: str) -> None:
-        super().__init__(run_id)
-        Exception.__init__(self, f"the flow run {run_id!r} was cancelled")
+        super().__init__(text)
 
 
 def _read_error(error: str) -> tuple[str, str]:
@@ -647,14 +651,6 @@ def summary_of(error: str) -> str:
         deeper = indent < (indent := len(line) - len(line.lstrip()))
         summary += f"{': ' if deeper else '; '}{line.strip()}"
     return summary + " …" * (len(lines) > _SUMMARY_LINES)
-
-
-class JobUnknown(ItemUnknown):
-    """There is neither an item of this job nor a result nor a dead letter.
-
-    Attributes:
-        item_id: The item's id, which is that of the job.
-    """
 
 
 class LeaseLost(LeasequeueError):
@@ -790,29 +786,16 @@ class InvalidConfig(LeasequeueError, ValueError):
         place: Where in it, as `deployments.gpu.tiers[1].max_units`; empty: the whole file.
         problem: What is wrong there.
         expected: What is accepted there; empty: the problem says it.
-        line: The number of the line; None: it is not known.
-        others: What else is wrong in the file.
     """
 
-    def __init__(
-        self,
-        path: object,
-        place: str,
-        problem: str,
-        expected: str = "",
-        *,
-        line: int | None = None,
-        others: Iterable[InvalidConfig] = (),
-    ) -> None:
+    def __init__(self, path: object, place: str, problem: str, expected: str = "") -> None:
         self.path = str(path)
         self.place = place
         self.problem = problem
         self.expected = expected
-        self.line = line
-        self.others = tuple(others)
-        where = ", ".join(filter(None, (self.path, f"line {line}" if line else "", place)))
+        where = ", ".join(filter(None, (self.path, place)))
         wanted = f"; expected {expected}" if expected else ""
-        super().__init__("\n".join([f"{where}: {problem}{wanted}", *map(str, self.others)]))
+        super().__init__(f"{where}: {problem}{wanted}")
 
 
 class BackendError(LeasequeueError):

@@ -48,7 +48,7 @@ KEYS = {
     "workers": Key(
         "hash",
         "worker → what it says of itself, a JSON object: [its fields](protocol.md#scripts-for-workers); "
-        "`told:<worker>` → what it was told last",
+        "`told:<worker>` → its last order",
     ),
     "heartbeats": Key(
         "zset",
@@ -120,7 +120,7 @@ MADE_KEYS = {
     ),
     "cancelled": Key(
         "zset, with a time to live",
-        "id → until when those who ask for its result are told that the item was cancelled; if this lies on "
+        "id → until when callers that ask for its result find that the item was cancelled; if this lies on "
         "half a millisecond, that it has expired",
     ),
     "progress": Key("hash", "id → what a holder of the item has reported last, JSON of at most 1,000 bytes"),

@@ -10,21 +10,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def lazy_names(package: str, names: Sequence[str], modules: Sequence[str]) -> Callable[[str], object]:
+def lazy_names(
+    package: str, names: Sequence[str], modules: Sequence[str], *, parent: str = ""
+) -> Callable[[str], object]:
     """Return the `__getattr__` of a package that imports its names when they are first used.
 
     Args:
         package: The package's `__name__`.
         names: Its `__all__`.
         modules: Its modules that have the names, in the order in which they are searched: what takes longer
-            to import comes later. They are attributes of the package, too.
+            to import comes later. They are attributes of the package, too, unless `parent` has them.
+        parent: The package of these modules; empty: the package itself.
     """
+    place_of = parent or package
 
     def find(name: str) -> object:
-        if name in modules:
+        if name in modules and not parent:
             return importlib.import_module(f"{package}.{name}")
         for module in modules if name in names else ():
-            place = importlib.import_module(f"{package}.{module}")
+            place = importlib.import_module(f"{place_of}.{module}")
             if hasattr(place, name):
                 setattr(sys.modules[package], name, getattr(place, name))
                 return getattr(place, name)

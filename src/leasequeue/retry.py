@@ -91,12 +91,16 @@ class RetryPolicy:
         return random.uniform(0, upper) if self.jitter else upper  # noqa: S311 - no secret
 
 
+#: The first and the longest wait before a call is repeated, or a connection opened again (s).
+FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
+
+
 class Backoff:
     """Waits between repetitions of a call: each is twice the last, up to a maximum.
 
     A wait is shortened at random by up to half, so that the clients of a server do not all return at once.
 
-        backoff = Backoff(first=0.05, longest=1.0)
+        backoff = Backoff()
         while not await answered():
             await backoff.wait()
 
@@ -107,7 +111,7 @@ class Backoff:
 
     __slots__ = ("_first", "_longest", "failures")
 
-    def __init__(self, *, first: float, longest: float) -> None:
+    def __init__(self, *, first: float = FIRST_WAIT, longest: float = LONGEST_WAIT) -> None:
         self._first = first
         self._longest = longest
         #: How many failures there were since the last success.

@@ -7,21 +7,22 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from leasequeue.autoscale.backends import open_backend
 from leasequeue.autoscale.backends.units import MARK
-from leasequeue.autoscale.config import Config, DeploymentConfig, JobConfig, TierConfig
+from leasequeue.autoscale.config import Config, DeploymentConfig, JobConfig, ProcessSettings, TierConfig
 from leasequeue.autoscale.model import DeploymentPolicy, TierPolicy
 from leasequeue.errors import BackendError
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
 
     from leasequeue.autoscale.backends import Backend
+    from leasequeue.autoscale.config import Settings
 
 PROGRAM = Path(__file__).with_name("unit_program.py")
 #: A unit that never registers.
@@ -31,8 +32,7 @@ SLEEP = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 def config_of(
     url: str,
     queue: str,
-    backend: str,
-    settings: Mapping[str, object],
+    settings: Settings,
     *,
     tiers: int = 1,
     workers_per_unit: int = 1,
@@ -50,9 +50,7 @@ def config_of(
         deployments={
             "work": DeploymentConfig(
                 policy=DeploymentPolicy(name="work", jobs=("job",), tiers=tuple(policies)),
-                tiers={
-                    one.name: TierConfig(policy=one, backend=backend, settings=settings) for one in policies
-                },
+                tiers={one.name: TierConfig(policy=one, settings=settings) for one in policies},
             )
         },
     )
@@ -79,19 +77,20 @@ class ProcessBench:
         """How the names of units begin."""
         return f"scale-{self.queue}.work.t1-"
 
-    def open(self, command: list[str] | None = None, *, spin_up: float = 30.0, **settings: object) -> Backend:
+    def open(self, command: list[str] | None = None, *, spin_up: float = 30.0, **settings: Any) -> Backend:
         """Open another back end of the tier, as a loop that starts does."""
         environment = {
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "QUEUE": self.queue,
             "RECORD": str(self.record),
         }
-        found = {
+        found: dict[str, Any] = {
             "command": self.command if command is None else command,
             "env": environment,
             "on_exit": "leave",
         }
-        config = config_of(self.url, self.queue, "processes", {**found, **settings}, spin_up=spin_up)
+        given = ProcessSettings(**{**found, **settings})
+        config = config_of(self.url, self.queue, given, spin_up=spin_up)
         self.opened.append(open_backend(config, "work", "t1"))
         return self.opened[-1]
 
@@ -103,7 +102,7 @@ class ProcessBench:
             await asyncio.sleep(0.05)  # leave the time to the workers
             return not problem and await backend.ready() == units and len(self.pids()) == units
 
-        await until(f"{units} units are at work", are_ready, within=30)
+        await until(f"{units} units are at work", are_ready)
 
     def pids(self) -> list[int]:
         """Return the processes that lead units of this tier, as the system knows them; no zombies."""

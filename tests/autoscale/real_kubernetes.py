@@ -109,7 +109,7 @@ class ApiServer:
             f"--service-account-key-file={key}",
             "--service-cluster-ip-range=10.99.0.0/24",
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not await asyncio.to_thread(self._is_ready):
                 assert self.process.returncode is None, (self.folder / "kube-apiserver.log").read_text()[
                     -2000:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leasequeue import AsyncWorkQueue, BackendError, Item
+from leasequeue import AsyncWorkQueue, Item, Worker
 from leasequeue.autoscale import (
     Config,
     DeploymentConfig,
@@ -18,7 +19,7 @@ from leasequeue.autoscale import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
 
 @dataclass
@@ -62,8 +63,7 @@ class Platform:
         self.tiers: dict[tuple[str, str], Units] = {}
 
     def __call__(self, config: Config, deployment: str, tier: str) -> Units:
-        if config.deployments[deployment].tiers[tier].backend != "memory":
-            raise BackendError("memory", f"{deployment}/{tier}", "is not opened")
+        assert tier in config.deployments[deployment].tiers
         return self[deployment, tier]
 
     def __getitem__(self, key: tuple[str, str]) -> Units:
@@ -104,8 +104,26 @@ def make_config(
         deployments={
             job: DeploymentConfig(
                 policy=DeploymentPolicy(name=job, jobs=(job,), tiers=(tier,)),
-                tiers={"main": TierConfig(policy=tier, backend="memory")},
+                tiers={"main": TierConfig(policy=tier)},
             )
             for job in names
         },
     )
+
+
+@asynccontextmanager
+async def register(url: str, queue: str, name: str, concurrency: int) -> AsyncIterator[Worker]:
+    """Run a worker whose queue has no items."""
+    worker = Worker(name=name, concurrency=concurrency)
+
+    @worker.handler(AsyncWorkQueue.from_url(url, queue))
+    async def handle(_: bytes) -> None:
+        raise AssertionError
+
+    running = asyncio.create_task(worker.run())
+    try:
+        await worker.started()
+        yield worker
+    finally:
+        worker.stop()
+        await running

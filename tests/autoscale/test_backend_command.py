@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from msgspec import structs
 
 from leasequeue.autoscale.backends import command, open_backend
+from leasequeue.autoscale.config import CommandSettings, HttpSettings, KubernetesSettings
 from leasequeue.errors import BackendError
 from tests.autoscale.backend_bench import config_of, refusal
-from tests.autoscale.registering import register
+from tests.autoscale.scaling import register
 from tests.eventually import eventually
 from tests.queue.asking import until
 
@@ -29,7 +31,7 @@ class Open(Protocol):
     """Open a back end in the folder of the test."""
 
     def __call__(
-        self, request: list[str], ready: list[str] | None = None, *, tiers: int = 1, **settings: object
+        self, request: list[str], ready: list[str] | None = None, *, tiers: int = 1, **settings: Any
     ) -> Backend: ...
 
 
@@ -39,10 +41,10 @@ async def opened(tmp_path: Path, redis_url: str, name: str) -> AsyncIterator[Ope
     found = []
 
     def make(
-        request: list[str], ready: list[str] | None = None, *, tiers: int = 1, **settings: object
+        request: list[str], ready: list[str] | None = None, *, tiers: int = 1, **settings: Any
     ) -> Backend:
-        given = {"request": request, "ready": ready, "directory": str(tmp_path), **settings}
-        config = config_of(redis_url, name, "command", given, tiers=tiers, workers_per_unit=4)
+        given: dict[str, Any] = {"request": request, "ready": ready, "directory": str(tmp_path), **settings}
+        config = config_of(redis_url, name, CommandSettings(**given), tiers=tiers, workers_per_unit=4)
         found.append(open_backend(config, "work", "t1"))
         return found[-1]
 
@@ -141,15 +143,15 @@ async def test_a_program_that_is_missing_is_an_error_with_its_name(opened: Open)
     assert text.startswith("`./no-such-program` cannot be started: [Errno 2]")
 
 
-@pytest.mark.parametrize("backend", ["command", "http"])
+@pytest.mark.parametrize("settings", [CommandSettings(request=["true", "{units}"]), HttpSettings()])
 async def test_without_a_program_registered_workers_are_counted_in_units(
-    redis_url: str, name: str, backend: str
+    redis_url: str, name: str, settings: CommandSettings | HttpSettings
 ) -> None:
     """The units of these tiers have 4 workers each."""
-    mine = {"request": ["true", "{units}"]} if backend == "command" else {}
 
-    def make(tiers: int, **settings: object) -> Backend:
-        config = config_of(redis_url, name, backend, {**mine, **settings}, tiers=tiers, workers_per_unit=4)
+    def make(tiers: int, **changes: str) -> Backend:
+        given = structs.replace(settings, **changes)
+        config = config_of(redis_url, name, given, tiers=tiers, workers_per_unit=4)
         return open_backend(config, "work", "t1")
 
     alone, named, one_of_two = make(1), make(2, workers="spot-*"), make(2)
@@ -176,7 +178,7 @@ async def test_without_a_program_registered_workers_are_counted_in_units(
 
 
 async def test_registrations_that_cannot_be_read_are_an_error(name: str) -> None:
-    backend = open_backend(config_of("redis://127.0.0.1:1", name, "http", {}), "work", "t1")
+    backend = open_backend(config_of("redis://127.0.0.1:1", name, HttpSettings()), "work", "t1")
     with pytest.raises(BackendError, match=r"^http, work/t1: the registered workers cannot be read: "):
         await backend.ready()
     await backend.request(3)
@@ -195,17 +197,8 @@ def lives(pid: int) -> bool:
 
 async def test_the_back_end_of_kubernetes_is_opened_with_its_settings() -> None:
     """It connects on its first call."""
-    settings = {
-        "name": "media",
-        "namespace": "prod",
-        "kind": "StatefulSet",
-        "context": None,
-        "kubeconfig": "/none",
-    }
-    backend = open_backend(config_of("redis://127.0.0.1:1", "jobs", "kubernetes", settings), "work", "t1")
+    settings = KubernetesSettings(name="media", kind="StatefulSet", kubeconfig="/none")
+    backend = open_backend(config_of("redis://127.0.0.1:1", "jobs", settings), "work", "t1")
     with pytest.raises(BackendError, match=r"^kubernetes, work/t1: "):
         await backend.ready()
     await backend.close()
-    config = config_of("redis://127.0.0.1:1", "jobs", "kubernetes", {"name": "media", "kind": "Pod"})
-    with pytest.raises(BackendError, match=r"its settings cannot be used: Invalid enum value 'Pod'"):
-        open_backend(config, "work", "t1")

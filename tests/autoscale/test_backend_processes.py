@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import Fleet, Item, Worker
-from leasequeue.autoscale.backends import open_backend, units
-from leasequeue.errors import BackendError
-from tests.autoscale.backend_bench import SLEEP, bench, config_of, refusal
+from leasequeue.autoscale.backends import units
+from leasequeue.worker import supervision
+from leasequeue.worker.supervision import SupervisedProcess
+from tests.autoscale.backend_bench import SLEEP, bench, refusal
 from tests.cli.program import leasequeue
 from tests.eventually import eventually
 from tests.queue.asking import until
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tests.cli.program import Leasequeue
 
 __all__ = ["bench", "leasequeue", "make_queue", "queue"]
-
 pytestmark = pytest.mark.slow
 
 
@@ -227,7 +227,7 @@ async def test_a_unit_that_was_killed_and_not_reaped_is_not_adopted(
     unit = await asyncio.to_thread(lambda: subprocess.Popen(command, env=environment, start_new_session=True))
     await until("it is registered", lambda: are_registered(queue, 1))
     unit.kill()
-    await eventually("it has ended", lambda: not units.adopt("unit", 1, unit.pid).alive())
+    await eventually("it has ended", lambda: not SupervisedProcess(unit.pid).alive())
     assert await bench.open().requested() == 0
     unit.wait()
     assert "ended after" not in caplog.text
@@ -236,17 +236,6 @@ async def test_a_unit_that_was_killed_and_not_reaped_is_not_adopted(
 async def are_registered(queue: AsyncWorkQueue, count: int) -> bool:
     """Return whether so many workers are registered."""
     return len(await Fleet(queue).workers()) == count
-
-
-def test_a_process_with_the_id_of_a_former_unit_is_not_touched() -> None:
-    with subprocess.Popen(["sleep", "60"]) as other:
-        unit = units.adopt("former", 1, other.pid)
-        assert unit.start is not None
-        unit.start -= 1
-        assert not unit.alive()
-        unit.signal(signal.SIGKILL)
-        assert other.poll() is None
-        other.kill()
 
 
 @pytest.mark.parametrize(
@@ -290,11 +279,83 @@ async def test_what_a_single_pass_in_a_terminal_has_started_is_left(
     await eventually("it is left", lambda: len(bench.pids()) == 1)
 
 
-async def test_settings_that_cannot_be_used_are_refused(bench: ProcessBench) -> None:
-    with pytest.raises(BackendError, match=r"`\$\.on_exit`"):
-        bench.open(on_exit="kill")
-    with pytest.raises(BackendError, match="`command` is empty"):
-        bench.open([])
-    config = config_of(bench.url, bench.queue, "balloons", {})
-    with pytest.raises(BackendError, match="there is no back end of this kind"):
-        open_backend(config, "work", "t1")
+# -------------------------------------------------------------------------- units that fail
+
+
+async def test_units_that_fail_are_started_one_by_one_and_never_at_once(
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "FIRST_PAUSE", 20.0)
+    backend = bench.open(["sh", "-c", "exit 3"])
+    assert await refusal(backend, 3) == ""
+    await eventually("they end", lambda: not bench.pids())
+    text = await refusal(backend, 3)
+    assert text.startswith("the unit scale-")
+    assert "with exit code 3 (failures in a row: 1; the next start is 20 s later)" in text
+    assert await refusal(backend, 3) == text, "it is logged once"
+    assert not bench.pids(), "there is a pause"
+    assert await backend.requested() == 3, "they are still wanted"
+
+    monkeypatch.setattr(supervision, "MAX_PAUSE", 0.0)
+    again = bench.open(["sh", "-c", "exit 3"])
+    texts = []
+    for _ in range(4):
+        texts.append(await refusal(again, 3))
+        assert len(bench.pids()) <= (3 if len(texts) < 3 else 1), "from the third on, one at a time"
+        await eventually("they end", lambda: not bench.pids())
+    for count in (1, 2, 3):
+        assert f"exit code 3 (failures in a row: {count};" in texts[count]
+
+
+async def test_a_failure_at_the_start_stands_until_a_unit_is_at_work(
+    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "MAX_PAUSE", 0.0)
+    ready, worker = bench.folder / "ready", bench.folder / "worker"
+    script = f'until test -e {ready}; do sleep 0.02; done; test -e {worker} || exit 3; exec "$0" "$@"'
+    backend = bench.open(["sh", "-c", script, *bench.leasequeue])
+    assert await refusal(backend, 1) == ""
+    ready.touch()
+    await eventually("it ends", lambda: not bench.pids())
+    ready.unlink()
+
+    async def is_noticed() -> bool:
+        return await refusal(backend, 1) != ""
+
+    await until("its end is noticed", is_noticed)
+    for _ in range(3):
+        assert "exit code 3 (failures in a row: 1;" in await refusal(backend, 1)
+        assert await backend.requested() == 1
+    assert len(bench.pids()) == 1, "the next one runs, and is not at work"
+    assert await refusal(backend, 0) == ""
+    await eventually("it has ended", lambda: not bench.pids())
+    worker.touch()
+    ready.touch()
+    assert "exit code 3 (failures in a row: 1;" in await refusal(backend, 1)
+    await bench.settled(backend, 1)
+
+
+async def test_each_end_is_logged(bench: ProcessBench, caplog: pytest.LogCaptureFixture) -> None:
+    backend = bench.open(["sh", "-c", "exit 3"])
+    assert await refusal(backend, 2) == ""
+    await eventually("they end", lambda: not bench.pids())
+    assert await refusal(backend, 0) == "", "none is wanted any more"
+    assert caplog.text.count("exit code 3") == 2
+
+
+async def test_units_that_do_not_register_within_twice_the_spin_up_are_reported(
+    bench: ProcessBench, name: str
+) -> None:
+    backend = bench.open(SLEEP, spin_up=0.01)
+    await refusal(backend, 2)
+    await asyncio.sleep(0.02)
+    text = f"{bench.prefix}1 and 1 more are not registered on any of the deployment's queues after 0.02 s"
+    assert await refusal(backend, 2) == f"the unit {text}: {name}"
+    assert await refusal(bench.open(SLEEP), 2) == "", "there is time left"
+
+
+async def test_a_program_that_is_missing_is_an_error_with_its_name(bench: ProcessBench) -> None:
+    text = await refusal(bench.open(["./no-such-program"]), 1)
+    assert text.startswith(
+        "a unit cannot be started: [Errno 2] No such file or directory: './no-such-program'"
+    )

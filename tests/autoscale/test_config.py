@@ -1,20 +1,72 @@
-"""What the file of the autoscaler says."""
+"""What the file of the autoscaler says, each way to get it wrong, and whether its programs can be started."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import copy
+import pickle
+import random
+import subprocess
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from leasequeue.autoscale import DeploymentPolicy, JobPolicy, TierPolicy, load_config
-from tests.autoscale.config_files import SMALLEST, load, only_problem
+from leasequeue.autoscale import Config, DeploymentPolicy, JobPolicy, TierPolicy, load_config
+from leasequeue.autoscale.config import (
+    BACKENDS,
+    CallTime,
+    CommandSettings,
+    FileTable,
+    JobTable,
+    KubernetesSettings,
+    ProcessSettings,
+    TierTable,
+)
+from leasequeue.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.autoscale.config_files import Load
 
-__all__ = ["load"]
+#: The smallest file.
+SMALLEST = """
+name = "media"
+
+[jobs.resize]
+
+[deployments.resize]
+backend = "processes"
+processes = { command = ["leasequeue", "worker", "app:worker"] }
+"""
+
+
+class Load(Protocol):
+    """Load a file with this text."""
+
+    def __call__(self, text: str) -> Config: ...
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Give a function that loads a text, without the variables that name a server."""
+    monkeypatch.delenv("LEASEQUEUE_URL", raising=False)
+    monkeypatch.delenv("REDIS_URL", raising=False)
+
+    def load_text(text: str) -> Config:
+        path = tmp_path / "autoscale.toml"
+        path.write_text(text)
+        return load_config(path)
+
+    return load_text
+
+
+def problem_in(load: Load, text: str) -> str:
+    """Return what is wrong in a file, without its path."""
+    with pytest.raises(InvalidConfig) as caught:
+        load(text)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).split("autoscale.toml, ", 1)[-1]
+
 
 #: A file that has every key.
 LARGEST = """
@@ -88,14 +140,8 @@ def test_the_smallest_file_has_the_defaults_of_the_page(load: Load, tmp_path: Pa
         name="resize", jobs=("resize",), tiers=(TierPolicy(name="default"),)
     )
     assert deployment.tiers["default"].backend == "processes"
-    assert deployment.tiers["default"].settings == {
-        "command": ["leasequeue", "worker", "app:worker"],
-        "env": {},
-        "directory": None,
-        "on_exit": None,
-        "stop_within": 60.0,
-        "kill_after": None,
-    }
+    command = ["leasequeue", "worker", "app:worker"]
+    assert deployment.tiers["default"].settings == ProcessSettings(command=command)
 
 
 @pytest.mark.seed("RWQ-K5")
@@ -140,31 +186,20 @@ def test_servers_names_and_platforms_can_differ(load: Load) -> None:
         ("prod.mail", "redis://localhost:6379/1"),
     ]
     steady, spot = config.deployments["media"].tiers.values()
-    assert steady.settings == {
-        "name": "steady",
-        "namespace": "prod",
-        "kind": "Deployment",
-        "context": None,
-        "kubeconfig": None,
-    }
-    assert spot.settings == {
-        "name": "media-spot",
-        "namespace": "prod",
-        "kind": "StatefulSet",
-        "context": "eu",
-        "kubeconfig": "/k",
-    }
+    assert steady.settings == KubernetesSettings(name="steady", namespace="prod", kind="Deployment")
+    assert spot.settings == KubernetesSettings(
+        name="media-spot", namespace="prod", kind="StatefulSet", context="eu", kubeconfig="/k"
+    )
     command = config.deployments["mail"].tiers["default"]
     assert (command.policy.max_units, command.settings) == (
         3,
-        {
-            "request": ["./scale", "{units}"],
-            "ready": ["./ready"],
-            "env": {"ZONE": "b"},
-            "directory": "/srv",
-            "timeout": 5.0,
-            "workers": None,
-        },
+        CommandSettings(
+            request=["./scale", "{units}"],
+            ready=["./ready"],
+            env={"ZONE": "b"},
+            directory="/srv",
+            timeout=CallTime(5.0),
+        ),
     )
     assert (config.http, config.deep_clean_every) == ("[::1]:8080", None)
     assert config.policy.every == config.every == 5.0
@@ -190,15 +225,345 @@ def test_a_password_need_not_stand_in_the_file_and_is_not_shown(
     assert config.jobs["resize"].url == "redis://:hidden@there:1"
     assert "p%40" not in repr(config)
     assert "hidden" not in repr(config)
-    assert config.path is not None
-    assert load_config(config.path, expand=False).url == "redis://me:${SECRET}@host:6379"
 
 
 def test_names_on_a_cluster_have_a_hash_tag(load: Load) -> None:
     text = SMALLEST.replace('name = "media"', 'name = "{media}"\ncluster = true')
-    found = only_problem(load, text)
+    found = problem_in(load, text)
     assert "on a cluster 'resize' has no slot of its own; expected a name with a hash tag" in found
     tagged = load(text.replace("[jobs.resize]", '[jobs.resize]\nqueue = "{resize}"'))
     assert (tagged.cluster, tagged.jobs["resize"].cluster) == (True, True)
     single = load(text.replace("[jobs.resize]", '[jobs.resize]\nurl = "redis://other:6379"'))
     assert (single.cluster, single.jobs["resize"].cluster) == (True, False)
+
+
+# -------------------------------------------------------------------------- mistakes
+
+TWO_TIERS = """
+name = "media"
+[jobs.a]
+[jobs.b]
+[deployments.media]
+jobs = ["a", "b"]
+backend = "kubernetes"
+[[deployments.media.tiers]]
+name = "one"
+kubernetes = { name = "one" }
+[[deployments.media.tiers]]
+name = "two"
+kubernetes = { name = "two" }
+"""
+JOB, DEPLOYMENT = "[jobs.resize]", "[deployments.resize]"
+#: A mistake in the smallest file: what is written in place of what, and what is said of it.
+MISTAKES = [
+    ('name = "media"', 'nam = "media"', "nam: unknown key; did you mean `name`?"),
+    ('name = "media"', "", "Object missing required field `name`"),
+    (JOB, f"{JOB}\nage_traget = 3", "jobs.resize.age_traget: unknown key; did you mean `age_target`?"),
+    (JOB, f"{JOB}\nzzz = 3", "jobs.resize.zzz: unknown key"),
+    (
+        *(JOB, f"{JOB}\nage_target = 0"),
+        'jobs.resize.age_target: expected a duration from 0.001 s to 2,592,000 s, such as "30s" or "5m"',
+    ),
+    (JOB, f"{JOB}\nservice_time = 'soon'", 'such as "30s" or "5m", or "measured"'),
+    (
+        *(JOB, f"{JOB}\nqueue = 'a:item'"),
+        "jobs.resize.queue: got 'a:item', expected a name without ':item': keys that begin with 'a:item:'",
+    ),
+    (
+        *(JOB, f"{JOB}\nqueue = 'media'"),
+        "jobs.resize: its queue 'media' is that of the autoscaler itself; expected another queue",
+    ),
+    (
+        *(JOB, f"{JOB}\nurl = 'http://secret.example'"),
+        "jobs.resize.url: this cannot be used; expected a redis://, rediss:// or unix:// URL",
+    ),
+    (
+        *(JOB, f"{JOB}\nurl = 'redis://${{NO_SUCH_NAME}}'"),
+        "jobs.resize.url: the environment variable NO_SUCH_NAME is not set",
+    ),
+    (
+        *(JOB, f"{JOB}\nchildren = {{ resise = 1 }}"),
+        "jobs.resize.children.resise: there is no job 'resise'; expected one of resize",
+    ),
+    (JOB, f"{JOB}\nchildren = {{ resize = -1 }}", "jobs.resize.children[...]: Expected `float` >= 0.0"),
+    (JOB, f"{JOB}\nchildren = {{ resize = 'x' }}", 'expected a number or "measured"'),
+    (
+        *(JOB, f"{JOB}\nchildren = {{ resize = 1 }}"),
+        "jobs.resize.children: the jobs feed each other in a circle: resize → resize",
+    ),
+    (
+        *(JOB, f"{JOB}\n[jobs.other]"),
+        "jobs.other: no deployment has this job; expected [deployments.other], or its name in the jobs of",
+    ),
+    (
+        *(DEPLOYMENT, f"{DEPLOYMENT}\njobs = ['resize', 'resize']"),
+        "deployments.resize.jobs[1]: the job 'resize' is in the list twice",
+    ),
+    (DEPLOYMENT, f"{DEPLOYMENT}\njobs = []", "deployments.resize.jobs: Expected `array` of length >= 1"),
+    (
+        *(DEPLOYMENT, f"{DEPLOYMENT}\nmin_units = 11"),
+        "deployments.resize.min_units: min_units is 11, max_units is 10; expected min_units of at most",
+    ),
+    (DEPLOYMENT, f"{DEPLOYMENT}\ntiers = []", "deployments.resize.tiers: Expected `array` of length >= 1"),
+    (
+        *(DEPLOYMENT, f"{DEPLOYMENT}\nsteady_share = 0.5\npreemptible = true"),
+        "deployments.resize.steady_share: all tiers are pre-emptible; expected a tier with preemptible = fal",
+    ),
+    (
+        *(DEPLOYMENT, f"{DEPLOYMENT}\nkubernetes = {{ name = 'x' }}"),
+        'deployments.resize.kubernetes: settings of another back end than "processes"; expected backend = "k',
+    ),
+    ('backend = "processes"', "", "deployments.resize: Object missing required field `backend`"),
+    (
+        *('backend = "processes"', 'backend = "ecs"'),
+        """backend: Invalid enum value 'ecs'; expected "processes" or "kubernetes" or "command" or "http\"""",
+    ),
+    (
+        *("processes = {", "processes = { env = { A = 1 },"),
+        "deployments.resize.processes.env[...]: Expected `str`, got `int`",
+    ),
+    (
+        *('["leasequeue", "worker", "app:worker"]', '"leasequeue worker"'),
+        "deployments.resize.processes.command: Expected `array`, got `str`",
+    ),
+    (DEPLOYMENT, f"[http]\naddress = '8080'\n{DEPLOYMENT}", "http.address: expected an address and a port"),
+]
+#: The same in the file with two tiers.
+MISTAKES_OF_TIERS = [
+    (
+        *('name = "two"\nk', 'name = "one"\nk'),
+        "deployments.media.tiers[1].name: two tiers are named 'one'; expected another name",
+    ),
+    ('name = "two"\nk', "k", "deployments.media.tiers[1]: Object missing required field `name`"),
+    (
+        'name = "two"\nk',
+        "name = 'a b'\nk",
+        "deployments.media.tiers[1].name: got 'a b'; expected a name",
+    ),
+    (
+        *('{ name = "two" }', '{ name = "one" }'),
+        "deployments.media.kubernetes.name: the object 'one' of two is that of media/one; expected an object",
+    ),
+    ('{ name = "two" }', "{ nme = 'two' }", "deployments.media.tiers[1].kubernetes.nme: unknown key"),
+    (
+        *('kubernetes = { name = "two" }', 'backend = "http"'),
+        "deployments.media.backend: nothing could ask for the number; expected [http] address",
+    ),
+    (
+        *('kubernetes = { name = "two" }', "min_units = 11"),
+        "deployments.media.tiers[1].min_units: min_units is 11, max_units is 10; expected min_units of at",
+    ),
+    (
+        "[jobs.b]",
+        "[jobs.b]\n[deployments.b]\nbackend = 'command'\ncommand = { request = ['{units}'] }",
+        "deployments.media.jobs: the job 'b' is also that of the deployment 'b'; expected one deployment",
+    ),
+    ("[jobs.b]", "[jobs.b]\nqueue = 'a'", "jobs.b: its queue 'a' is that of the job 'a'; expected another"),
+    (
+        *("[jobs.a]\n[jobs.b]", "[jobs.a]\nchildren = { b = 1 }\n[jobs.b]\nchildren = { a = 2 }"),
+        "the jobs feed each other in a circle: ",
+    ),
+    ('["a", "b"]', '["a", "b", "c"]', "deployments.media.jobs[2]: there is no job 'c'; expected one of a, b"),
+    (
+        *("[deployments.media]\n", "[deployments.'me dia']\nbackend = 'http'\n[deployments.media]\n"),
+        "deployments.me dia: got 'me dia'; expected a name of 1 to 63 letters, digits, - and _",
+    ),
+    (
+        "[deployments.media]\n",
+        "[deployments.media]\nspin_up = []\n",
+        "deployments.media.spin_up: expected a",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "says"),
+    [*((SMALLEST, *one) for one in MISTAKES), *((TWO_TIERS, *one) for one in MISTAKES_OF_TIERS)],
+    ids=[one[1][-50:].replace("\n", " ") for one in [*MISTAKES, *MISTAKES_OF_TIERS]],
+)
+def test_a_mistake_has_its_place_and_what_is_accepted(
+    load: Load, file: str, old: str, new: str, says: str
+) -> None:
+    assert old in file
+    load(file)
+    assert says in problem_in(load, file.replace(old, new, 1))
+
+
+@pytest.mark.parametrize("key", ["age_target", "service_time"])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e300", '"31d"', '"soon"', "true", "[]"])
+def test_absurd_times_are_refused(load: Load, key: str, value: str) -> None:
+    text = SMALLEST.replace(JOB, f"{JOB}\n{key} = {value}")
+    assert problem_in(load, text).startswith(f"jobs.resize.{key}: expected a duration from ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("min_units", "-1"),
+        ("max_units", "1.5"),
+        ("max_units", "1000001"),
+        ("max_units", "true"),
+        ("workers_per_unit", "0"),
+        ("steady_share", "nan"),
+        ("steady_share", "1.01"),
+        ("spin_up", '"-1s"'),
+        ("slow_down", "nan"),
+        ("slow_up", '"forever"'),
+        ("preemptible", '"yes"'),
+    ],
+)
+def test_absurd_limits_are_refused(load: Load, key: str, value: str) -> None:
+    text = SMALLEST.replace(DEPLOYMENT, f"{DEPLOYMENT}\n{key} = {value}")
+    assert problem_in(load, text).lower().startswith(f"deployments.resize.{key}: expected ")
+
+
+def test_a_file_that_is_no_toml_says_where(load: Load, tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"autoscale\.toml: it is not TOML: Invalid value \(at line 1"):
+        load("a =\nb = 1")
+    (tmp_path / "latin").write_bytes(b"\xff")
+    with pytest.raises(InvalidConfig, match="it is not UTF-8"):
+        load_config(tmp_path / "latin")
+    with pytest.raises(InvalidConfig, match="No such file or directory; expected a file that can be read"):
+        load_config(tmp_path / "nothing")
+
+
+def test_the_error_can_be_sent_between_processes(load: Load) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        load("[jobs.resize]\nqueue = 3")
+    error = caught.value
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - made here
+        assert (str(other), other.place, other.problem) == (str(error), error.place, error.problem)
+
+
+#: The tables of a file with the keys that each may have, and what any key may be set to by mistake.
+TABLES = {
+    "": [*FileTable.__struct_fields__, "'a b'", '"ü"', "minScale"],
+    "[jobs.resize]": JobTable.__struct_fields__,
+    "[http]": ["address"],
+    "[deployments.resize]": [*TierTable.__struct_fields__, *BACKENDS, "jobs", "steady_share", "tiers"],
+    **{f"[deployments.resize.{name}]": kind.__struct_fields__ for name, kind in BACKENDS.items()},
+}
+LONG = "x" * 5_000
+VALUES = ("0", "-1", "nan", '""', '"x"', "[]", "{}", "true", "[1]", '[""]', "[[]]", "{ a = 1 }", "1979-05-27",
+          f'"{LONG}"', f'["{LONG}/x", "{{units}}"]', "1" + "0" * 400, '"a\\u0000"', "[{}]")  # fmt: skip
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_whatever_a_key_is_set_to_is_accepted_or_has_a_message(tmp_path: Path, table: str) -> None:
+    whole = {
+        "": {"name": '"media"'},
+        "[jobs.resize]": {},
+        "[deployments.resize]": {"backend": '"processes"'},
+        "[deployments.resize.processes]": {"command": '["leasequeue"]'},
+    }
+    kind = table.rpartition(".")[2].rstrip("]")
+    if kind in BACKENDS:
+        whole["[deployments.resize]"] = {"backend": f'"{kind}"'}
+    if kind == "command":
+        whole[table] = {"request": '["sh", "{units}"]'}
+    path = tmp_path / "autoscale.toml"
+    for key in TABLES[table]:
+        for value in VALUES:
+            tables = {**whole, table: {**whole.get(table, {}), key: value}}
+            if not table and key in {"jobs", "deployments", "http"}:
+                tables = {"": tables[""]}
+            path.write_text(
+                "\n".join(
+                    line
+                    for title, said in tables.items()
+                    for line in (title, *(f"{name} = {text}" for name, text in said.items()))
+                )
+            )
+            for programs in (False, True):
+                with contextlib.suppress(InvalidConfig):
+                    load_config(path, programs=programs)
+
+
+def test_whatever_tables_a_file_has_is_read_or_refused(load: Load) -> None:
+    generator = random.Random(17)
+    keys = [key for one in TABLES.values() for key in one]
+    tables = ["", "[jobs]", "[jobs.a]", "[jobs.'']", "[deployments.a]", "[[deployments.a.tiers]]"]
+    tables += ["[http]", "[deployments.a.kubernetes]", "[[jobs]]"]
+    for _ in range(150):
+        lines = ["name = 'media'"] if generator.random() < 0.5 else []
+        for table in generator.sample(tables, 4):
+            lines += [table, *(f"{key} = {generator.choice(VALUES)}" for key in generator.sample(keys, 2))]
+        with pytest.raises(InvalidConfig):
+            load("\n".join(lines))
+
+
+# -------------------------------------------------------------------------- programs
+
+FILE = """
+name = "media"
+[jobs.resize]
+[deployments.resize]
+backend = "{backend}"
+[[deployments.resize.tiers]]
+name = "one"
+[deployments.resize.{backend}]
+{settings}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a program, and one that is not executable, which is the current one."""
+    for name, mode in (("run", 0o755), ("text", 0o644), ("tools/find", 0o755)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("#!/bin/sh\nexit 0\n")
+        (tmp_path / name).chmod(mode)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def problem_of(folder: Path, settings: str, backend: str = "processes") -> str:
+    """Return the problem of a file when its programs are checked; without that, it has none."""
+    path = folder / "autoscale.toml"
+    path.write_text(FILE.format(backend=backend, settings=settings))
+    load_config(path)
+    try:
+        load_config(path, programs=True)
+    except InvalidConfig as error:
+        return f"{error.place.removeprefix('deployments.resize.tiers[0].')}: {error.problem}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        'command = ["leasequeue", "worker", "app:worker"]',
+        'command = ["sh", "-c", "x"]',
+        'command = ["./run"]',
+        'command = ["./find"]\ndirectory = "tools"',
+        'command = ["find"]\nenv = { PATH = "tools" }',
+        'command = ["find"]\nenv = { PATH = "." }\ndirectory = "tools"',
+    ],
+)
+def test_a_program_that_can_be_started_is_no_problem(folder: Path, settings: str) -> None:
+    assert problem_of(folder, settings) == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ('command = ["no-such-program"]', "command: there is no program 'no-such-program' in PATH"),
+        ('command = ["sh"]\nenv = { PATH = "tools" }', "command: there is no program 'sh' in PATH"),
+        ('command = ["./run"]\ndirectory = "tools"', "command: there is no file './run'"),
+        ('command = ["tools/"]', "command: there is no file 'tools/'"),
+        ('command = ["./text"]', "command: './text' is not executable"),
+        ('command = ["sh"]\ndirectory = "nowhere"', "directory: there is no folder 'nowhere'"),
+    ],
+)
+def test_a_program_that_cannot_be_started_has_its_place(folder: Path, settings: str, says: str) -> None:
+    assert problem_of(folder, settings) == f"processes.{says}"
+    if "directory" not in settings and "env" not in settings:  # the system agrees
+        with pytest.raises(OSError, match=r"No such file|Permission denied|Not a directory"):
+            subprocess.run([says.split("'")[1]], check=False, cwd=folder)
+
+
+def test_both_programs_of_a_command_are_checked(folder: Path) -> None:
+    request = 'request = ["./run", "{units}"]\n'
+    assert problem_of(folder, request, "command") == ""
+    says = problem_of(folder, f'{request}ready = ["./ready"]', "command")
+    assert says == "command.ready: there is no file './ready'"

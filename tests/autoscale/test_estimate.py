@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasequeue import InvalidArgument
 from leasequeue.autoscale import estimate
-from leasequeue.errors import InvalidArgument
 
 
 def test_the_fewest_workers_are_marked_with_what_they_keep() -> None:

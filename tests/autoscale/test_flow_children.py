@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasequeue import AsyncWorkQueue, TaskQueue
-    from leasequeue.tasks.flow_run import FlowRun
+    from leasequeue.queue.plans.flow_runs import FlowRun
 
 
 class Moved:
@@ -106,7 +106,7 @@ async def test_children_of_children_and_the_stage_after_them_are_counted(
 
 async def added(queue: AsyncWorkQueue, count: int) -> bool:
     """Return whether so many thumbnails have been added."""
-    runs = await queue.runs.list(children=True, fields=())
+    runs = await queue.flow_runs.list(children=True, fields=())
     paths = [path for run in runs if run is not None for path in run.stages if path.count("/") == 2]
     return len(paths) == count
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from leasequeue.alive import ring
+from leasequeue.alive.connections import OwnConnections
 from leasequeue.autoscale import Autoscaler, leader, loop
-from leasequeue.worker import peers
-from leasequeue.worker.connections import OwnConnections
 from tests.autoscale.scaling import Platform, make_config
 from tests.eventually import eventually
 from tests.queue.asking import until
@@ -36,8 +36,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a copy count as dead when its connections are gone at two looks."""
     monkeypatch.setattr(loop, "STANDBY_PAUSE", 0.02)
     monkeypatch.setattr(loop, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(peers, "GONE_SECONDS", 0.01)
-    monkeypatch.setattr(peers, "STANDING_SECONDS", 0.0)
+    monkeypatch.setattr(ring, "GONE_SECONDS", 0.01)
+    monkeypatch.setattr(ring, "STANDING_SECONDS", 0.0)
 
 
 async def state_of(redis: Redis, name: str) -> dict[str, Any]:
@@ -111,7 +111,7 @@ async def test_a_pass_waits_for_the_check_of_its_connections_that_is_under_way(q
 
     async def check() -> None:
         await own.check([queue])
-        found.append(own.vouched(queue).connections)
+        found.append(own.mark(queue).connections)
 
     await asyncio.gather(check(), check())
     own.close()
@@ -205,7 +205,7 @@ async def test_the_lease_of_a_copy_that_has_just_taken_over_is_not_ended(
     redis_url: str, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state names the dead copy until the new one has noted that it leads."""
-    monkeypatch.setattr(peers, "GONE_SECONDS", 0.0)
+    monkeypatch.setattr(ring, "GONE_SECONDS", 0.0)
     config = make_config(name, redis_url, every=HOUR)
     async with (
         Autoscaler(config, open_backend=Platform()) as first,

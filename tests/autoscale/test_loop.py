@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.autoscale import Autoscaler, passes
-from leasequeue.autoscale.config.changes import FileChanges
+from leasequeue.autoscale import Autoscaler, PassError, passes
+from leasequeue.autoscale.loop import FileChanges
 from tests.autoscale.scaling import Platform, add_items, make_config
 from tests.queue.fixtures import tidy
 from tests.queue.keyspace import snapshot
@@ -92,3 +92,17 @@ def test_a_file_that_is_gone_or_was_none_has_not_changed(tmp_path: Path) -> None
     path.write_text("second")
     assert changes.found()
     assert not changes.found()
+
+
+async def test_units_that_a_removed_tier_has_left_are_reported_once(redis_url: str, name: str) -> None:
+    platform = Platform()
+    await add_items(redis_url, f"{name}-b", 20)
+    async with Autoscaler(make_config(name, redis_url, "a", "b"), open_backend=platform) as autoscaler:
+        asked = next(one.wanted for one in (await autoscaler.once()).tiers if one.deployment == "b")
+        assert asked >= 10
+    problem = f"it no longer has the tier b/main: stop the {asked} units it was asked for last"
+    reported = [PassError(part="configuration", problem=problem)]
+    for dry_run, expected in ((True, reported), (False, reported), (False, [])):
+        async with Autoscaler(make_config(name, redis_url, "a"), open_backend=platform) as autoscaler:
+            assert [*(await autoscaler.once(dry_run=dry_run)).errors] == expected
+    assert platform["b", "main"].requests == [asked], "they may be another client's by now"

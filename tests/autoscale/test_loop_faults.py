@@ -1,4 +1,4 @@
-"""What fails in one part of a pass is reported; the other parts, the loop and the cleaner go on."""
+"""What fails in one part of a pass is reported; the other parts, the loop and the cleaner continue."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, BackendError, ExtraMissing
+from leasequeue import AsyncWorkQueue
 from leasequeue.autoscale import Autoscaler, loop, passes, planning
+from leasequeue.errors import BackendError, ExtraMissing
 from leasequeue.queue import cleaning
 from leasequeue.worker.maintenance import Maintenance
 from tests.autoscale.scaling import Platform, add_items, make_config
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasequeue import EmbeddedServer
     from leasequeue.autoscale import Config, PassReport
+    from leasequeue.embedded import EmbeddedServer
     from tests.conftest import MakeServer
 
 __all__ = ["own", "tidy"]
@@ -137,9 +138,7 @@ async def test_an_answer_that_is_no_number_of_units_counts_as_none(
     monkeypatch.setattr(platform["work", "main"], "ready", ready)
     async with Autoscaler(make_config(name, redis_url), open_backend=platform) as autoscaler:
         report = await autoscaler.once()
-    assert [error.problem for error in report.errors] == [
-        f"memory, work/main: `ready` has answered {answer!r}"
-    ]
+    assert [error.problem for error in report.errors] == [f"http, work/main: `ready` has answered {answer!r}"]
     assert report.tiers[0].ready is None
     assert report.tiers[0].requested == 0
 

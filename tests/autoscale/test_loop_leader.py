@@ -1,4 +1,4 @@
-"""Of any number of copies of the autoscaler one leads, and its memory outlives it. One concept."""
+"""Of any number of copies of the autoscaler one leads, and its memory outlives it."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ async def test_a_leader_that_was_stopped_changes_no_state_when_it_goes_on(
         report = await late
         assert not report.leads
         assert await state_of(redis, name) == kept
-        # Stopped before it had asked, it asks for nothing any more; otherwise the next pass asks anew.
+        # Stopped before it had asked, it asks for nothing any more; otherwise the next pass asks again.
         assert len(units.requests) == (2 if where == "ready" else 3)
         again = await second.once()
         assert (again.number, again.leads) == (3, True)
@@ -289,7 +289,7 @@ def test_a_pass_that_is_killed_at_any_step_neither_loses_nor_doubles_the_state(
 async def test_a_restart_before_each_pass_changes_nothing(
     redis_url: str, redis: Redis, name: str, clock: Clock
 ) -> None:
-    """Neither the requests nor the state differ from those of one that goes on."""
+    """Neither the requests nor the state differ from those of one that continues."""
     found: list[tuple[list[int], object]] = []
     start = clock.now
     for restarts in (False, True):
@@ -304,7 +304,7 @@ async def test_a_restart_before_each_pass_changes_nothing(
                 if number in {1, 5}:
                     await queue.add_items(Item(b"x", id=f"{number}-{n}") for n in range(30))
                 if number in {3, 8}:
-                    await queue.purge()
+                    await queue.admin.purge()
                 clock.now += 10.0
                 assert (await autoscaler.once()).number == number + 1
                 if restarts:
@@ -331,7 +331,7 @@ async def test_a_server_that_is_killed_and_loses_all_ends_neither_the_loop_nor_t
     await server.stop()
     before = max(report.number for report in one.reports)
     await make_server(port=server.port)
-    await eventually("it goes on", lambda: one.reports[-1].number > before + 2)
+    await eventually("it continues", lambda: one.reports[-1].number > before + 2)
     assert one.reports[-1].errors == ()
     numbers = [report.number for report in one.reports if report.number]
     assert numbers == [*range(1, len(numbers) + 1)]

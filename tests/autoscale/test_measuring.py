@@ -10,10 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leasequeue import Counts, Item
+from leasequeue import Item
 from leasequeue.autoscale import Sample, Signals, WorkerSample, measure, sample_of
 from leasequeue.autoscale.measuring import REMEMBERED
-from leasequeue.queue.internals import registry
+from leasequeue.queue.queue import engine_of
+from leasequeue.views import Counts
 from tests.autoscale.measured_job import EVERY, NOW, Job
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ async def test_a_queue_is_measured(make_queue: MakeQueue) -> None:
     now = NOW
     clock = make_queue(clock=lambda: now)
     about = {"worker": "lh:1", "concurrency": 3, "items": 4, "item_seconds": 8.0, "item_squares": 18.0}
-    await registry(clock).beat(about, alive_ms=600_000, first=True)
+    await engine_of(clock).registry.beat(about, alive_ms=600_000, first=True)
     await clock.limits.set(concurrency=7)
     memory: dict[str, object] = {}
     signals = Signals()

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from leasequeue import EmbeddedServer
     from leasequeue.autoscale import PassReport
+    from leasequeue.embedded import EmbeddedServer
     from leasequeue.testing import Proxy
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue

@@ -1,13 +1,13 @@
-"""The back end, its role and all manifests on a real API server. `make test-kubernetes` builds it."""
+"""The back end, and the example with its role, on a real API server. `make test-kubernetes` builds it."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
-import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
 from lightkube import AsyncClient, codecs
 from lightkube.models.apps_v1 import DeploymentStatus
 from lightkube.models.authentication_v1 import TokenRequestSpec
@@ -20,13 +20,11 @@ from leasequeue.autoscale import Autoscaler
 from leasequeue.autoscale.backends import kubernetes
 from leasequeue.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
 from leasequeue.autoscale.config import load_config
-from leasequeue.autoscale.manifests import manifests
 from leasequeue.errors import BackendError
-from tests.autoscale.kubernetes_fixtures import CONFIGURATION
-from tests.autoscale.kubernetes_server import KubernetesServer, Workload
+from tests.autoscale.kubernetes_server import CONFIGURATION, KubernetesServer, Workload
 from tests.autoscale.real_kubernetes import ADMINISTRATOR, ApiServer, api_server
 from tests.autoscale.scaling import add_items
-from tests.autoscale.test_manifests import TWO
+from tests.autoscale.test_kubernetes_examples import DEPLOYMENTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -45,7 +43,6 @@ OUTDATED = {
     "metadata": {"resourceVersion": "1"},
     "spec": {"replicas": 9},
 }
-STATEFUL = TWO.replace('{ name = "media-spot" }', '{ name = "media-spot", kind = "StatefulSet" }')
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +52,17 @@ def patched() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture(scope="module")
-def documents(tmp_path_factory: pytest.TempPathFactory, patched: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return the manifests of a configuration with twin tiers, a StatefulSet among them, and KEDA."""
-    patched.setenv("REDIS_PASSWORD", "hidden")
-    path = tmp_path_factory.mktemp("configuration") / "autoscale.toml"
-    path.write_text(STATEFUL)
-    return list(yaml.safe_load_all(manifests(load_config(path))))
+def documents() -> list[dict[str, Any]]:
+    """Return the example's objects, of which the pre-emptible Deployment is a StatefulSet, with the right."""
+    found = copy.deepcopy(DEPLOYMENTS)
+    [role] = [one for one in found if one["kind"] == "Role"]
+    for rule in copy.deepcopy(role["rules"]):
+        [resource] = rule["resources"]
+        role["rules"].append({**rule, "resources": [resource.replace("deployments", "statefulsets")]})
+    [spot] = [one for one in found if one["metadata"]["name"] == "media-spot"]
+    spot["kind"] = "StatefulSet"
+    spot["spec"] |= {"serviceName": "media-spot", "podManagementPolicy": "Parallel"}
+    return found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -74,8 +76,7 @@ async def cluster(
         administrator = one.client()
         await administrator.create(Namespace(metadata=ObjectMeta(name="prod")))
         for document in documents:
-            if document["kind"] != "ScaledObject":
-                await administrator.create(codecs.from_dict(document))
+            await administrator.create(codecs.from_dict(document))
         wanted = ServiceAccountToken(
             metadata=ObjectMeta(namespace="prod"), spec=TokenRequestSpec(audiences=[])
         )
@@ -115,8 +116,6 @@ async def test_the_api_server_keeps_each_field_of_the_manifests(
 ) -> None:
     for one in documents:
         version, kind = one["apiVersion"], one["kind"]
-        if kind == "ScaledObject":
-            continue
         base = "/api/v1" if version == "v1" else f"/apis/{version}"
         path = f"{base}/namespaces/prod/{kind.lower()}s/{one['metadata']['name']}"
         status, kept = await asyncio.to_thread(cluster.get, path)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from leasequeue import AsyncWorkQueue
-from leasequeue.queue.internals import ask_server
-from leasequeue.scripting.access import ServerFacts, questions
+from leasequeue.queue.queue import engine_of
+from leasequeue.wire.access import ServerFacts, questions
 from tests.queue.asking import command
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasequeue import EmbeddedServer
+    from leasequeue.embedded import EmbeddedServer
     from tests.cli.program import Leasequeue
 
 #: A name with all signs that have a meaning in the patterns of rules, and with white space.
@@ -69,5 +69,5 @@ async def refused(admin: Redis) -> set[str]:
 async def facts(url: str) -> ServerFacts:
     """Return what the server knows."""
     async with AsyncWorkQueue.from_url(url, "q") as queue:
-        info, commands = await ask_server(queue, *questions())
+        info, commands = await engine_of(queue).runner.ask(*questions())
         return ServerFacts.read(info, commands)

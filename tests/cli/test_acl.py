@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasequeue import AccessDenied, AsyncWorkQueue, Item
-from leasequeue.queue.internals import expect_rights
-from leasequeue.scripting.access import Role, commands_of
-from leasequeue.scripting.scripts import load
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.errors import AccessDenied
+from leasequeue.queue.queue import engine_of
+from leasequeue.wire.access import Role, commands_of
+from leasequeue.wire.scripts import load
 from tests.cli.permits import NAME, Permit, facts, opened, permit, refused
 from tests.cli.program import usage_error
 from tests.cli.whole_life import the_whole_life
@@ -28,7 +29,7 @@ from tests.worker.working import new_worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasequeue import EmbeddedServer
+    from leasequeue.embedded import EmbeddedServer
     from tests.cli.program import Leasequeue
 
 __all__ = ["admin", "opened", "own", "permit", "tidy"]
@@ -76,7 +77,7 @@ async def test_each_command_is_needed(
         caplog.clear()
         async with AsyncWorkQueue.from_url(url, "q") as queue:
             try:
-                await expect_rights(queue)
+                await engine_of(queue).rights.expect_worker()
             except AccessDenied as error:
                 told = [str(error)]
             else:
@@ -152,7 +153,7 @@ async def test_a_right_that_is_added_later_is_noticed(
         with pytest.raises(AccessDenied):
             await queue.lease(30, block=False)
     await command(admin, "ACL", "SETUSER", "bob", "+incrby")
-    monkeypatch.setattr("leasequeue.scripting.rights.RECHECK_SECONDS", 0)
+    monkeypatch.setattr("leasequeue.wire.rights.RECHECK_SECONDS", 0)
     _, added = await asyncio.gather(queue.lease(30, block=False), queue.add_item(Item(b"x")))
     assert added
     assert (await queue.counts()).total == 1

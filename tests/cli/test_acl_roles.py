@@ -10,11 +10,12 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from leasequeue import AccessDenied, AsyncWorkQueue, Fleet, Item, TaskQueue
-from leasequeue.queue.plan import Plan, StagePlan
-from leasequeue.scripting.access import READING, Role, least_role
-from leasequeue.scripting.discovery import find_queues
-from leasequeue.scripting.scripts import load
+from leasequeue import AsyncWorkQueue, Fleet, Item, TaskQueue
+from leasequeue.errors import AccessDenied
+from leasequeue.queue.plans.plan import FlowPlan, StagePlan
+from leasequeue.wire.access import READING, Role, least_role
+from leasequeue.wire.discovery import find_queues
+from leasequeue.wire.scripts import load
 from tests.cli.permits import NAME, Permit, facts, opened, permit
 from tests.queue.asking import command, take
 from tests.queue.fixtures import admin, own, tidy
@@ -24,7 +25,7 @@ from tests.worker.working import new_worker
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasequeue import EmbeddedServer
+    from leasequeue.embedded import EmbeddedServer
     from tests.cli.program import Leasequeue
 
 __all__ = ["admin", "opened", "own", "permit", "tidy"]
@@ -109,7 +110,7 @@ async def test_a_producer_starts_and_steers_flow_runs_which_a_watcher_reads(
     async def double(number: int) -> int:
         return 2 * number
 
-    plan = Plan(
+    plan = FlowPlan(
         (
             StagePlan("a", "{q}", b'{"task":"double","args":{"number":1}}', then=("b",)),
             StagePlan("b", "{q}other", b"{}", after=("a",)),
@@ -121,22 +122,26 @@ async def test_a_producer_starts_and_steers_flow_runs_which_a_watcher_reads(
     )
     async with owner:
         for run_id in ("r", "s"):
-            assert await queue.runs.start(plan, run_id)
-        assert await queue.runs.cancel("s")
-        assert await queue.runs.replay("r", new_id="t") == "t"
-        assert await queue.runs.cancel("t")
+            assert await queue.flow_runs.start(plan, run_id)
+        assert await queue.flow_runs.cancel("s")
+        assert await queue.flow_runs.replay("r", new_id="t") == "t"
+        assert await queue.flow_runs.cancel("t")
         await new_worker(owner).drain()
-        assert await queue.runs.report("r", "b", 7)
-        assert await queue.runs.result("r", timeout=120) == 7
+        assert await queue.flow_runs.report("r", "b", 7)
+        assert await queue.flow_runs.result("r", timeout=120) == 7
         url = await permit("{q}", "{q}other", role="watcher")
         watcher = opened(url, "{q}")
-        assert (await watcher.runs.get("r", children=True)).results == {"a": 2, "b": 7}
-        assert [run.id for run in await watcher.runs.list(state="completed") if run] == ["r"]
-        assert len(await watcher.runs.find("f", n=1)) == 3
-        for change in (watcher.runs.start(plan, "u"), watcher.runs.cancel("r"), watcher.runs.delete("r")):
+        assert (await watcher.flow_runs.get("r", children=True)).results == {"a": 2, "b": 7}
+        assert [run.id for run in await watcher.flow_runs.list(state="completed") if run] == ["r"]
+        assert len(await watcher.flow_runs.find("f", n=1)) == 3
+        for change in (
+            watcher.flow_runs.start(plan, "u"),
+            watcher.flow_runs.cancel("r"),
+            watcher.flow_runs.delete("r"),
+        ):
             with pytest.raises(AccessDenied):
                 await change
-        assert await owner.queue.runs.list(["u"]) == [None]
+        assert await owner.queue.flow_runs.list(["u"]) == [None]
 
 
 @core
@@ -167,7 +172,7 @@ async def test_a_watcher_can_read_and_change_nothing(
     await command(admin, "UNLINK", f"{NAME}:sample")
     for change in (
         queue.add_item(Item(b"x")),
-        queue.purge(),
+        queue.admin.purge(),
         queue.cancel("a"),
         queue.lease(30, block=False),
     ):

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from leasequeue import AsyncWorkQueue, Item, LeasequeueError, TaskQueue, Worker, telemetry
 from leasequeue.cli.exporter import Exporter
 from leasequeue.cli.worker.health import report_health
-from leasequeue.queue.internals import registry
+from leasequeue.queue.queue import engine_of
 from tests.docs.pages import DOCS, REFERENCE
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ async def test_what_the_dashboard_and_the_alerts_name_is_exported(
 ) -> None:
     await queue.stats()
     families = await work(redis_url, queue.name, exported)
-    await registry(queue).beat({"name": "w", "runs": 1}, alive_ms=60_000, first=True)
+    await engine_of(queue).registry.beat({"name": "w", "runs": 1}, alive_ms=60_000, first=True)
     exporter = Exporter(redis_url, [queue.name], every=5)
     await exporter.sample_all()
     of_queues = exporter.registry()
@@ -212,7 +212,7 @@ def test_promtool_accepts_the_rules_and_each_fires_when_it_should(tmp_path: Path
         of_queue = {} if name == "LeasequeueExporterAbsent" else {"messaging_destination_name": "emails"}
         time = "25h" if name == "LeasequeuePaused" else "1h"
         alert = {"exp_labels": {**labels_of[name], **of_queue, **labels}}
-        # Prometheus looks back for 5 minutes: the values go on until then.
+        # Prometheus looks back for 5 minutes: the values continue until then.
         tests.append(
             {
                 "interval": "1m",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from leasequeue import ConnectionLost
 from leasequeue.autoscale import (
     Answer,
     Config,
@@ -26,7 +27,6 @@ from leasequeue.autoscale import (
 from leasequeue.autoscale.report import PassError, PassReport, TierReport
 from leasequeue.cli.autoscale import http
 from leasequeue.cli.autoscale.http import ReportServer
-from leasequeue.errors import ConnectionLost
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -39,9 +39,7 @@ CONFIG = Config(
     deployments={
         "media": DeploymentConfig(
             policy=DeploymentPolicy(name="media", jobs=("resize",), tiers=()),
-            tiers={
-                name: TierConfig(policy=TierPolicy(name=name), backend="http") for name in ("steady", "spot")
-            },
+            tiers={name: TierConfig(policy=TierPolicy(name=name)) for name in ("steady", "spot")},
         )
     },
     http="127.0.0.1:0",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import Item, ItemCancelled, ItemUnknown
+from leasequeue import Item, JobCancelled, JobUnknown
 from tests.cli.program import usage_error
 from tests.queue.asking import take
 
@@ -21,13 +21,13 @@ async def test_items_are_cancelled_by_their_ids(leasequeue: Leasequeue, queue: A
     outcome = await leasequeue("cancel", queue.name, "a", "b", "--keep", "0s")
     assert (outcome.code, outcome.out, outcome.err) == (0, "2 cancelled\n", "")
     assert not await queue.complete(lease)
-    with pytest.raises(ItemUnknown):
+    with pytest.raises(JobUnknown):
         await queue.results.wait("a")
     outcome = await leasequeue("cancel", queue.name, "c", "none", "--json")
     assert outcome.code == 1
     assert outcome.documents == [{"queue": queue.name, "cancelled": 1, "missed": ["none"]}]
     assert "has no unfinished item with the id 'none'" in outcome.err
-    with pytest.raises(ItemCancelled):
+    with pytest.raises(JobCancelled):
         await queue.results.wait("c")
 
 

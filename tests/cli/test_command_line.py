@@ -17,9 +17,7 @@ from typer.testing import CliRunner
 
 from leasequeue import Item
 from leasequeue.cli.app import COMMANDS, app, load
-from leasequeue.cli.times import format_time, parse_duration
-from leasequeue.queue.internals import registry
-from leasequeue.queue.plan import Plan, StagePlan
+from leasequeue.cli.options import format_time, parse_duration
 from tests.cli.program import run_process, started, usage_error
 from tests.eventually import eventually
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from leasequeue.testing import Proxy
     from tests.cli.program import Leasequeue
     from tests.conftest import MakeServer
-    from tests.queue.fixtures import MakeQueue
 
 #: Arguments for each command that uses a server.
 CALLS = {
@@ -94,7 +91,7 @@ def test_help_lists_every_command_and_imports_none() -> None:
     program += "\nfinally: print(*sorted(name for name in sys.modules if name.startswith('leasequeue.cli.')))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     *shown, imported = result.stdout.splitlines()
-    assert imported == "leasequeue.cli.app leasequeue.cli.values"
+    assert imported == "leasequeue.cli.app"
     listed = [line.split()[1] for line in shown if line.startswith("│ ") and line[2] not in " -"]
     assert listed == [*COMMANDS]
 
@@ -191,70 +188,6 @@ def test_commands_options_and_values_are_completed_without_a_server() -> None:
     assert complete("dead", "") == ["ls", "show", "requeue", "drop"]
     assert complete("dead", "drop", "--o") == ["--older-than"]
     assert complete("show", "emails", "--state", "") == ["waiting", "leased", "scheduled"]
-
-
-@pytest.mark.parametrize(
-    "words", [("ls",), ("show",), ("schedule", "add", "q", "x", "--task"), ("workers", "stop", "q")]
-)
-def test_nothing_is_completed_and_nothing_printed_without_a_server(words: tuple[str, ...]) -> None:
-    assert complete(*words, "") == [""]
-
-
-async def test_names_of_queues_tasks_schedules_and_workers_are_completed_from_the_server(
-    queue: AsyncWorkQueue, redis_url: str
-) -> None:
-    async def completed(*words: str) -> list[str]:
-        return await asyncio.to_thread(complete, *words, url=redis_url)
-
-    await queue.add_item(Item(b'{"task": "send_mail", "args": {}}'))
-    await queue.schedules.every(60, "nightly", b'{"task": "send_report", "args": {}}')
-    for words in (("ls",), ("show",), ("mv", "other"), ("schedule", "ls"), ("rm", "other")):
-        assert await completed(*words, queue.name[:-1]) == [queue.name]
-    assert await completed("ls", "--url", NO_SERVER, queue.name[:-1]) == [""]
-    assert await completed("schedule", "add", queue.name, "x", "--task", "s") == ["send_mail", "send_report"]
-    assert await completed("schedule", "run", queue.name, "n") == ["nightly"]
-    about = {"name": "mailer", "running": [["x", "send_letter", 0]]}
-    assert (await registry(queue).beat(about, alive_ms=600_000, first=True)).accepted
-    assert await completed("workers", "stop", queue.name, "m") == ["mailer"]
-    assert await completed("schedule", "add", queue.name, "x", "--task", "send_l") == ["send_letter"]
-
-
-async def test_names_of_flows_and_ids_of_runs_are_completed_from_the_server(
-    queue: AsyncWorkQueue, redis_url: str
-) -> None:
-    plan = Plan((StagePlan("check", queue=queue.name),), flow="access")
-    assert await queue.runs.start(plan, "order-7")
-    for words in (("flow", "show", queue.name), ("flow", "cancel", queue.name, "order-6")):
-        assert await asyncio.to_thread(complete, *words, "o", url=redis_url) == ["order-7"]
-    for words in (("flow", "find", queue.name), ("flow", "ls", queue.name, "--flow")):
-        assert await asyncio.to_thread(complete, *words, "a", url=redis_url) == ["access"]
-
-
-async def test_names_that_a_shell_would_evaluate_are_not_completed(
-    make_queue: MakeQueue, redis_url: str
-) -> None:
-    queue = make_queue()
-    for special in ("$(id)", "\\$(id)", "`id`", "'", '"', "a b", "a;id"):
-        await make_queue(name=f"{queue.name}{special}").add_item(Item(b"x"))
-    await make_queue(name=f"{queue.name}-ü{{tag}}").add_item(Item(b"x"))
-    found = await asyncio.to_thread(complete, "ls", queue.name, url=redis_url)
-    assert found == [f"{queue.name}-ü{{tag}}"]
-
-
-async def test_bash_which_breaks_words_at_colons_gets_what_follows_the_last_one(
-    make_queue: MakeQueue, redis_url: str
-) -> None:
-    queue = make_queue()
-    await make_queue(name=f"{queue.name}:now:slow").add_item(Item(b"x"))
-    for typed in (["s"], []):
-        words = ["leasequeue", "ls", queue.name, ":", "now", ":", *typed]
-        outcome = await run_process(
-            COMP_WORDS="\n".join(words),
-            COMP_CWORD=str(len(words) - 1),
-            LEASEQUEUE_URL=redis_url,
-            _LEASEQUEUE_COMPLETE="complete_bash",
-        )
-        assert (outcome.out, outcome.err) == ("slow\n", "")
 
 
 # ------------------------------------------------------------------------------------------------- exit codes

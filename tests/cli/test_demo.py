@@ -17,7 +17,8 @@ from redis import Redis
 from typer.testing import CliRunner
 
 from leasequeue.cli.app import app
-from leasequeue.cli.demo import check, files, run
+from leasequeue.cli.demo import files, run
+from leasequeue.cli.demo.run import merge
 from tests.cli.program import run_process, started
 from tests.cli.worker_bench import gone
 
@@ -95,7 +96,7 @@ async def test_a_single_file_on_the_server_that_redis_url_names_is_enough(
     folder = tmp_path / "files"
     folder.mkdir()
     (folder / "[b]file").write_text("one line\n")
-    options = ("--lease", "0.3", "--workers", "6")
+    options = ("--lease", "0.3")
     code, out, err = await run_process(*DEMO, folder, *options, cwd=tmp_path, REDIS_URL=redis_url)
     assert code == 0, out + err
     assert re.search(r"completed once +1\b", out)
@@ -127,7 +128,7 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_missing_line_fails_the_demo(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(parts: Path, output: Path) -> int:
-        late = check.merge(parts, output)
+        late = merge(parts, output)
         first, second, *others = output.read_bytes().splitlines(keepends=True)
         assert b"0/0.txt" in first
         output.write_bytes(b"".join([second, *others, others[-1]]))
@@ -165,7 +166,12 @@ def children_of(parent: int) -> set[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
 )
 async def test_a_signal_ends_all_processes_and_leaves_no_item_on_a_server(
     number: signal.Signals, code: int, folder: Path, tmp_path: Path, redis_url: str
@@ -194,7 +200,7 @@ A, B, C = {"id": "a", "lines": 1}, {"id": "b", "lines": 2}, {"id": "ü\n", "line
 
 
 def written(*lines: Any) -> list[bytes]:
-    return [check.dump(line) for line in lines]
+    return [run.dump(line) for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +216,7 @@ def written(*lines: Any) -> list[bytes]:
     ],
 )
 def test_the_check_finds_missing_duplicated_and_wrong_lines(output: list[bytes], problems: list[str]) -> None:
-    assert check.check([A, B, C], output) == problems
+    assert run.check([A, B, C], output) == problems
 
 
 def test_merging_keeps_the_line_with_the_highest_token_and_drops_half_a_line(tmp_path: Path) -> None:
@@ -221,7 +227,7 @@ def test_merging_keeps_the_line_with_the_highest_token_and_drops_half_a_line(tmp
         b"".join(written({"token": 10, **new}, {"token": 4, **other})) + b'{"token":12,"id'
     )
     (parts / "2.jsonl").write_bytes(b"".join(written({"token": 9, **old})))
-    assert check.merge(parts, tmp_path / "out") == 1
+    assert run.merge(parts, tmp_path / "out") == 1
     assert (tmp_path / "out").read_bytes() == b"".join(written(new, other))
 
 

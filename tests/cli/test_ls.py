@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import Item
-from leasequeue.scripting import discovery
-from leasequeue.scripting.discovery import find_queues
+from leasequeue.wire import discovery
+from leasequeue.wire.discovery import find_queues
 from tests.queue.asking import take
 
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ def test_a_probe_answers_with_its_problems(host: str) -> None:
 
 
 def test_many_clients_may_connect_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ProbeServer("127.0.0.1", 0, {"/live": note("x", "200 OK")})
+    server = ProbeServer("127.0.0.1", 0, {"/live": note("x", 200)})
     started: list[Callable[[], None]] = []
     monkeypatch.setattr(ProbeServer, "_in_thread", staticmethod(started.append))
     server.start()  # nothing accepts a connection yet
@@ -76,7 +76,7 @@ def test_many_clients_may_connect_at_the_same_moment(monkeypatch: pytest.MonkeyP
 
 
 def test_other_paths_and_methods_are_refused() -> None:
-    with serving({"/live": note("x", "200 OK"), "/metrics": fails}) as server:
+    with serving({"/live": note("x", 200), "/metrics": fails}) as server:
         assert get(server, "/") == (404, "GET /live\nGET /metrics\n")
         assert get(server, "/live/") == (404, "GET /live\nGET /metrics\n")
         assert get(server, "/live", "POST") == (405, "GET it\n")
@@ -99,7 +99,6 @@ def test_a_hundred_clients_that_stall_hold_a_few_threads_and_delay_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(probes._Handler, "timeout", 3600.0)
-    monkeypatch.setattr(probes, "CONNECTION_SECONDS", 3600.0)
     others = threads_of_clients()
     with ExitStack() as stack, serving({"/live": probe(tuple), "/ready": note("x" * (1 << 22))}) as server:
         for index in range(100):
@@ -110,26 +109,6 @@ def test_a_hundred_clients_that_stall_hold_a_few_threads_and_delay_no_other(
                 assert get(server, "/live") == (200, "ok\n")
         assert get(server, "/live") == (200, "ok\n")
         assert threads_of_clients() - others <= probes.MAX_THREADS
-
-
-def test_a_client_that_sends_its_request_byte_by_byte_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probes, "CONNECTION_SECONDS", 0.2)
-    with (
-        serving({"/live": probe(tuple)}) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=0.01) as client,
-    ):
-        cut = False
-        for _ in range(3000):
-            try:
-                client.send(b"x")
-                cut = client.recv(1) == b""
-            except TimeoutError:
-                continue
-            except OSError:
-                cut = True
-            if cut:
-                break
-        assert cut
 
 
 def test_threads_whose_answers_hang_are_not_more_than_their_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,9 +159,9 @@ async def test_a_server_that_waits_listens_once_the_address_is_free(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(probes, "RETRY_SECONDS", 0.01)
-    first = ProbeServer("127.0.0.1", 0, {"/live": note("first", "200 OK")})
+    first = ProbeServer("127.0.0.1", 0, {"/live": note("first", 200)})
     first.start()
-    second = ProbeServer("127.0.0.1", first.port, {"/live": note("second", "200 OK")})
+    second = ProbeServer("127.0.0.1", first.port, {"/live": note("second", 200)})
     second.start_soon()
     with closing(second):
         await eventually("it warns", lambda: "in use; trying again" in caplog.text)
@@ -228,7 +207,7 @@ async def test_a_worker_that_stands_still_is_not_live(
             await eventually("it is ready", lambda: fetch(port.url, "/ready") == (200, "ok\n"))
             assert fetch(port.url, "/live") == (200, "ok\n")
             monkeypatch.setattr(health, "BLOCKED_SECONDS", -1.0)
-            assert fetch(port.url, "/live") == (200, "ok\n"), "it may go on"
+            assert fetch(port.url, "/live") == (200, "ok\n"), "it may continue"
             monkeypatch.setattr(health, "STUCK_SECONDS", -1.0)
             status, text = fetch(port.url, "/live")
             assert (status, worker.health().live) == (503, False)

@@ -23,7 +23,7 @@ finally:
     print(json.dumps([gc.isenabled(), *sys.modules]), file=sys.stderr)
 """
 #: What takes long to import, and has no part in the command.
-NEEDLESS = {"anyio", "leasequeue.fleet", "leasequeue.tasks.queue", "leasequeue.worker", "lua", "pydantic"}
+NEEDLESS = {"anyio", "leasequeue.alive", "leasequeue.tasks.queue", "leasequeue.worker", "lua", "pydantic"}
 
 
 async def run(redis_url: str, *arguments: str) -> set[str]:
@@ -49,7 +49,7 @@ async def test_the_version_is_printed_without_the_redis_client_and_without_rich(
     _, *imported = json.loads(err)
     assert not {"asyncio", "msgspec", "pydantic", "redis", "rich.console"} & {*imported}
     ours = {name for name in imported if name.startswith("leasequeue.")}
-    assert ours == {"leasequeue.cli", "leasequeue.cli.app", "leasequeue.cli.values", "leasequeue.lazy"}
+    assert ours == {"leasequeue.cli", "leasequeue.cli.app", "leasequeue.lazy"}
 
 
 async def test_a_table_is_printed_without_workers_and_tasks(queue: AsyncWorkQueue, redis_url: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from leasequeue import AsyncWorkQueue, Item
 from leasequeue.cli import exporter as exporter_module
 from leasequeue.cli.exporter import Exporter
-from leasequeue.queue.internals import registry
+from leasequeue.queue.queue import engine_of
 from tests.cli.program import started, usage_error
 from tests.cli.test_health_port import get
 from tests.ports import free_port
@@ -39,7 +39,7 @@ async def fill(queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item(b"x") for _ in range(5)])
     await queue.add_item(Item(b"x"), delay=100)
     await queue.lease_many(2, 100)
-    await registry(queue).beat(ABOUT, alive_ms=60_000, first=True)
+    await engine_of(queue).registry.beat(ABOUT, alive_ms=60_000, first=True)
 
 
 @asynccontextmanager
@@ -123,7 +123,7 @@ async def test_each_queue_and_each_worker_has_its_metrics(
 ) -> None:
     other = make_queue(name=f"{queue.name}-other")
     await fill(queue)
-    await registry(other).beat({**ABOUT, "worker": queue.session}, alive_ms=60_000, first=True)
+    await engine_of(other).registry.beat({**ABOUT, "worker": queue.session}, alive_ms=60_000, first=True)
     async with exporting(redis_url, queue.name, other.name) as exporter:
         assert metrics_of(exporter) == {}, "nothing is known yet"
         await exporter.sample_all()
@@ -142,7 +142,7 @@ async def test_each_queue_and_each_worker_has_its_metrics(
         assert found[f"leasequeue_worker_run_time_seconds_total{{{worker}}}"] == 1.5
         assert found[f"leasequeue_worker_running{{{worker}}}"] == 2
         for one in (queue, other):
-            await registry(one).leave()
+            await engine_of(one).registry.leave()
         await exporter.sample_all()
         found = metrics_of(exporter)
         assert not [name for name in found if worker in name], "it is forgotten"
@@ -218,8 +218,8 @@ async def test_queues_are_found_and_forgotten(
         running = asyncio.create_task(exporter.run())
         await queue.add_item(Item(b"x"))
         await until("it is found", lambda: has(exporter, "emails", there=True))
-        await queue.purge()
-        await queue.delete()
+        await queue.admin.purge()
+        await queue.admin.delete()
         await until("it is forgotten", lambda: has(exporter, "emails", there=False))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

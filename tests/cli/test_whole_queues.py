@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import Item
-from leasequeue.queue.internals import bulk
+from leasequeue.queue.queue import engine_of
 from tests.cli.program import started, usage_error
 from tests.queue.asking import take
 
@@ -80,7 +80,7 @@ async def test_a_deletion_that_was_interrupted_is_told_at_once(
     await fill(queue, "a", "b")
     outcome = await leasequeue("ls", queue.name)
     assert (outcome.table[1], outcome.err) == ([queue.name, "2", "0", "0", "0"], "")
-    await bulk(queue).run("close_queue", count=1)
+    await engine_of(queue).bulk.run("close_queue", count=1)
     outcome = await leasequeue("ls", queue.name)
     assert outcome.table[1] == [queue.name, "0", "0", "0", "0"]
     assert f"{queue.name} is being deleted" in outcome.error

@@ -25,7 +25,7 @@ from tests.queue.asking import until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from leasequeue import EmbeddedServer
+    from leasequeue.embedded import EmbeddedServer
     from tests.conftest import MakeServer
 
 pytestmark = [pytest.mark.slow]

@@ -165,14 +165,14 @@ async def test_a_rolling_restart_runs_no_item_twice_and_waits_for_no_lease(
     bench: Bench, queue: AsyncWorkQueue, count: int
 ) -> None:
     """Processes are replaced one by one while items are added; leases are longer than the whole test."""
-    total, added = 300 * count, 0
+    total, added = 120 * count, 0
     over = asyncio.Event()
 
     async def produce() -> None:
         nonlocal added
         while not over.is_set() or added < total:
-            await queue.add_items([Item(b"sleep 0.05", id=f"{added + n}") for n in range(20)])
-            added += 20
+            await queue.add_items([Item(b"sleep 0.05", id=f"{added + n}") for n in range(10)])
+            added += 10
             await asyncio.sleep(0.1)
 
     async with AsyncExitStack() as stack:

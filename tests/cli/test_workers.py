@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from leasequeue import Item
-from leasequeue.queue.internals import registry
+from leasequeue.queue.queue import engine_of
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ ABOUT = {
 
 async def register(queue: AsyncWorkQueue, *, alive_ms: int = 600_000, **about: object) -> str:
     """Register the session of the test as a worker."""
-    assert (await registry(queue).beat({**ABOUT, **about}, alive_ms=alive_ms, first=True)).accepted
+    assert (await engine_of(queue).registry.beat({**ABOUT, **about}, alive_ms=alive_ms, first=True)).accepted
     return queue.session
 
 
@@ -75,6 +75,6 @@ async def test_a_worker_is_told_what_to_do(leasequeue: Leasequeue, queue: AsyncW
     for what in ("quiet", "resume"):
         outcome = await leasequeue("workers", what, queue.name, "mailer", "--json")
         assert json.loads(outcome.out) == {"queue": queue.name, "worker": "mailer", "told": what}
-        (one,) = await registry(queue).workers()
+        (one,) = await engine_of(queue).registry.workers()
         assert one.told == what
         assert (await leasequeue("workers", what, queue.name, "another")).code == 1

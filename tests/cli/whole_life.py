@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from redis.asyncio import Redis
 
 from leasequeue import Fleet, Item, TaskQueue
-from leasequeue.scripting.discovery import find_queues
+from leasequeue.wire.discovery import find_queues
 from leasequeue.worker import Retry, current_run
 from tests.queue.asking import take, until
 from tests.worker.working import new_worker, working
@@ -35,7 +35,7 @@ async def the_whole_life(queue: AsyncWorkQueue, other: AsyncWorkQueue, url: str)
     await operate(queue, other)
     assert {*(await find_queues(url)).names} == {queue.name, other.name}
     await queue.events.stop()
-    await queue.delete()
+    await queue.admin.delete()
 
 
 async def work(tasks: TaskQueue) -> None:
@@ -101,7 +101,7 @@ async def limits(queue: AsyncWorkQueue) -> None:
     assert await queue.complete(await take(queue))
     await queue.limits.remove()
     await queue.limits.remove(group="*")
-    await queue.purge(scheduled=True)
+    await queue.admin.purge(scheduled=True)
 
 
 async def schedules(queue: AsyncWorkQueue) -> None:
@@ -123,10 +123,10 @@ async def operate(queue: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
     await queue.peek(3)
     await queue.dead_letters.requeue_all()
     await queue.cancel("i5")
-    await queue.recover(10, 0, 30)
-    await queue.clear_leases()
+    await queue.admin.recover(10, 0, 30)
+    await queue.admin.clear_leases()
     await queue.light_clean()
     await queue.deep_clean()
-    await queue.fsck()
-    assert await queue.move_to(other, count=10)
-    assert await queue.purge()
+    await queue.admin.fsck()
+    assert await queue.admin.move(other, count=10)
+    assert await queue.admin.purge()

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leasequeue import AsyncWorkQueue, Lease, RetryPolicy, Worker
+from leasequeue.alive import ring
 from leasequeue.cli.worker import process
-from leasequeue.worker import executor, health, peers, runtime, signals
+from leasequeue.worker import executor, health, runtime, signals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -53,11 +54,11 @@ def write(*words: object) -> None:
 
 
 if os.environ.get("PEERS") == "soon":  # they conclude soon that another worker is dead
-    peers.LOOK_SECONDS, peers.GONE_SECONDS, peers.READ_SECONDS, peers.STANDING_SECONDS = 0.1, 0.5, 0.2, 0.0
+    ring.LOOK_SECONDS, ring.GONE_SECONDS, ring.READ_SECONDS, ring.STANDING_SECONDS = 0.1, 0.5, 0.2, 0.0
 elif os.environ.get("PEERS") == "sooner":
-    peers.LOOK_SECONDS, peers.GONE_SECONDS, peers.STANDING_SECONDS = 0.2, 1.5, 1.0
+    ring.LOOK_SECONDS, ring.GONE_SECONDS, ring.STANDING_SECONDS = 0.2, 1.5, 1.0
 elif os.environ.get("PEERS") == "never":
-    peers.LOOK_SECONDS = 3600.0
+    ring.LOOK_SECONDS = 3600.0
 
 
 @asynccontextmanager
@@ -83,7 +84,7 @@ worker = Worker(
     retry=RetryPolicy(attempts=2, first=0.05),
     lifespan=lifespan,
     dead_after=float(os.environ.get("DEAD_AFTER", "15")),
-    gone_after=peers.GONE_SECONDS,
+    gone_after=ring.GONE_SECONDS,
 )
 
 

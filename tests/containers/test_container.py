@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, ConnectionLost, Counts, Item, Lease, ServerBusy
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item, Lease
+from leasequeue.errors import ServerBusy
+from leasequeue.views import Counts
 from leasequeue.worker import Worker
 from tests import servers
 from tests.eventually import eventually

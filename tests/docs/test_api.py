@@ -1,174 +1,115 @@
-"""The reference shows every public name, with signatures and attributes, and no other name is public."""
+"""The reference has every public name on one page, and the docstrings that it shows are complete."""
 
 from __future__ import annotations
 
-import ast
 import importlib
-import inspect
 import re
-import textwrap
-from typing import Any
+from collections import Counter
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
+import griffe
 import pytest
 
-import leasequeue
-from leasequeue import RetryPolicy, testing
-from leasequeue.queue.dead_letters import DeadLetters
-from leasequeue.queue.events import Events
-from leasequeue.queue.limits import Limits
-from leasequeue.queue.results import Results
-from leasequeue.queue.runs.runs import Runs
-from leasequeue.queue.schedules import Schedules
-from tests.docs.pages import REFERENCE
+from docs import generated
+from docs.griffe_comments import Comments
+from tests.docs.pages import REFERENCE, ROOT
 
-CALLS = "\n".join((REFERENCE / name).read_text() for name in ("api.md", "worker.md", "flows.md"))
-ERRORS = (REFERENCE / "errors.md").read_text()
-EVERYTHING = "\n".join(
-    (CALLS, ERRORS, *((REFERENCE / name).read_text() for name in ("fastapi.md", "spark.md")))
-)
-#: The public modules, as api.md lists them.
-MODULES = re.findall(r"^\| `(leasequeue(?:\.[\w.]+)?)` \|", CALLS, re.MULTILINE)
-CLASSES = [
-    thing
-    for name in leasequeue.__all__
-    if inspect.isclass(thing := getattr(leasequeue, name)) and not issubclass(thing, Exception)
-]
-#: The classes that have a section, with their sub-resources and those of `leasequeue.testing`.
-SHOWN = [
-    *CLASSES,
-    *(DeadLetters, Events, Limits, Results, Runs, Schedules),
-    *(thing for name in testing.__all__ if inspect.isclass(thing := getattr(testing, name))),
-]
-ERROR_CLASSES = [
-    thing
-    for name in leasequeue.__all__
-    if inspect.isclass(thing := getattr(leasequeue, name)) and issubclass(thing, Exception)
-]
-#: Made by calling the class; the others are returned by calls.
-MADE_BY_USERS = {"AsyncWorkQueue", "Fleet", "Flow", "Item", "RetryPolicy", "TaskQueue", "Worker"}
-#: Defaults as they are written, where that is not how they show themselves.
-AS_WRITTEN = {repr(RetryPolicy()): "RetryPolicy()", "<factory>": "{}", "datetime.": "", "'": '"'}
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The further options of some calls.
+OPTIONS = ("leasequeue.queue.encoding.AddOptions", "leasequeue.flow.stage.StageSettings")
 
 
-class Unquoted(str):
-    """An annotation that is shown as it stands in the source."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-
-def test_the_reference_lists_the_public_modules() -> None:
-    assert MODULES == [
-        "leasequeue",
-        "leasequeue.flow",
-        "leasequeue.telemetry",
-        "leasequeue.testing",
-        "leasequeue.testing.history",
-        "leasequeue.fastapi",
-        "leasequeue.spark",
-    ]
+@cache
+def shown() -> Counter[str]:
+    """Return how often each name is shown on the pages of the reference."""
+    pages = [generated.on_page_markdown(page.read_text()) for page in REFERENCE.glob("*.md")]
+    return Counter(name for page in pages for name in re.findall(r"^::: (\S+)", page, re.MULTILINE))
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_every_public_name_has_its_place_in_the_reference(module: str) -> None:
+@pytest.fixture(scope="module")
+def package() -> griffe.Object:
+    """Return the package as the site shows it."""
+    extensions = griffe.load_extensions(Comments())
+    loaded = griffe.load(
+        "leasequeue", search_paths=[ROOT / "src"], extensions=extensions, docstring_parser="google"
+    )
+    assert isinstance(loaded, griffe.Object)
+    return loaded
+
+
+@pytest.mark.parametrize("module", generated.MODULES)
+def test_every_public_name_is_on_one_page(module: str) -> None:
+    homes = generated.homes_of(module)
+    assert homes
+    assert {
+        name: shown()[f"{module}.{name}"] or shown()[f"{home}.{name}"] for name, home in homes.items()
+    } == (dict.fromkeys(homes, 1))
+
+
+def test_every_part_of_a_queue_is_on_one_page() -> None:
+    for part in generated.parts("leasequeue.AsyncWorkQueue").split("\n\n"):
+        assert shown()[part.split()[1]] == 1
+
+
+@pytest.mark.parametrize("module", generated.MODULES)
+def test_the_names_of_a_module_are_sorted(module: str) -> None:
     names = importlib.import_module(module).__all__
     assert names == sorted(names, key=lambda name: (not name.isupper(), name[0].islower(), name))
-    assert not {name for name in names if not re.search(rf"\b{name}\b", EVERYTHING)}
-    if module == "leasequeue":
-        assert not set(names) - set(re.findall(r"^##+ `?(\w+)`?$", CALLS + ERRORS, re.MULTILINE))
 
 
-@pytest.mark.parametrize("owner", SHOWN, ids=lambda owner: owner.__name__)
-def test_the_attributes_and_methods_of_a_class_are_those_that_are_documented(owner: type) -> None:
-    section = section_of(CALLS, "##", owner.__name__)
-    tables = "".join(re.findall(r"^\| (?:attribute|call|) ?\|.*\n(?:^\|.*\n)*", section, re.MULTILINE))
-    rows = re.findall(r"^\| `(?:await )?(?:\w+\.)?(\w+)(?:`|\()", tables, re.MULTILINE)
-    documented = {*re.findall(r"^### (\w+)$", section, re.MULTILINE), *rows}
-    public = set(members_of(owner))
-    assert not public - documented, "document them, or begin their names with an underscore"
-    calls_of_itself = 1 if "__call__" in vars(owner) else 0
-    assert len(documented - public) == calls_of_itself, documented - public
-
-
-@pytest.mark.parametrize("owner", ERROR_CLASSES, ids=lambda owner: owner.__name__)
-def test_the_attributes_of_an_error_are_those_that_are_documented(owner: type) -> None:
-    page = ERRORS if owner.__name__ in ERRORS else CALLS
-    section = section_of(page, "###", owner.__name__)
-    inherited = {name for base in owner.__bases__ for name in members_of(base)}
-    for name in set(members_of(owner)) - inherited:
-        assert re.search(rf"`[^`\n]*\b{name}\b", section), f"{name} is not documented"
-
-
-@pytest.mark.parametrize("owner", CLASSES, ids=lambda owner: owner.__name__)
-def test_a_class_is_shown_with_its_signatures_and_attributes(owner: type) -> None:
-    section = section_of(CALLS, "##", owner.__name__)
-    shown = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    for name, member in members_of(owner).items():
-        if callable(member):
-            assert signature_in(section_of(section, "###", name)) == signature_of(name, member)
-        else:
-            assert name in shown
-    if owner.__name__ in MADE_BY_USERS:
-        assert signature_in(section) == signature_of(owner.__name__, owner)
-
-
-def members_of(owner: type) -> dict[str, Any]:
-    """Return the public members of a class and of its bases, except those of other libraries and of Item."""
-    found: dict[str, Any] = {}
-    for origin in owner.__mro__:
-        if (origin is leasequeue.Item and owner is not origin) or not origin.__module__.startswith(
-            "leasequeue"
-        ):
-            continue
-        for name in (*vars(origin), *inspect.get_annotations(origin), *assigned_in(origin)):
-            inherited = owner is not leasequeue.Item and hasattr(leasequeue.Item, name)
-            if not (name.startswith("_") or (issubclass(owner, leasequeue.Item) and inherited)):
-                found.setdefault(name, getattr(owner, name, None))
-    return found
-
-
-def assigned_in(owner: type) -> set[str]:
-    """Return the attributes that the methods of a class assign to `self`."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
-    return {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Store)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    }
-
-
-def section_of(text: str, level: str, heading: str) -> str:
-    """The text between a heading and the next one of its level or above."""
-    match = re.search(rf"^{level} {heading}$(.*?)(?=^##? |^{level} |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert match, f"no page of calls has the heading {level} {heading}"
-    return match[1]
-
-
-def signature_in(section: str) -> str:
-    """The first signature of a section, on one line."""
-    match = re.search(r"```py\n(.*?)```", section, re.DOTALL)
-    assert match, f"no signature in {section[:60]!r}"
-    one_line = " ".join(match[1].split())
-    return re.sub(r",? \)", ")", one_line).replace("( ", "(")
-
-
-def signature_of(name: str, member: Any) -> str:
-    """The signature in the code: what it takes and gives, as written there."""
-    signature = inspect.signature(member)
-    parameters = [
-        parameter.replace(annotation=Unquoted(parameter.annotation))
-        for parameter in signature.parameters.values()
-        if parameter.name != "self"
+def test_every_public_member_is_documented(package: griffe.Object) -> None:
+    bare = [
+        f"{owner.path}.{name}"
+        for owner in classes(package)
+        for name, member in members(owner)
+        if not member.has_docstring and name not in described(owner)
     ]
-    gives = signature.return_annotation
-    shown = signature.replace(
-        parameters=parameters,
-        return_annotation=signature.empty if inspect.isclass(member) else Unquoted(gives),
-    )
-    text = f"{'async ' if inspect.iscoroutinefunction(member) else ''}{name}{shown}"
-    for default, written in AS_WRITTEN.items():
-        text = text.replace(default, written)
-    return text
+    assert not bare, "document them, or begin their names with an underscore"
+
+
+def test_a_docstring_describes_arguments_that_there_are(package: griffe.Object) -> None:
+    functions = [
+        member
+        for owner in classes(package)
+        for _, member in owner.members.items()
+        if isinstance(member, griffe.Function)
+    ]
+    assert functions
+    for function in functions:
+        taken = {parameter.name for parameter in function.parameters}
+        if any(str(parameter.annotation).startswith("Unpack[") for parameter in function.parameters):
+            taken |= {name for path in OPTIONS for name in all_members(package, path)}
+        described_there = {name.lstrip("*") for name in described(function, "parameters")}
+        assert described_there <= taken, f"{function.path}: {described_there - taken}"
+
+
+def classes(package: griffe.Object) -> Iterator[griffe.Class]:
+    """Yield the classes that the reference shows."""
+    for name in shown():
+        found = package[name.removeprefix("leasequeue.")]
+        target = found.final_target if found.is_alias else found
+        if isinstance(target, griffe.Class):
+            yield target
+
+
+def members(owner: griffe.Class) -> Iterator[tuple[str, Any]]:
+    """Yield the public members of a class, but none that a class above has."""
+    for name, member in owner.members.items():
+        above = any(name in base.members for base in owner.mro())
+        if not (name.startswith("_") or member.is_alias or above):
+            yield name, member
+
+
+def all_members(package: griffe.Object, path: str) -> set[str]:
+    """Return the names in a typed dict, and in those that it extends."""
+    return set(package[path.removeprefix("leasequeue.")].all_members)
+
+
+def described(thing: griffe.Object, *kinds: str) -> set[str]:
+    """Return the names that the sections of a docstring describe."""
+    sections = thing.docstring.parsed if thing.docstring else []
+    wanted = kinds or ("attributes", "parameters")
+    return {item.name for section in sections if section.kind.value in wanted for item in section.value}

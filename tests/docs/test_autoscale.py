@@ -7,11 +7,11 @@ import re
 import tomllib
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from leasequeue import AsyncWorkQueue, Item
-from leasequeue.autoscale import load_config
-from leasequeue.autoscale.config import keys
+from leasequeue.autoscale import config, load_config
 from tests.cli.program import started
 from tests.docs.pages import DOCS, REFERENCE, blocks, name_of
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from leasequeue.autoscale.config.keys import Key
     from tests.conftest import MakeServer
 
 HOW_TO = DOCS / "how-to" / "autoscale.md"
@@ -27,22 +26,14 @@ PAGE = REFERENCE / "autoscale.md"
 
 _ROW = re.compile(r"^\| `(\w+)` \|(.*?)\| ", re.MULTILINE)
 
-#: The tables of the page, by what the head of the first column says, and the keys that they list.
-TABLES: Mapping[str, Mapping[str, Key]] = {
-    "key": keys.FILE_KEYS,
-    "key of `[jobs.NAME]`": keys.JOB_KEYS,
-    "key of `[deployments.NAME]`": {
-        name: key
-        for name, key in keys.DEPLOYMENT_KEYS.items()
-        if name not in {*keys.TIER_KEYS, *keys.BACKENDS, "backend"}
-    },
-    "key of `[[deployments.NAME.tiers]]`": {
-        "name": keys.ONE_TIER_KEYS["name"],
-        "backend": keys.Key(read=keys.BACKEND.read, expected="", default=keys.REQUIRED),
-        **keys.TIER_KEYS,
-    },
-    **{f"key of `{name}`": found for name, found in keys.BACKENDS.items()},
-    "key of `[http]`": keys.HTTP_KEYS,
+#: The tables of the page, by what the head of the first column says, and the tables of a file.
+TABLES: Mapping[str, type[msgspec.Struct]] = {
+    "key": config.FileTable,
+    "key of `[jobs.NAME]`": config.JobTable,
+    "key of `[deployments.NAME]`": config.DeploymentTable,
+    "key of `[[deployments.NAME.tiers]]`": config.TierTable,
+    **{f"key of `{name}`": found for name, found in config.BACKENDS.items()},
+    "key of `[http]`": config.HttpTable,
 }
 
 
@@ -50,16 +41,18 @@ TABLES: Mapping[str, Mapping[str, Key]] = {
 def test_the_page_lists_each_key_with_its_default(head: str) -> None:
     _, _, rest = PAGE.read_text().partition(f"| {head} | default | |\n")
     listed = dict(_ROW.findall(rest.split("\n\n")[0]))
-    assert [*listed] == [*TABLES[head]]
-    for name, key in TABLES[head].items():
+    fields = {one.name: one for one in msgspec.structs.fields(TABLES[head])}
+    assert {*listed} == {*fields}
+    for name, one in fields.items():
         said = listed[name].strip()
         if said == "required":
-            assert key.default is keys.REQUIRED, name
+            assert one.required, name
         elif said:
-            value = key.read(tomllib.loads(f"value = {said.strip('`')}")["value"])
-            assert value == key.default, name
+            value = tomllib.loads(f"value = {said.strip('`')}")["value"]
+            default = one.default if one.default_factory is msgspec.NODEFAULT else one.default_factory()
+            assert msgspec.convert(value, one.type, dec_hook=config.custom) == default, name
         else:
-            assert key.default is keys.ABSENT or key.default is None, name
+            assert one.default in (None, ""), name
 
 
 @pytest.mark.parametrize("page", [HOW_TO, PAGE], ids=name_of)

@@ -13,22 +13,15 @@ import pytest
 
 from leasequeue import AsyncWorkQueue
 from tests.docs.pages import DOCS, PAGES, Block, blocks, name_of
-from tests.spark.session import spark
-
-__all__ = ["spark"]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import SparkSession
-
 WITH_EXAMPLES = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
 #: These start with `queue`, an open queue.
 HOW_TO = [page for page in WITH_EXAMPLES if page.parent == DOCS / "how-to"]
-#: These also start with `spark`, a session.
+#: These also start with `spark`, a session: test_spark_pages runs them.
 WITH_SPARK = [page for page in HOW_TO if page.name.startswith("spark-")]
-#: Those of this page need a database, too: test_recipes runs them.
-RECIPES = DOCS / "how-to" / "spark-recipes.md"
 OTHERS = [page for page in WITH_EXAMPLES if page not in HOW_TO]
 #: The examples of these wait for delays and timeouts.
 SLOW = {"delays.md", "errors.md", "schedules.md", "tutorial.md"}
@@ -80,18 +73,6 @@ def test_the_examples_of_a_how_to_run(
     page: Path, runner: asyncio.Runner, queue: AsyncWorkQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_page(page, runner, capsys, {"queue": queue})
-
-
-@each_of([page for page in WITH_SPARK if page != RECIPES])
-def test_the_examples_of_a_page_about_spark_run(
-    page: Path,
-    runner: asyncio.Runner,
-    queue: AsyncWorkQueue,
-    spark: SparkSession,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    run_page(page, runner, capsys, {"queue": queue, "spark": spark, "folder": tmp_path})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 from docs import generated
 from leasequeue import errors
 from leasequeue.keys import KEYS as KEYS_OF_SCRIPTS
 from leasequeue.keys import MADE_KEYS
-from leasequeue.scripting import server_errors
-from leasequeue.scripting.scripts import load
 from leasequeue.states import GONE, ITEM_EVENTS, EventKind
 from leasequeue.states import STATES as ALL_STATES
+from leasequeue.wire.scripts import load
 from tests.docs.pages import REFERENCE, blocks
 
 PROTOCOL = REFERENCE / "protocol.md"
 KEYS = REFERENCE / "keys.md"
 STATES = REFERENCE / "states.md"
-ERRORS = REFERENCE / "errors.md"
 
 
 def test_every_script_has_its_contract_on_the_protocol_page() -> None:
@@ -93,11 +92,9 @@ def test_the_picture_of_the_states_names_scripts_that_exist() -> None:
 
 
 def test_the_tree_of_errors_is_that_of_the_code() -> None:
-    tree = blocks(ERRORS)[0].code
-    assert tree in f"{errors.__doc__}\n"
-
-
-def test_every_error_of_the_server_that_is_translated_is_named() -> None:
-    words = [word for word, _ in server_errors._BY_WORD]
-    assert words
-    assert not [word for word in words if f"`{word}`" not in ERRORS.read_text()]
+    tree = generated.errors_tree()
+    named = re.findall(r"^[│├└─ ]*(\w+)", tree.partition("\n\n")[0], re.MULTILINE)
+    classes = {
+        one.__name__ for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, Exception)
+    }
+    assert sorted([*named, "EvictionWarning"]) == sorted(classes)

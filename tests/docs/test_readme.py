@@ -100,7 +100,7 @@ class Terminals:
         """Stop the last command with Ctrl-C, and return what it has printed since its first line."""
         process = self._running.pop()
         process.send_signal(signal.SIGINT)
-        return process.communicate(timeout=30)[0]
+        return process.communicate(timeout=120)[0]
 
     def stop_all(self) -> None:
         """Stop the commands that run."""

@@ -76,7 +76,7 @@ async def running(part: str, port: int, url: str) -> AsyncIterator[asyncio.subpr
     try:
         yield process
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await process.wait()
     finally:
         if process.returncode is None:
@@ -87,7 +87,7 @@ async def running(part: str, port: int, url: str) -> AsyncIterator[asyncio.subpr
 
 async def answered(http: httpx.AsyncClient, url: str) -> httpx.Response:
     """Return the first answer that is no error; the process may still be starting."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             try:
                 answer = await http.get(url)
@@ -173,9 +173,9 @@ async def test_the_schedule_orders_the_reports_of_all_customers(
         async with service.tasks:
             ordering = await service.make_reports.add()
             await service.worker.drain()
-            ids = await ordering.result(timeout=30)
+            ids = await ordering.result(timeout=120)
             assert [name.partition("-")[0] for name in ids] == ["ann", "bob"]
-            totals = [(await service.make_report.job(name).result(timeout=30)).total for name in ids]
+            totals = [(await service.make_report.job(name).result(timeout=120)).total for name in ids]
             assert totals == [30.5, 30.5]
     finally:
         del sys.modules["reports.tasks"], sys.modules["reports"]
@@ -221,7 +221,7 @@ def test_a_worker_has_the_time_to_stop() -> None:
     assert COMPOSE["services"]["worker"]["stop_grace_period"] == f"{grace + 15:.0f}s"
 
 
-#: Made of the schemas of the API server.
+#: From the schemas of the API server.
 TYPES: dict[str, Any] = {"Deployment": apps_v1.Deployment, "Service": core_v1.Service}
 #: The keys of the reference of Compose files that the example uses, with the types of their values.
 COMPOSE_KEYS: dict[str, type | tuple[type, ...]] = {

@@ -81,14 +81,14 @@ async def test_a_server_ends_when_its_parent_is_killed(
         async with Redis.from_url(url) as client:
             assert await client.ping()
         process.send_signal(how)
-        await eventually("server and folder are gone", traces.gone, within=10)
+        await eventually("server and folder are gone", traces.gone)
 
 
 async def test_a_server_ends_when_its_parent_exits_without_stopping_it(traces: Traces) -> None:
     async with parent(FROM_THE_MAIN_THREAD) as (process, _):
         assert not traces.gone()
         await process.communicate(b"\n")
-        await eventually("server and folder are gone", traces.gone, within=10)
+        await eventually("server and folder are gone", traces.gone)
 
 
 async def test_a_server_survives_its_guardian_but_not_its_parent(traces: Traces) -> None:
@@ -99,4 +99,4 @@ async def test_a_server_survives_its_guardian_but_not_its_parent(traces: Traces)
             os.kill(os.getpgid(server), signal.SIGKILL)
             assert await client.ping()
         process.kill()
-        await eventually("the server is gone", lambda: not traces.processes(), within=10)
+        await eventually("the server is gone", lambda: not traces.processes())

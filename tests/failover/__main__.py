@@ -20,7 +20,7 @@ BURNERS = 2
 
 
 def main(rounds: str = "3") -> int:
-    """Kill a master in each round, the node that the clients were told in every other; print the gaps."""
+    """Kill a master in each round, the node that the clients know in every other; print the gaps."""
     with ExitStack() as stack:
         for _ in range(BURNERS):
             stack.enter_context(burner())

@@ -1,4 +1,4 @@
-"""A master of a cluster is killed under clients that were there before: all of them go on by themselves."""
+"""A master of a cluster is killed under clients that were there before: all continue by themselves."""
 
 from __future__ import annotations
 
@@ -13,17 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import RedisError
 
-from leasequeue import (
-    AsyncWorkQueue,
-    ConnectionLost,
-    EventsLost,
-    Fleet,
-    Item,
-    ServerBusy,
-    ServerReadOnly,
-    Worker,
-    list_queues,
-)
+from leasequeue import AsyncWorkQueue, ConnectionLost, Fleet, Item, Worker, list_queues
+from leasequeue.errors import EventsLost, ServerBusy, ServerReadOnly
 from tests.eventually import LIMIT_SECONDS, eventually
 from tests.faults.cluster_nodes import joined, owner, port_of
 from tests.queue.asking import blocked, until
@@ -71,10 +62,10 @@ async def kill_master(nodes: list[Redis], *, seed: Redis) -> Gaps:
 
     Args:
         nodes: The masters of the cluster, and their replicas.
-        seed: The one node that the clients were told.
+        seed: The one node that the clients are given.
 
     Raises:
-        AssertionError: If one of them does not go on, or only in another session.
+        AssertionError: If one of them does not continue, or only in another session.
     """
     async with AsyncExitStack() as stack:
         clients = Clients(stack, f"redis://127.0.0.1:{port_of(seed)}")
@@ -91,7 +82,7 @@ class Clients:
 
     Args:
         stack: Ends them.
-        url: The node that they are told.
+        url: The node that they are given.
     """
 
     def __init__(self, stack: AsyncExitStack, url: str) -> None:
@@ -170,7 +161,7 @@ class Clients:
             return not now.dead and now.server != self._before.server
 
         await until("the worker has registered at the new master", is_registered, within=TIMEOUT)
-        # What one session has learned the next one knows, also if the one node that it was told is dead.
+        # What one session has learned the next one knows, also if the one node that it was given is dead.
         other = await self._open("added")
         assert await other.add_item(Item(b"x", id="other"))
         self._worker.stop()

@@ -33,7 +33,7 @@ app.include_router(router(tasks), prefix="/tasks")
 async def run() -> list[int]:
     """Return what is served, the process of this request, and that of a task."""
     job = await task.add()
-    return [VERSION, os.getpid(), await job.result(timeout=20)]
+    return [VERSION, os.getpid(), await job.result(timeout=120)]
 
 
 @app.post("/crash")

@@ -9,7 +9,8 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
-from leasequeue import InvalidArgument, ItemUnknown, Provided, ServerRefused, TaskQueue, Worker, WorkerBusy
+from leasequeue import InvalidArgument, Provided, TaskQueue, Worker
+from leasequeue.errors import JobUnknown, ServerRefused, WorkerBusy
 from leasequeue.fastapi import lifespan
 from tests.fastapi.applications import app_of, double
 
@@ -88,10 +89,10 @@ def test_an_error_of_the_application_s_own_is_raised(
     async def own(_: FastAPI) -> AsyncIterator[None]:
         if place == "after the yield":
             yield
-        raise ItemUnknown(place)
+        raise JobUnknown(place)
 
     with (
-        pytest.raises(ItemUnknown, match=place),
+        pytest.raises(JobUnknown, match=place),
         TestClient(app_of(tasks, worker=True, then=own)) as client,
     ):
         assert double(client, 3) == 6

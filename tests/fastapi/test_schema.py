@@ -6,11 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-import schemathesis
 from fastapi import Depends, FastAPI, HTTPException
-from schemathesis.config import SchemathesisConfig
-from schemathesis.engine import events, from_schema
-from schemathesis.python.asgi import shutdown_lifespans
 
 from leasequeue import RetryPolicy, call_sync
 from leasequeue.fastapi import lifespan, router
@@ -48,6 +44,12 @@ def app(tasks: TaskQueue) -> Iterator[FastAPI]:
 # schemathesis ignores this warning itself, by a filter that its threads share and may take from each other.
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
 def test_each_answer_is_as_openapi_says(app: FastAPI) -> None:
+    # Here, and its plugin of pytest not at all: importing it takes a second in each process of the tests.
+    import schemathesis
+    from schemathesis.config import SchemathesisConfig
+    from schemathesis.engine import events, from_schema
+    from schemathesis.python.asgi import shutdown_lifespans
+
     config = SchemathesisConfig.from_dict(
         {
             "seed": 15,

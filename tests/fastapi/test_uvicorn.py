@@ -67,7 +67,7 @@ async def uvicorn(
         )
         try:
             served = Uvicorn(process, folder)
-            await until("uvicorn is ready", served.is_ready, within=50)
+            await until("uvicorn is ready", served.is_ready)
             yield served
         finally:
             if process.returncode is None:
@@ -123,6 +123,6 @@ async def test_a_change_of_the_program_reloads_it(tmp_path: Path, redis_url: str
             answer = await served.get("/pid")
             return answer is not None and answer.status_code == 200 and answer.json()[0] == 2
 
-        await until("the new program answers", is_reloaded, within=50)
+        await until("the new program answers", is_reloaded)
         served.process.send_signal(signal.SIGTERM)
         await served.process.wait()

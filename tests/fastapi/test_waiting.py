@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from leasequeue import AsyncWorkQueue, TaskQueue
-from leasequeue.queue.internals import running_engine
+from leasequeue.queue.queue import engines_of
 from tests.eventually import eventually
 from tests.fastapi.applications import PREFIX, problem, with_router
 from tests.worker.working import new_worker
@@ -71,5 +71,5 @@ async def test_many_requests_wait_at_once(tasks: TaskQueue, client: httpx.AsyncC
 
 def count_of_waits(queue: AsyncWorkQueue) -> int:
     """Return for how many items that the server says are unfinished callers wait in this event loop."""
-    engine = running_engine(queue)
+    engine = engines_of(queue).running
     return 0 if engine is None else len(engine.result_waits._unfinished)

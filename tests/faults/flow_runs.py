@@ -7,9 +7,12 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leasequeue import ConnectionLost, FanOut, ServerBusy, Worker, current_stage
-from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
-from leasequeue.testing.history import FinalState, History, HistoryLog, check, record_calls, record_runs
+from leasequeue import ConnectionLost, FanOut, Worker, current_stage
+from leasequeue.errors import ServerBusy
+from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
+from tests.history.events import FinalState, History, HistoryLog
+from tests.history.recording import record_calls, record_runs
+from tests.history.rules import check
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,9 +24,9 @@ if TYPE_CHECKING:
 CHILDREN, GRANDCHILDREN = 3, 2
 
 
-def plan(home: str, other: str) -> Plan:
+def plan(home: str, other: str) -> FlowPlan:
     """Return a plan: a, then b (which fans out twice) and c, then d on the first queue when both are done."""
-    return Plan(
+    return FlowPlan(
         (
             StagePlan("a", home, b"1"),
             StagePlan("b", other, b"2", after=("a",)),
@@ -86,10 +89,10 @@ class Flows:
                 await asyncio.sleep(0.01)
 
     async def start_runs(self, queue: AsyncWorkQueue, stop: asyncio.Event) -> None:
-        """Start runs until told to stop."""
+        """Start runs until this is stopped."""
         while not stop.is_set():
             run_id = f"run-{next(self.numbers)}"
-            await self.insist(lambda run_id=run_id: queue.runs.start(plan(*self.names), run_id))  # type: ignore[misc]
+            await self.insist(lambda run_id=run_id: queue.flow_runs.start(plan(*self.names), run_id))  # type: ignore[misc]
             self.started.append(run_id)
             await asyncio.sleep(0.02)
 
@@ -110,14 +113,14 @@ class Flows:
 
     async def all_ended(self, queue: AsyncWorkQueue) -> bool:
         """Return whether all runs have ended, and no item is left."""
-        listed = await queue.runs.list(state="active", fields=[], count=1000)
+        listed = await queue.flow_runs.list(state="active", fields=[], count=1000)
         return not listed
 
     async def problems(self, *queues: AsyncWorkQueue) -> list[str]:
         """Return what is wrong in the end: with the runs, and with the history."""
         found = []
         for run_id in self.started:
-            view = await queues[0].runs.get(run_id, children=True)
+            view = await queues[0].flow_runs.get(run_id, children=True)
             states = {path: stage.state for path, stage in view.stages.items()}
             if view.state != "completed" or states != dict.fromkeys((*FANNED, *PATHS), "done"):
                 found.append(f"{run_id} is {view.state}: {states}")

@@ -16,20 +16,20 @@ import sys
 from typing import TYPE_CHECKING
 
 from leasequeue import FanOut, TaskQueue, Worker
-from leasequeue.queue.plan import Plan
-from leasequeue.queue.runs import stages
+from leasequeue.queue.plans import stages
+from leasequeue.queue.plans.plan import FlowPlan
 from leasequeue.worker import executor
 from leasequeue.worker import stages as worker_stages
-from tests.worker.flows import call, child, stage
+from tests.plans.flows import call, child, stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasequeue import AsyncWorkQueue
-    from leasequeue.queue.runs.stages import StageRow
-    from leasequeue.queue.slot import QueueObject
+    from leasequeue.queue.engine import Engine
+    from leasequeue.queue.plans.stages import FinishRow
     from leasequeue.worker.run import ActiveRun
-    from leasequeue.worker.stages import StageReader
+    from leasequeue.worker.stages import EntryReader
 
 #: More than one call adds.
 CHILDREN = 300
@@ -48,10 +48,10 @@ STEPS = (
 )
 
 
-def plan_of(queue: AsyncWorkQueue) -> Plan:
+def plan_of(queue: AsyncWorkQueue) -> FlowPlan:
     """Return the plan of the run."""
     needs = {"numbers": "plan/*"}
-    return Plan(
+    return FlowPlan(
         (stage(queue, "plan"), stage(queue, "finish", call("finish", needs), after=("plan",))),
         result="finish",
     )
@@ -87,14 +87,14 @@ async def main(url: str, name: str, step: str) -> None:
     """Work until killed."""
     prepare, send = worker_stages.prepare, stages._send
 
-    async def prepare_and_die(run: ActiveRun, reader: StageReader) -> bool:
+    async def prepare_and_die(run: ActiveRun, reader: EntryReader) -> bool:
         kill_at(step, "read")
         return await prepare(run, reader)
 
-    async def send_and_die(queue: QueueObject, rows: Sequence[StageRow]) -> list[int]:
+    async def send_and_die(engine: Engine, rows: Sequence[FinishRow]) -> list[int]:
         kind = "finish" if rows[0].lease.id == "r/finish" else rows[0].kind
         kill_at(step, f"before:{kind}")
-        answers = await send(queue, rows)
+        answers = await send(engine, rows)
         kill_at(step, f"after:{kind}")
         return answers
 

@@ -152,7 +152,7 @@ async def test_lease_while_waiting(make_queue: MakeQueue, redis: Redis, name: st
 async def test_a_call_with_a_lease(
     make_queue: MakeQueue, redis: Redis, name: str, call: str, *, warm: bool
 ) -> None:
-    """The other callers of the trip are answered; repeating the call tells whether it was applied."""
+    """The other callers of the trip are answered; repeating the call shows whether it was applied."""
 
     async def once(stepped: Stepped) -> None:
         async with make_queue(name=f"{name}-{call}-{warm}-{stepped.step}") as queue:

@@ -5,26 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.crc import key_slot
 
-from leasequeue import (
-    AsyncWorkQueue,
-    InvalidArgument,
-    Item,
-    ServerBusy,
-    ServerRefused,
-    Worker,
-    lease_from,
-    list_queues,
-)
+from leasequeue import AsyncWorkQueue, InvalidArgument, Item, Worker, lease_from, list_queues
+from leasequeue.errors import ServerBusy, ServerRefused
 from tests.eventually import LIMIT_SECONDS
 from tests.faults.cluster_nodes import NODES, owner, port_of
 from tests.faults.flow_runs import Flows
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
+from tests.queue.connections import names_of
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
@@ -51,7 +45,7 @@ async def move_keys(name: str, source: Redis, target: Redis, count: int) -> int:
 
 
 async def finish_moving(nodes: list[Redis], name: str, source: Redis, target: Redis) -> None:
-    """Move the other keys of the slot, and tell all nodes its new owner."""
+    """Move the other keys of the slot, and announce its new owner to all nodes."""
     while await move_keys(name, source, target, 100):
         pass
     target_id = await command(target, "CLUSTER MYID")
@@ -79,7 +73,7 @@ async def test_every_call_works_on_every_node(nodes: list[Redis], cluster: Redis
             assert first is not None
             rest = await other.lease_many(50, 30)
             while len(rest) < 30:
-                rest += await other.lease_many(50, 30, timeout=20)
+                rest += await other.lease_many(50, 30, timeout=120)
             assert await queue.renew_many(rest, 60) == [True] * 30
             assert await queue.release(first)
             assert (await queue.deep_clean()).restored == 0
@@ -109,21 +103,21 @@ async def test_operations_on_whole_queues_work_on_every_node(
         async with AsyncWorkQueue(name, cluster) as queue, AsyncWorkQueue(f"{name}:next", cluster) as other:
             await queue.add_items([Item(b"x", id=f"{n}") for n in range(300)])
             await other.add_item(Item(b"x", id="0"))
-            assert len(await queue.move_to(other)) == 299
+            assert len(await queue.admin.move(other)) == 299
             assert len(await other.lease_many(10, 30)) == 10
-            assert len(await other.recover(20, 0, 30)) == 10
-            assert len(await other.clear_leases()) == 10
-            assert await queue.purge() == 1
-            assert await queue.delete() == 0
+            assert len(await other.admin.recover(20, 0, 30)) == 10
+            assert len(await other.admin.clear_leases()) == 10
+            assert await queue.admin.purge() == 1
+            assert await queue.admin.delete() == 0
             elsewhere = "{two}" if name != "{two}" else "{4}"
             with pytest.raises(InvalidArgument, match="same hash tag"):
-                await other.move_to(elsewhere)
+                await other.admin.move(elsewhere)
             leases = await lease_from([queue, other], 5, 30)
             assert {lease.queue for lease in leases} == {other}
     assert await list_queues(cluster) == sorted(f"{name}:next" for name in names)
     for name in names:
         async with AsyncWorkQueue(f"{name}:next", cluster) as other:
-            assert await other.delete() == 300
+            assert await other.admin.delete() == 300
     assert sum([len(await node.keys("*")) for node in nodes]) == len(names)  # a fence each
 
 
@@ -155,6 +149,141 @@ async def test_a_queue_follows_its_slot_to_another_node(nodes: list[Redis], clus
         assert added == [True] * 2000
         assert await adder.counts() == (2000, 2, 0, 0)
     assert len((await audit(source, name)).waiting) == 2000
+
+
+@pytest.mark.slow
+async def test_a_queue_follows_a_slot_that_is_moved_at_one_moment(
+    nodes: list[Redis], cluster: RedisCluster
+) -> None:
+    """Valkey 9 moves a slot with all its keys at once; only then the old node names the new one."""
+    name = "{moving}"
+    source = owner(nodes, name)
+    target = nodes[(nodes.index(source) + 1) % NODES]
+    async with AsyncWorkQueue(name, cluster) as waiter, AsyncWorkQueue(name, cluster) as adder:
+        await adder.add_items([Item(b"x", id="held"), Item(b"x", id="done")])
+        held, done = await adder.lease_many(2, 60)
+        added = 0
+        for one, another in ((source, target), (target, source)):
+            waiting = asyncio.create_task(take(waiter, 60))
+            await blocked(one, 1)
+            moving = asyncio.create_task(move_at_one_moment(nodes, name, one, another))
+            calls: list[asyncio.Task[bool]] = []
+            while not moving.done():
+                calls += [asyncio.create_task(adder.add_item(Item(b"x", id=f"{added + len(calls)}")))]
+                await asyncio.sleep(0.002)
+            await moving
+            async with asyncio.timeout(120):
+                assert all(await asyncio.gather(*calls))
+                assert await waiter.renew(held, 60)
+                assert await waiter.complete(await waiting)
+            added += len(calls)
+            rest = await adder.lease_many(1000, 60, block=False)
+            assert all(await adder.complete_many(rest))
+            assert set((await audit(another, name)).leased) <= {b"held", b"done"}
+        assert await adder.complete_many([held, done]) == [True] * 2
+        assert await adder.counts() == (0, 0, 0, 0)
+
+
+async def move_at_one_moment(nodes: list[Redis], name: str, source: Redis, target: Redis) -> None:
+    """Move the slot of a queue to another node with the command of Valkey 9, and wait until all know."""
+    slot, target_id = key_slot(name.encode()), await command(target, "CLUSTER MYID")
+    await command(source, "CLUSTER MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target_id)
+
+    async def is_there() -> bool:
+        found = [await command(node, "CLUSTER SLOTS") for node in nodes]
+        return all(
+            first <= slot <= last and master[1] == port_of(target)
+            for shards in found
+            for first, last, master, *_ in shards
+            if first <= slot <= last
+        )
+
+    await until("all nodes know the new owner", is_there)
+
+
+async def names_at(node: Redis) -> Counter[str]:
+    """Return how many connections of Leasequeue a node has, by their purpose."""
+    return Counter(name.split(":")[1] for name in names_of(await node.client_list()))
+
+
+@pytest.mark.slow
+async def test_twelve_queues_share_three_connections_to_each_node(nodes: list[Redis]) -> None:
+    """And one for each queue. They go with the slots, and those of a node without queues are closed."""
+    url = f"redis://127.0.0.1:{port_of(nodes[0])}"
+    names = [f"{{queue-{n}}}" for n in range(12)]
+    source = owner(nodes, names[0])
+    target = nodes[(nodes.index(source) + 1) % NODES]
+    there = [name for name in names if owner(nodes, name) is source]
+    assert len(there) < 12
+    worker, ran = Worker(), list[bytes]()
+    queues = [AsyncWorkQueue.from_url(url, name, cluster=True) for name in names]
+    for queue in queues:
+        worker.handler(queue)(partial(note, ran))
+    running = asyncio.create_task(worker.run())
+
+    async def at_rest() -> bool:
+        found = sum([await names_at(node) for node in nodes], Counter[str]())
+        return found == {"waits": 12, "commands": 6, "pushes": 3}
+
+    await until("each node has its connections", at_rest)
+    assert len({queue.session for queue in queues}) == 1
+    before = {one["id"] for one in await target.client_list() if ":commands:" in one["name"]}
+    others = [await names_at(node) for node in nodes if node is not source]
+
+    await move_slot(nodes, there[0], source, target)
+
+    async def follows() -> bool:
+        channel = f"{there[0]}:push:{queues[0].session}"
+        counts = [await node.pubsub_numsub(channel) for node in (source, target)]
+        return [count for [(_, count)] in counts] == [0, 1]
+
+    await until("its channel goes with it", follows)
+    await until("it waits at the new node", at_rest)
+    after = {one["id"] for one in await target.client_list() if ":commands:" in one["name"]}
+    assert after == before, "it uses the connections that were there"
+    assert sum(one["waits"] for one in others) + len(there) == 12
+
+    for name in there[1:]:
+        await move_slot(nodes, name, source, target)
+
+    async def left() -> bool:
+        return not await names_at(source)
+
+    await until("nothing leads to the node that holds no queue", left)
+    for name in names:
+        async with AsyncWorkQueue.from_url(url, name, cluster=True) as adder:
+            await adder.add_item(Item(name))
+    await until("all queues are served", lambda: asyncio.sleep(0, len(ran) == 12))
+    worker.stop()
+    await running
+    await asyncio.gather(*(queue.close() for queue in queues))
+    for node in nodes:
+        await until("no connection is left", partial(is_empty, node))
+
+
+async def note(ran: list[bytes], data: bytes) -> None:
+    """Handle an item."""
+    ran.append(data)
+
+
+async def is_empty(node: Redis) -> bool:
+    """Return whether a node has no connection of Leasequeue."""
+    return not await names_at(node)
+
+
+@pytest.mark.slow
+async def test_a_node_is_left_when_its_last_queue_is_closed(nodes: list[Redis]) -> None:
+    url = f"redis://127.0.0.1:{port_of(nodes[0])}"
+    one = AsyncWorkQueue.from_url(url, "{one}", cluster=True)
+    name = next(f"{{{n}}}" for n in range(100) if owner(nodes, f"{{{n}}}") is not owner(nodes, "{one}"))
+    async with AsyncWorkQueue.from_url(url, name, cluster=True) as other:
+        assert await one.lease(30, timeout=0.01) is None
+        await other.counts()
+        assert one.session == other.session
+        await one.close()
+        await until("the connections are closed", partial(is_empty, owner(nodes, "{one}")))
+        assert await names_at(owner(nodes, name)) == {"commands": 1}
+        assert await other.add_item(Item(b"x"))
 
 
 @pytest.mark.slow
@@ -340,7 +469,7 @@ async def test_flow_runs_go_on_between_each_two_keys_that_are_moved(
             await until("runs are started", partial(flows.has_started, 10))
             await start_moving(flows.name, one, another)
             while await move_keys(flows.name, one, another, 1):  # noqa: ASYNC110 - steps of an operator
-                await asyncio.sleep(0.002)  # the worker goes on
+                await asyncio.sleep(0.002)  # the worker continues
             await finish_moving(nodes, flows.name, one, another)
         stop.set()
         await starting

@@ -49,7 +49,7 @@ async def test_runs_go_on_when_the_server_is_killed_and_restarted(
     problems = await flows.problems(home, other)
     assert not problems, "\n".join(problems[:20])
     for run_id in flows.started:
-        assert await home.runs.delete(run_id)
+        assert await home.flow_runs.delete(run_id)
     for queue in queues:
         await queue.close()
     async with Redis.from_url(server.url) as admin:

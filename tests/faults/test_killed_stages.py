@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.queue.runs.stages import start_run
+from leasequeue.queue.plans.stages import start_run
+from leasequeue.queue.queue import engine_of
 from tests.faults.stage_program import CHILDREN, STEPS, plan_of, worker_for
 from tests.faults.test_killed_worker import expire
-from tests.worker.flows import ended, field, states
+from tests.plans.flows import ended, field, states
 from tests.worker.working import working
 
 if TYPE_CHECKING:
@@ -34,12 +35,12 @@ async def test_a_run_ends_although_its_worker_was_killed(
     queue: AsyncWorkQueue, redis: Redis, redis_url: str, step: str
 ) -> None:
     await queue.events.keep(count=10_000)
-    assert await start_run(queue, plan_of(queue), "r")
+    assert await start_run(engine_of(queue), plan_of(queue), "r")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.faults.stage_program", redis_url, queue.name, step),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         assert await process.wait() == -signal.SIGKILL
     await expire(redis, queue.name)
     async with working(worker_for(redis_url, queue.name)):

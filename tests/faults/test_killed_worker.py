@@ -47,7 +47,7 @@ class Worker:
         """Wait until it announces this step."""
         if self._process.stdout is None:
             raise AssertionError("stdin and stdout are pipes")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             assert await self._process.stdout.readline() == f"{step}\n".encode()
 
     def proceed(self) -> None:

@@ -123,7 +123,7 @@ async def test_an_item_moved_after_the_clients_side_was_cut_is_not_lost(
 async def test_an_invalid_message_does_not_affect_waiters(
     queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "BLOCK_SECONDS", 3600)  # it does not ask again of its own accord
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 3600)  # it does not ask again by itself
     waiting = asyncio.create_task(take(queue))
     await blocked(redis, 1)
     for message in ("", "soon", "-1", "1e9", "9" * 400, b"\xff"):

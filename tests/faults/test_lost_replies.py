@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasequeue import AsyncWorkQueue, ConnectionLost, Item, Lease, LeasequeueError
-from leasequeue.scripting import connection
+from leasequeue.wire import connection
 from tests.eventually import eventually
 from tests.queue.asking import expect_no_reply, take, until
 from tests.queue.keyspace import audit, left_over, places

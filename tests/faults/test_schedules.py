@@ -47,7 +47,7 @@ async def begun(process: Process) -> None:
     """Wait until it has ticked."""
     if process.stdout is None:
         raise AssertionError("it is a pipe")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         assert await process.stdout.readline() == b"ticking\n"
 
 

@@ -165,7 +165,7 @@ async def confirmed(primary: Redis, added: list[str]) -> list[str]:
 async def test_nothing_is_lost_that_the_replica_had_when_the_primary_dies(
     watched: Watched, name: str
 ) -> None:
-    """Workers and producers go on by themselves, with the new primary; nothing else is restarted."""
+    """Workers and producers continue by themselves, with the new primary; nothing else is restarted."""
     runs: Counter[str] = Counter()
     added, enough = list[str](), asyncio.Event()
     async with AsyncExitStack() as stack:

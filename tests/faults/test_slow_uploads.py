@@ -120,7 +120,7 @@ async def test_a_queue_goes_on_after_memory_was_exhausted(
         raise kind
 
     with monkeypatch.context() as patched:
-        patched.setattr("leasequeue.scripting.connection.hiredis.pack_command", exhausted)
+        patched.setattr("leasequeue.wire.connection.hiredis.pack_command", exhausted)
         for _ in range(6):
             calls: list[Any] = [
                 queue.add_item(Item(b"x", id="new")),
@@ -148,7 +148,7 @@ async def test_a_reply_that_its_caller_cannot_handle_affects_no_other(
         raise ValueError("a broken caller")
 
     await queue.counts()
-    runner = queue._engine()._runner
+    runner = queue._engine().runner
     opened = runner._link._connection
     runner.send(queue._engine()._script("counts"), (), broken)
     assert await queue.counts() == (0, 0, 0, 0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 #: Prints the names of all scripts that the package can load.
-PRINT_SCRIPTS = "from leasequeue.scripting.scripts import load; print(*load())"
+PRINT_SCRIPTS = "from leasequeue.wire.scripts import load; print(*load())"
 
 
 @dataclass(frozen=True)

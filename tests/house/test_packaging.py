@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.scripting.scripts import LINES, SCRIPTS
+from leasequeue.wire.scripts import LINES, SCRIPTS
 from tests.house.environment import PRINT_SCRIPTS, Environment, new_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-pytestmark = pytest.mark.timeout(300)
 
 
 #: The extras for users.
@@ -91,8 +89,9 @@ def scripts(root: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_and_every_script(root: Path, wheel_of_checkout: Path) -> None:
-    source = {path.relative_to(root / "src") for path in (root / "src" / "leasequeue").rglob("*.py")}
-    composed = {f"leasequeue/scripting/{name}" for name in (SCRIPTS, LINES)}
+    package = root / "src" / "leasequeue"
+    source = {one.relative_to(root / "src") for end in ("py", "html") for one in package.rglob(f"*.{end}")}
+    composed = {f"leasequeue/wire/{name}" for name in (SCRIPTS, LINES)}
     held = {name for name in contents(wheel_of_checkout) if name.startswith("leasequeue/")}
     assert held == {str(path) for path in source} | composed | {"leasequeue/py.typed"}
     beside = {name for name in contents(wheel_of_checkout) if not name.startswith("leasequeue")}

@@ -1,4 +1,4 @@
-"""Files and functions have a maximum length, classes one file, and modules a subject."""
+"""Functions have a maximum length, classes one file, and modules a subject."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 #: The longest line of Lua that has a comment: as long as one of Python. stylua breaks those of code.
 MAX_COMMENT_WIDTH = 110
@@ -21,25 +20,6 @@ NO_SUBJECT = {"utils", "common", "helpers", "types"}
 LUA_FUNCTION = re.compile(
     r"^( *)(?:local )?function ([\w.:]+)\([^\n)]*\)(?: end$|\n.*?^\1end$)", re.MULTILINE | re.DOTALL
 )
-
-
-def test_no_file_is_long_except_those_of_one_concept(house_files: list[Path]) -> None:
-    code = [path for path in house_files if path.suffix in {".py", ".lua"}]
-    assert code
-    long = {
-        str(path): lines
-        for path in code
-        if (lines := len(path.read_text().splitlines())) > MAX_FILE_LINES and not is_one_concept(path)
-    }
-    assert not long, "split the file, or say at its top that it is one concept"
-
-
-def test_a_file_that_says_at_its_top_that_it_is_one_concept_may_be_long(tmp_path: Path) -> None:
-    module = tmp_path / "module.py"
-    module.write_text('"""A queue. One concept, so this file may be longer than others."""\n')
-    assert is_one_concept(module)
-    module.write_text('"""A queue."""\n\n#: One concept.\nONE = 1\n')
-    assert not is_one_concept(module)
 
 
 def test_no_function_is_long(house_files: list[Path]) -> None:
@@ -115,11 +95,6 @@ def functions_of(path: Path) -> Iterator[tuple[str, int]]:
     elif path.suffix == ".lua":
         for match in LUA_FUNCTION.finditer(path.read_text()):
             yield match[2], match[0].count("\n") + 1
-
-
-def is_one_concept(path: Path) -> bool:
-    """Whether a file says on its first line that it is one concept; it may then be long."""
-    return "one concept" in path.read_text().partition("\n")[0].lower()
 
 
 def lines_of(node: ast.stmt) -> int:

@@ -176,7 +176,7 @@ async def clean(member: Member, record: Record) -> None:
         await asyncio.sleep(REST)
 
 
-async def rescue(queue: AsyncWorkQueue, record: Record, *, stall: float = 8) -> int:
+async def rescue(queue: AsyncWorkQueue, record: Record, *, stall: float) -> int:
     """Run a deep clean whenever no item was finished for `stall` seconds; return how often."""
     helped = 0
     while not record.done:

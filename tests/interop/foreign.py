@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+from tests.eventually import LIMIT_SECONDS
+
 Library = Literal["python", "node"]
 
 _HERE = Path(__file__).parent
@@ -128,7 +130,7 @@ class Foreign:
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(LIMIT_SECONDS):
                 await self._process.wait()
         except TimeoutError:
             await self.kill()

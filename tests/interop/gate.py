@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import hiredis
 
 from leasequeue.testing import Proxy
+from tests.eventually import LIMIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -29,20 +30,18 @@ class Gate(Proxy):
         self._reached = asyncio.Event()
         self._open = asyncio.Event()
 
-    async def stop(
-        self, doing: Coroutine[object, object, _T], *, before: str, within: float = 10
-    ) -> asyncio.Task[_T]:
+    async def stop(self, doing: Coroutine[object, object, _T], *, before: str) -> asyncio.Task[_T]:
         """Start a call, and return when it is about to send a command that begins with these words.
 
         Raises:
-            AssertionError: If the call ends before, or does not reach the command `within` seconds.
+            AssertionError: If the call ends before, or does not reach the command in time.
         """
         self._before = before.encode().split(b" ")
         self._reached.clear()
         self._open.clear()
         task = asyncio.ensure_future(doing)
         reached = asyncio.ensure_future(self._reached.wait())
-        await asyncio.wait({task, reached}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, reached}, timeout=LIMIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         reached.cancel()
         assert self._reached.is_set(), f"the client never sent {before!r}"
         return task

@@ -1,4 +1,4 @@
-"""A foreign client, in a process of its own, works on a stage of a flow while the flow's worker runs."""
+"""A foreign client, in its own process, works on a stage of a flow while the flow's worker runs."""
 
 from __future__ import annotations
 

@@ -55,12 +55,18 @@ class Scene:
         return Theirs(client, self._redis, self._name)
 
     async def run(
-        self, producers: tuple[Side, ...], workers: tuple[Side, ...], cleaners: tuple[Side, ...], count: int
+        self,
+        producers: tuple[Side, ...],
+        workers: tuple[Side, ...],
+        cleaners: tuple[Side, ...],
+        count: int,
+        *,
+        stall: float,
     ) -> tuple[Record, int]:
         """Let each producer add `count` items, and wait until all are finished.
 
         Returns:
-            The record, and how often a deep clean was needed because no item was finished any more.
+            The record, and how often a deep clean was made because no item was finished for `stall` seconds.
         """
         shares = [
             {
@@ -72,7 +78,7 @@ class Scene:
         record = Record({item_id: data for share in shares for item_id, data in share.items()})
         sides = (*producers, *workers, *cleaners)
         members = iter(await asyncio.gather(*(self.member(side) for side in sides)))
-        async with asyncio.timeout(120), asyncio.TaskGroup() as clients:
+        async with asyncio.timeout(600), asyncio.TaskGroup() as clients:
             for share in shares:
                 clients.create_task(produce(next(members), share))
             for _ in workers:
@@ -80,7 +86,7 @@ class Scene:
             for _ in cleaners:
                 clients.create_task(clean(next(members), record))
             helper = await self._ending.enter_async_context(AsyncWorkQueue(self._name, self._redis))
-            helped = clients.create_task(rescue(helper, record))
+            helped = clients.create_task(rescue(helper, record, stall=stall))
         await self.end()
         return record, helped.result()
 
@@ -126,7 +132,7 @@ def assert_kept(record: Record) -> None:
 async def test_every_item_is_finished_with_each_producer_worker_and_cleaner(
     scene: Scene, producer: Side, worker: Side, cleaner: Side
 ) -> None:
-    record, helped = await scene.run((producer,), (worker, worker), (cleaner,), 40)
+    record, helped = await scene.run((producer,), (worker, worker), (cleaner,), 40, stall=120)
     assert_kept(record)
     if worker == "ours":
         assert record.finished_by_us == dict.fromkeys(record.wanted, 1)
@@ -138,7 +144,7 @@ async def test_every_item_is_finished_with_each_producer_worker_and_cleaner(
 
 @pytest.mark.seed("RWQ-G15")
 async def test_every_item_is_finished_with_nine_clients_at_once(scene: Scene) -> None:
-    record, _ = await scene.run(SIDES, SIDES, SIDES, 200)
+    record, _ = await scene.run(SIDES, SIDES, SIDES, 200, stall=8)
     assert_kept(record)
     assert record.finished_by_us
     assert record.finished_by_them
@@ -168,7 +174,7 @@ async def test_each_library_finishes_its_share(
                 finished[side] += 1
                 progress.release()
 
-    async with asyncio.timeout(120), asyncio.TaskGroup() as workers:
+    async with asyncio.timeout(600), asyncio.TaskGroup() as workers:
         for side in SIDES:
             workers.create_task(work_on(side))
         for number in range(rounds):

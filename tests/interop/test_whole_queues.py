@@ -26,7 +26,7 @@ async def test_purging_leaves_what_a_foreign_client_holds(
         await foreign.add(item_id, b"data")
     await queue.add_item(Item(b"ours", id="ours"))
     assert await foreign.lease(60) == ("held", b"data")
-    assert await queue.purge() == 3
+    assert await queue.admin.purge() == 3
     assert await foreign.queue_len() == 0
     assert await foreign.complete("held")
     await queue.light_clean()
@@ -45,13 +45,13 @@ async def test_items_of_a_foreign_client_move_and_are_worked_on_by_another(
         await foreign.add(item_id, item_id.encode())
     assert await foreign.lease(60) == ("held", b"held")
     async with AsyncWorkQueue(f"{queue.name}-other", redis) as other:
-        assert await queue.move_to(other) == ["a", "b"]
+        assert await queue.admin.move(other) == ["a", "b"]
         assert await foreign.lease(60) is None
         assert await foreign.complete("held")
         assert [lease.data for lease in await other.lease_many(9, 30)] == [b"a", b"b"]
         # And back, to the foreign client.
-        assert len(await other.clear_leases()) == 2
-        assert await other.move_to(queue) == ["a", "b"]
+        assert len(await other.admin.clear_leases()) == 2
+        assert await other.admin.move(queue) == ["a", "b"]
     assert await foreign.lease(60) == ("a", b"a")
     assert await foreign.lease(60) == ("b", b"b")
     assert await foreign.complete("a")
@@ -70,9 +70,9 @@ async def test_a_foreign_client_works_while_items_are_moved_to_and_fro(
 
         async def move() -> None:
             for _ in range(10):
-                await queue.move_to(other, count=30)
-                await other.move_to(queue)
-            await other.move_to(queue)
+                await queue.admin.move(other, count=30)
+                await other.admin.move(queue)
+            await other.admin.move(queue)
 
         moving = asyncio.create_task(move())
         while len(done) < len(ids):
@@ -95,7 +95,7 @@ async def test_a_foreign_worker_gets_nothing_of_a_deleted_queue_and_can_use_its_
     for item_id in ("held", "a", "b"):
         await foreign.add(item_id, b"data")
     assert await foreign.lease(60) == ("held", b"data")
-    assert await queue.delete() == 3
+    assert await queue.admin.delete() == 3
     assert await foreign.lease(60) is None
     await foreign.light_clean()
     assert await foreign.queue_len() == await foreign.processing() == 0
@@ -113,6 +113,6 @@ async def test_clearing_leases_returns_what_a_foreign_client_holds(
         await foreign.add(item_id, b"data")
     assert await foreign.lease(60) == ("a", b"data")
     assert (await queue.lease(60)) is not None
-    assert sorted(await queue.clear_leases()) == ["a", "b"]
+    assert sorted(await queue.admin.clear_leases()) == ["a", "b"]
     assert await foreign.queue_len() == 3
     assert sorted([(await foreign.lease(60) or ("", b""))[0] for _ in range(3)]) == ["a", "b", "c"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
 from tests.lua.space import NOW, Call, Expiring, Space, State, items_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Row(NamedTuple):
         return self.ending("done", value, picked)
 
     def failed(self, error: str = "ValueError: bad") -> tuple[object, ...]:
-        """Return the row of a stage that has failed for good."""
+        """Return the row of a stage that has failed permanently."""
         return self.ending("failed", error)
 
     def fan(self, children: Iterable[ChildPlan], policy: str = "all") -> tuple[object, ...]:
@@ -79,10 +79,10 @@ class Runs:
         self, *stages: StagePlan, run: str = "r", result: str | None = None, **options: Any
     ) -> int:
         """Start a run with one call."""
-        [reply] = await self.space.run_all([self.starting(Plan(stages, result, **options), run)])
+        [reply] = await self.space.run_all([self.starting(FlowPlan(stages, result, **options), run)])
         return int(reply)
 
-    def starting(self, plan: Plan, run: str = "r") -> Call:
+    def starting(self, plan: FlowPlan, run: str = "r") -> Call:
         """Return the call that starts a run."""
         arguments = {"of_run": run, "builder": "", "is_first": 1, "seal": 1}
         return Call("run_start", plan.fields(), arguments)

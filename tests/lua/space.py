@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasequeue.keys import QueueKeys
-from leasequeue.scripting.runner import BoundScript
-from leasequeue.scripting.scripts import load
+from leasequeue.wire.runner import BoundScript
+from leasequeue.wire.scripts import load
 from tests.queue.keyspace import glob
 
 if TYPE_CHECKING:

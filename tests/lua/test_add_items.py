@@ -9,6 +9,7 @@ from tests.lua.space import NOW, Held, Space, State, lease_keys, new, picture
 pytestmark = pytest.mark.core
 
 
+@pytest.mark.seed("GLD-K5", "GLD-B1")
 async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
     await space.seed(picture(waiting=["a"], leased={"b": Held(1)}, fence=1))
     rows = [new("c"), new("b"), new("d", delay=9_000), new("a"), new("e")]
@@ -29,6 +30,7 @@ async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
     ],
 )
 @pytest.mark.parametrize("delay", [0, 5_000])
+@pytest.mark.seed("RWQ-O8", "WRQ-O3")
 async def test_an_existing_item_is_left_alone(space: Space, before: State, delay: int) -> None:
     assert await space.apply(before, "add_items", [("x", "other data", delay, 0)]) == ([0], before)
 
@@ -39,6 +41,7 @@ async def test_the_second_of_two_equal_ids_in_a_call_exists_already(space: Space
 
 
 @pytest.mark.parametrize("others", [1, 300, 600])
+@pytest.mark.seed("RWQ-G14")
 async def test_unique_replaces_the_data_of_a_waiting_item_where_it_is(space: Space, others: int) -> None:
     waiting = [f"{number}" for number in range(others)]
     waiting.insert(others // 2, "a")

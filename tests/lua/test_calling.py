@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from leasequeue.keys import QueueKeys
-from leasequeue.scripting.scripts import find_script
+from leasequeue.wire.scripts import find_script
 from lua.compose.composer import compose
 from lua.compose.writer import Sources
 from tests.lua.space import ME, NOW, Held, Space, encoded, picture

@@ -1,4 +1,4 @@
-"""cancel_many and cancel_data: items end in any state, and their holders and waiters are told."""
+"""cancel_many and cancel_data: items end in any state, and their holders and waiters are notified."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ async def messages(channel: PubSub, count: int) -> list[str]:
     return [one["data"].decode() for one in found if one is not None]
 
 
+@pytest.mark.seed("WRQ-E2", "GLD-O14")
 async def test_an_item_is_cancelled_in_each_state(space: Space) -> None:
     await space.seed(
         picture(
@@ -192,7 +193,7 @@ async def test_progress_is_kept_of_the_current_holder_alone_until_the_item_ends(
 
 
 async def test_a_foreign_holder_finds_nothing_to_complete(space: Space) -> None:
-    """It cannot be told: its lease key is no session of ours."""
+    """It cannot be notified: its lease key is no session of ours."""
     await space.seed(
         {
             "item:a": data_of("a"),

@@ -30,7 +30,7 @@ REST = picture(waiting=["w", "v"], fence=5)
     ],
 )
 @pytest.mark.parametrize("token", [3, 4, 5])
-@pytest.mark.seed("RWQ-G6")
+@pytest.mark.seed("RWQ-G6", "RWQ-O18", "RWQ-G7", "RWQ-G11", "WRQ-B8", "RRQ-G5", "RWQ-B8")
 async def test_every_holder_of_this_incarnation_can_complete_first(
     space: Space, before: State, token: int
 ) -> None:
@@ -41,7 +41,7 @@ async def test_every_holder_of_this_incarnation_can_complete_first(
 
 @pytest.mark.parametrize("token", [1, 2, 6])
 @pytest.mark.parametrize("fenced", [0, 1])
-@pytest.mark.seed("RWQ-B3")
+@pytest.mark.seed("RWQ-B3", "RRQ-B8")
 async def test_a_token_of_another_incarnation_is_always_rejected(
     space: Space, token: int, fenced: int
 ) -> None:

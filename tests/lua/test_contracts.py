@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue.keys import KEYS, NONE, QueueKeys
-from leasequeue.scripting.runner import BoundScript
-from leasequeue.scripting.scripts import load
 from leasequeue.states import DETAILS, FIELDS, EventKind
+from leasequeue.wire.runner import BoundScript
+from leasequeue.wire.scripts import load
 from lua.compose.composer import SECTIONS
 from lua.compose.linker import name_of, names_in, split
 from lua.compose.writer import Sources

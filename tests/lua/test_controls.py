@@ -1,4 +1,4 @@
-"""Limits and pauses: no item too many or too late. One concept, so this file may be longer than others."""
+"""Limits and pauses: no item too many or too late."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ ENDS: dict[str, tuple[str, list[object], dict[str, object]]] = {
     "lease ended": ("end_leases", ["x", 1], {}),
     "session failed": ("fail_session", ["x"], {"worker": ME, "expired": 0, "connections": "", "ends": 0}),
     "expired": ("light_clean", [], {"now_ms": NOW + 60_000}),
-    "added anew": ("add_items", ["x", "other data", 5_000, "0"], {}),
+    "added again": ("add_items", ["x", "other data", 5_000, "0"], {}),
 }
 
 
@@ -126,7 +126,7 @@ async def test_a_slot_is_free_however_a_lease_ends(space: Space, end: str, of: s
     await add(space, row("y", 0, "g"))
     assert await lease(space) == []
     await space.seed({"heartbeats": {ME: 1e15}})
-    if end == "added anew":
+    if end == "added again":
         await space.redis.delete(space.key("item:x"))  # as other clients complete
     script, values, arguments = ENDS[end]
     await space.run(script, [values], **arguments)

@@ -92,7 +92,7 @@ async def leave_by_expiry_that_a_clean_finds(space: Space) -> None:
 
 
 async def leave_by_a_slow_worker(space: Space) -> None:
-    """Each lease has expired, and the first holder completes its item all the same."""
+    """Each lease has expired, and the first holder still completes its item."""
     await add(space)
     given = await lease(space)
     await space.run("light_clean", now_ms=NOW + 70_000)

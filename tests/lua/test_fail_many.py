@@ -33,6 +33,7 @@ WAYS = pytest.mark.parametrize(
 
 @pytest.mark.parametrize("before", [LEASED, EXPIRED], ids=["leased", "expired"])
 @WAYS
+@pytest.mark.seed("RWQ-T5", "GLD-G4")
 async def test_a_failed_item_is_retried_or_dies(
     space: Space, before: State, delay: int, after: State
 ) -> None:

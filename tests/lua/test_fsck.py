@@ -1,4 +1,4 @@
-"""Each problem is found, repaired and reported, and nothing else. One concept, so this file may be longer."""
+"""Each problem is found, repaired and reported, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, WrongKeyType
+from leasequeue import AsyncWorkQueue
+from leasequeue.errors import WrongKeyType
 from leasequeue.queue.findings import Problem
 from tests.lua.space import ME, NOW, Expiring, Held, Letter, Space, State, data_of, lease_keys, picture
 
@@ -369,7 +370,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     ],
     Problem.WRONG_DUE_TIME: [(["later"], changed("scheduled", {"later": 1e300}), RIGHT)],
 }
-#: Each repair as a case of its own.
+#: Each repair as its own case.
 EACH = [(problem, *case) for problem, cases in CASES.items() for case in cases]
 
 
@@ -394,7 +395,7 @@ def rounded(state: State) -> State:
 
 
 def test_each_problem_has_a_case() -> None:
-    """Others have tests of their own, in test_deleting.py and test_steering.py of tests/queue."""
+    """Others have their own tests, in test_deleting.py and test_steering.py of tests/queue."""
     own = {Problem.WRONG_TYPE, Problem.UNFINISHED_DELETION, Problem.SETTLED_STAGE, Problem.STUCK_STAGE}
     assert {*Problem} - CASES.keys() == own
 
@@ -402,7 +403,7 @@ def test_each_problem_has_a_case() -> None:
 async def test_a_right_queue_is_left_alone(space: Space, queue: AsyncWorkQueue) -> None:
     right = keeping(**KEEP)
     await space.seed(right)
-    for report in (await queue.fsck(), await queue.deep_clean(), await queue.light_clean()):
+    for report in (await queue.admin.fsck(), await queue.deep_clean(), await queue.light_clean()):
         assert (report.findings, report.repaired, report.unrepaired) == ((), 0, 0)
     assert rounded(await space.snapshot()) == rounded(right)
 
@@ -412,14 +413,14 @@ async def test_a_problem_is_repaired_and_reported(
     space: Space, queue: AsyncWorkQueue, problem: Problem, names: list[str], before: State, after: State
 ) -> None:
     await space.seed(before)
-    report = await queue.fsck()
+    report = await queue.admin.fsck()
     found = {one.problem: one for one in report.findings}
     examples = {name.removeprefix(f"{space.prefix}:") for name in found[problem].examples}
     assert (examples, found[problem].count) == ({*names}, len(names))
     assert found[problem].is_repaired == (problem.repair != "")
     if after:
         assert rounded(await space.snapshot()) == rounded(after)
-    again = (await queue.fsck()).findings
+    again = (await queue.admin.fsck()).findings
     assert [one.problem for one in again] == ([] if problem.repair else [problem])
 
 
@@ -460,10 +461,10 @@ async def test_a_key_of_a_wrong_type_is_renamed_by_fsck_alone(space: Space, queu
 
 async def test_a_second_key_of_a_wrong_type_gets_another_name(space: Space, queue: AsyncWorkQueue) -> None:
     await space.seed(changed("queue", "one"))
-    await queue.fsck()
+    await queue.admin.fsck()
     await space.redis.unlink(space.key("queue"))
     await space.seed({"queue": "two"})
-    await queue.fsck()
+    await queue.admin.fsck()
     left = await space.snapshot()
     assert (left["lost:queue"], left[f"lost:queue:{NOW}"]) == ("one", "two")
 
@@ -479,6 +480,6 @@ async def test_many_ghosts_and_doubles_are_dropped_wherever_they_are(
         for name in (item_id, *([f"g{n}"] if n % 3 == 0 else []))
     ]
     await space.seed(right | {"queue": mixed})
-    [ghosts] = (await queue.fsck()).findings
+    [ghosts] = (await queue.admin.fsck()).findings
     assert (ghosts.problem, ghosts.count) == (Problem.GHOST, 400)
     assert await space.snapshot() == right

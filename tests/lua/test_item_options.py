@@ -7,7 +7,7 @@ import json
 import pytest
 
 from leasequeue import Lease
-from leasequeue.queue.stage_ref import StageRef
+from leasequeue.queue.lease import StageRef
 from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, leased, picture
 
 pytestmark = pytest.mark.core
@@ -90,7 +90,7 @@ async def test_an_id_stays_taken_for_a_while(space: Space) -> None:
 
 async def test_ids_that_are_free_again_are_dropped_as_others_are_noted(space: Space) -> None:
     await space.seed({"recent": {f"{n}": NOW - 1.0 for n in range(5)}})
-    hour = 3_600_000  # the key expires by the server's clock, which goes on
+    hour = 3_600_000  # the key expires by the server's clock, which continues
     await space.run("add_items", [row("a", dedupe=hour)])
     assert len((await space.snapshot())["recent"].contents) == 4  # type: ignore[union-attr]
     await space.run("add_items", [row("b", dedupe=hour // 2)])

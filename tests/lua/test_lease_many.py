@@ -50,7 +50,7 @@ async def test_a_lease_may_last_one_millisecond(space: Space) -> None:
     assert await space.redis.zscore(space.key("deadlines"), "a") == NOW + 1
 
 
-@pytest.mark.seed("RRQ-O5")
+@pytest.mark.seed("RRQ-O5", "RRQ-G1")
 async def test_tokens_grow_and_attempts_count_within_an_incarnation(space: Space) -> None:
     await space.seed(picture(waiting=["a"], past={"a": Held(4, first=2, attempt=3)}, fence=8))
     assert items_of(await space.run("lease_many", [MINUTE])) == [("a", data_of("a"), 9, 4)]
@@ -87,7 +87,7 @@ async def test_the_inbox_of_another_live_session_is_left_alone(space: Space) -> 
     assert await space.apply(other, "lease_many", [MINUTE]) == ([NOW, -1, 1], other)
 
 
-@pytest.mark.seed("RWQ-G12", "RWQ-B4", "RWQ-B9", "GLD-B16")
+@pytest.mark.seed("RWQ-G10", "RWQ-G12", "RWQ-B4", "RWQ-B9", "GLD-B16")
 async def test_ghosts_are_dropped_and_never_reported_as_an_empty_queue(space: Space) -> None:
     await space.seed(picture(waiting=["b"]) | {"queue": ["g3", "b", "g2", "g1"], inbox(): ["g0"]})
     assert [given.id for given in items_of(await space.run("lease_many", [MINUTE]))] == ["b"]

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import ResponseError
 
-from leasequeue.errors import LimitExceeded
+from leasequeue import LimitExceeded
 from leasequeue.keys import QueueKeys
 from leasequeue.queue.cleaning import CHECKED
-from leasequeue.scripting.scripts import load
-from leasequeue.scripting.server_errors import translate
+from leasequeue.wire.scripts import load
+from leasequeue.wire.server_errors import translate
 from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, items_of, new, picture
 from tests.lua.test_wrong_types import CALLS
 
 if TYPE_CHECKING:
-    from leasequeue.scripting.scripts import Script
+    from leasequeue.wire.scripts import Script
 
 pytestmark = pytest.mark.core
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.scripting.scripts import load
+from leasequeue.wire.scripts import load
 
 if TYPE_CHECKING:
     from tests.lua.space import Space

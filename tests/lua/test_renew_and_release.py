@@ -33,6 +33,7 @@ NOT_THE_HOLDER = pytest.mark.parametrize(
 
 
 @pytest.mark.parametrize("before", [LEASED, EXPIRED], ids=["leased", "expired"])
+@pytest.mark.seed("RWQ-T9")
 async def test_the_holder_gets_more_time_counted_from_now(space: Space, before: State) -> None:
     """Also when the lease has expired, until it is reclaimed."""
     await space.seed(before)
@@ -67,6 +68,7 @@ async def test_renewing_writes_the_lease_keys_again(space: Space) -> None:
         *(("fail_many", [delay, "an error"]) for delay in (-1, 0, 9_000)),
     ],
 )
+@pytest.mark.seed("RWQ-G11", "GLD-B12")
 async def test_only_the_current_holder_can_renew_release_fail_or_replace_data(
     space: Space, before: State, token: int, script: str, values: list[object]
 ) -> None:
@@ -99,6 +101,7 @@ async def test_each_row_of_a_renewal_has_its_answer_and_lease_time(space: Space)
     ],
     ids=["to the front", "to the end", "delayed", "delayed, front or not"],
 )
+@pytest.mark.seed("RWQ-T5")
 async def test_the_holder_releases_the_item(
     space: Space, before: State, delay: int, front: int, after: State
 ) -> None:

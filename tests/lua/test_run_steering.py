@@ -13,7 +13,7 @@ from tests.stateful.interruption import Interrupter
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from leasequeue.queue.plan import StagePlan
+    from leasequeue.queue.plans.plan import StagePlan
 
 pytestmark = pytest.mark.core
 
@@ -207,7 +207,7 @@ async def test_a_call_that_was_stopped_at_any_write_is_repeated(runs: Runs, redi
 async def test_what_fails_again_before_a_retry_has_reopened_all_fails_the_run_again(
     runs: Runs, policy: str, *, in_a_fan: bool
 ) -> None:
-    """A retry takes several calls, between which workers go on: no run stays open, or ends as completed."""
+    """A retry takes several calls, between which workers continue: no run stays open, or completes."""
     if in_a_fan:
         parts = ["a/0", "a/1", "a/2"]
         children = tuple(runs.child(number) for number in range(3))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
 from tests.lua.runs import RESULT, contents
 from tests.lua.space import Expiring, Space
 
@@ -64,7 +64,7 @@ async def test_a_failure_that_nothing_tolerates_fails_the_run_when_the_rest_has_
 
 
 JOINS = [
-    # The join; what becomes of its three stages; the state of the joining stage; that of the run.
+    # The join; the outcomes of its three stages; the state of the joining stage; that of the run.
     ("all", "ddd", "d", "completed"),
     ("all", "dfd", None, "failed"),
     ("settled", "dfd", "d", "completed"),
@@ -306,13 +306,13 @@ async def test_a_queue_that_is_being_deleted_refuses_the_start(runs: Runs) -> No
     await other.seed({"control": {"closed": "deleted 1"}})
     before = await runs.space.snapshot()
     with pytest.raises(Exception, match=f"QUEUEDELETED the queue {other.prefix} is being deleted"):
-        await runs.space.run_all([runs.starting(Plan((StagePlan("b", other.prefix, b"b"),)))])
+        await runs.space.run_all([runs.starting(FlowPlan((StagePlan("b", other.prefix, b"b"),)))])
     assert await runs.space.snapshot() == before
 
 
 @pytest.mark.parametrize("join", ["all", "settled"])
 async def test_a_stage_whose_queue_is_being_deleted_fails(runs: Runs, join: str) -> None:
-    """Another try of the stage before it would be refused, too. What tolerates the failure goes on."""
+    """Another try of the stage before it would be refused, too. What tolerates the failure continues."""
     other = Space(runs.space.redis, f"{runs.home}-other")
     await other.seed({"control": {"closed": "deleted 1"}})
     b = StagePlan("b", other.prefix, b"b", ("a",))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue.queue.plan import Plan, StagePlan
+from leasequeue.queue.plans.plan import FlowPlan, StagePlan
 from tests.lua.runs import Row, Runs
 from tests.lua.space import NOW, Call, Space, State, listed
 from tests.stateful.interruption import Interrupter
@@ -44,12 +44,12 @@ def finish(*endings: tuple[str, str]) -> Step:
     return call
 
 
-def plan(*stages: StagePlan, **options: Any) -> Plan:
-    return Plan(stages, lookup={"user": ["1", "2"]}, **options)
+def plan(*stages: StagePlan, **options: Any) -> FlowPlan:
+    return FlowPlan(stages, lookup={"user": ["1", "2"]}, **options)
 
 
 #: Scenarios: the plan, and steps until the run has ended.
-SCENARIOS: dict[str, tuple[Callable[[Runs], Plan], list[Step]]] = {
+SCENARIOS: dict[str, tuple[Callable[[Runs], FlowPlan], list[Step]]] = {
     "chain": (
         lambda runs: plan(runs.stage("a"), runs.stage("b", "a", level=3), result="b"),
         [finish(("a", "done")), finish(("b", "done"))],

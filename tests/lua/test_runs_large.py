@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.queue.plan import Plan, StagePlan
+from leasequeue.queue.plans.plan import FlowPlan, StagePlan
 from tests.lua.space import Expiring
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ async def test_many_first_stages(runs: Runs) -> None:
 
 
 async def test_a_run_of_many_fields_is_stored_in_several_calls(runs: Runs) -> None:
-    plan = Plan(tuple(runs.stage(f"s{i}", *([f"s{i - 1}"] if i else [])) for i in range(5)))
+    plan = FlowPlan(tuple(runs.stage(f"s{i}", *([f"s{i - 1}"] if i else [])) for i in range(5)))
     fields = plan.fields()
 
     async def store(builder: str, start: int, stop: int) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.queue.plan import KEEP_MS, Plan, StagePlan
+from leasequeue.queue.plans.plan import KEEP_MS, FlowPlan, StagePlan
 from tests.lua.runs import Row, Runs, contents
 from tests.lua.space import NOW, Call, Space
 from tests.stateful.interruption import Interrupter
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.core
 
 async def start(runs: Runs, mark: str, *stages: StagePlan, keep_ms: int = KEEP_MS) -> None:
     """Start a run with a mark of its own."""
-    call = runs.starting(Plan(stages, keep_ms=keep_ms))
+    call = runs.starting(FlowPlan(stages, keep_ms=keep_ms))
     assert await runs.space.run_all([call._replace(arguments={**call.arguments, "builder": mark})]) == [1]
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import ResponseError
 
-from leasequeue.scripting.origins import with_origins
-from leasequeue.scripting.scripts import load
+from leasequeue.wire.scripts import load, with_origins
 from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, data_of, items_of, new, picture
 
 if TYPE_CHECKING:
@@ -209,9 +208,9 @@ def test_every_script_is_called_here() -> None:
 
 def place_in(error: ResponseError, script: str) -> tuple[Path, int]:
     """Return the file of `lua/` and the line where a script has failed."""
-    told = with_origins(str(error), load()[script])
-    match = re.search(r"(lua/[\w/]+\.lua):(\d+)", told)
-    assert match, told
+    text = with_origins(str(error), load()[script])
+    match = re.search(r"(lua/[\w/]+\.lua):(\d+)", text)
+    assert match, text
     return ROOT / match[1], int(match[2])
 
 

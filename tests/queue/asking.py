@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasequeue import AsyncWorkQueue, Event, Lease, ScheduleView
+    from leasequeue import AsyncWorkQueue, Lease
     from leasequeue.durations import Duration
     from leasequeue.queue.engine import Engine
+    from leasequeue.views import Event, ScheduleView
 
 DAY = 24 * 3600
 
@@ -67,7 +68,7 @@ async def taken(leasing: Coroutine[Any, Any, Lease | None]) -> Lease:
 
 
 async def renew_elsewhere(queue: AsyncWorkQueue, lease: Lease) -> bool:
-    """Renew a lease in the event loop of another thread; this event loop stands still meanwhile."""
+    """Renew a lease in the event loop of another thread; this event loop is blocked."""
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(asyncio.run, queue.renew(lease, 600)).result(20)
 
@@ -87,7 +88,7 @@ def expect_no_reply(engine: Engine) -> None:
 
     Connections that are opened later have the usual timeout, which a busy machine does not exceed.
     """
-    connection = engine._runner._link._connection
+    connection = engine.runner._link._connection
     assert connection is not None
     assert connection._alarm is not None
     connection._alarm.cancel()

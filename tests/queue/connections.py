@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from leasequeue.queue.internals import running_engine
+from leasequeue.queue.queue import engines_of
 
 if TYPE_CHECKING:
     import redis as redis_py
 
     from leasequeue import AsyncWorkQueue
-    from leasequeue.scripting.session import Session
+    from leasequeue.queue.engine import Engine
+    from leasequeue.wire.session import Session
 
 
 def names_of(clients: list[dict[str, str]]) -> list[str]:
@@ -35,9 +36,14 @@ def until_gone(plain: redis_py.Redis, left: int = 0) -> None:
 
 def session(queue: AsyncWorkQueue) -> Session:
     """Return the session of a queue in the running event loop."""
-    engine = running_engine(queue)
+    return engine_of(queue).session
+
+
+def engine_of(queue: AsyncWorkQueue) -> Engine:
+    """Return the engine of a queue in the running event loop."""
+    engine = engines_of(queue).running
     assert engine is not None
-    return engine.session
+    return engine
 
 
 async def work_through(queue: AsyncWorkQueue) -> list[str]:

@@ -19,7 +19,7 @@ from tests.eventually import LIMIT_SECONDS, eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from leasequeue import EmbeddedServer
+    from leasequeue.embedded import EmbeddedServer
     from tests.conftest import MakeServer
 
 

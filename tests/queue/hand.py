@@ -121,7 +121,7 @@ class ControllingHand(Hand):
 
     async def clear(self) -> None:
         if self.dice.random() < 0.1:
-            await self.queue.purge(scheduled=self.dice.random() < 0.5, dead=self.dice.random() < 0.5)
+            await self.queue.admin.purge(scheduled=self.dice.random() < 0.5, dead=self.dice.random() < 0.5)
 
     async def fail_holder(self) -> None:
         """Register this process as a worker, and let another one find that it has gone."""

@@ -11,7 +11,7 @@ from tests.lua.space import Expiring, snapshot
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasequeue import Event
+    from leasequeue.views import Event
 
 
 class ReplayedItem(NamedTuple):
@@ -112,7 +112,7 @@ class Replay:
         self.fence = event.token
 
     def renew(self, event: Event) -> None:
-        """Renew a lease. One that had expired begins anew: its time in the ledger is that of the event."""
+        """Renew a lease. One that had expired begins again: its time in the ledger is that of the event."""
         ledger, at = self.items[event.id].ledger, round(event.at * 1000)
         if ledger is not None and self.leased[event.id] <= at:
             self.items[event.id] = self.items[event.id]._replace(ledger=(*ledger[:3], at))

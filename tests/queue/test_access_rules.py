@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import ResponseError
 
-from leasequeue import Item, ServerRefused
-from leasequeue.scripting.scripts import load
+from leasequeue import Item
+from leasequeue.errors import ServerRefused
+from leasequeue.wire.scripts import load
 from tests.queue.asking import command, take
 from tests.queue.keyspace import snapshot
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasequeue import EmbeddedServer
+    from leasequeue.embedded import EmbeddedServer
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -81,7 +82,7 @@ async def test_the_documented_access_rules_suffice(
     assert await queue.release(leases[1])
     assert await queue.complete_many(leases[2:]) == [True] * 198
     for _ in range(3):
-        lease = await take(queue, 30, timeout=30)
+        lease = await take(queue, 30, timeout=120)
         assert await queue.complete(lease)
     assert await queue.lease(30, timeout=0.05) is None
     assert await queue.counts() == (0, 0, 0, 0)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import Item
-from leasequeue.scripting.batcher import Batcher
-from tests.queue.asking import keys_like, take
-from tests.queue.keyspace import audit, left_over, snapshot
+from leasequeue.wire.batcher import Batcher
+from tests.queue.asking import take
+from tests.queue.keyspace import audit, snapshot
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -30,26 +30,6 @@ async def test_an_id_is_added_once_and_keeps_its_data(queue: AsyncWorkQueue, red
     assert await queue.add_item(Item(b"second", id="x"), delay=5) is False
     assert await snapshot(redis) == before
     assert await redis.get(f"{name}:item:x") == b"first"
-
-
-@pytest.mark.seed("RWQ-O8", "WRQ-O3")
-async def test_an_id_is_taken_while_its_item_is_leased_or_delayed(queue: AsyncWorkQueue) -> None:
-    await queue.add_items([Item(b"", id="leased")])
-    lease = await take(queue)
-    await queue.add_item(Item(b"", id="delayed"), delay=30)
-    assert await queue.add_items([Item(b"", id="leased"), Item(b"", id="delayed")]) == [False, False]
-    assert await queue.counts() == (0, 1, 1, 0)
-    await queue.complete(lease)
-    assert await queue.add_item(Item(b"", id="leased"))
-
-
-@pytest.mark.seed("GLD-K5", "GLD-B1")
-async def test_items_without_a_delay_have_no_time_to_live(queue: AsyncWorkQueue, redis: Redis) -> None:
-    await queue.add_items([Item(b"1", id="a"), Item(b"2", id="b")], delay=20)
-    await queue.add_item(Item(b"3", id="c"))
-    for key in await keys_like(redis, f"{queue.name}*"):
-        mortal = key.startswith(f"{queue.name}:lease:".encode())
-        assert (await redis.pttl(key) > 0) == mortal, key
 
 
 @pytest.mark.seed("RWQ-G4", "WRQ-B6")
@@ -148,36 +128,6 @@ async def test_unique_items_are_added_without_a_check(queue: AsyncWorkQueue, red
     await audit(redis, name)
 
 
-async def test_a_unique_item_with_a_used_id_starts_a_new_incarnation(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
-    await queue.add_item(Item(b"old", id="x"))
-    old = await take(queue)
-    await queue.add_unique_item(Item(b"new", id="x"))
-    assert await queue.complete(old) is False
-    assert await queue.renew(old, 30) is False
-    assert await queue.release(old) is False
-    new = await take(queue)
-    assert (new.data, new.attempt) == (b"new", 1)
-    assert new.token > old.token
-    assert await queue.complete(new)
-    await queue.close()
-    assert not await left_over(redis, name)
-
-
-@pytest.mark.seed("RWQ-G14")
-async def test_a_unique_item_added_twice_is_leased_once(queue: AsyncWorkQueue, redis: Redis) -> None:
-    await queue.add_unique_item(Item(b"1", id="x"))
-    await queue.add_unique_item(Item(b"2", id="x"))
-    assert await queue.queue_len() == 1
-    leases = await queue.lease_many(10, 30)
-    assert [lease.data for lease in leases] == [b"2"]
-    assert await queue.lease(30, block=False) is None
-    assert await queue.complete(leases[0])
-    await queue.close()
-    assert not await left_over(redis, queue.name)
-
-
 @pytest.mark.seed("GLD-O19", "GLD-T7")
 async def test_options_are_stored_with_the_item_and_shown(make_queue: MakeQueue) -> None:
     queue = make_queue(clock=lambda: 1000.0)
@@ -193,18 +143,6 @@ async def test_options_are_stored_with_the_item_and_shown(make_queue: MakeQueue)
         (0, None, None),
     ]
     assert [view.priority for view in await queue.inspect("waiting")] == [9, 0, -3]
-
-
-async def test_an_item_that_waits_is_replaced_and_one_that_is_leased_is_not(make_queue: MakeQueue) -> None:
-    queue = make_queue()
-    assert await queue.add_item(Item(b"1", "a"), replace=True)
-    assert await queue.add_item(Item(b"2", "a"), replace=True, priority=1)
-    assert not await queue.add_item(Item(b"3", "a"))
-    lease = await queue.lease(30, block=False)
-    assert lease is not None
-    assert lease.data == b"2"
-    assert await queue.add_items([Item(b"4", "a")], replace=True) == [False]
-    assert await queue.complete(lease)
 
 
 async def test_an_id_stays_taken_for_the_time_given(make_queue: MakeQueue) -> None:
@@ -243,4 +181,4 @@ async def test_an_item_that_is_replaced_gets_the_level_that_is_said_then(
     leases = await queue.lease_many(9, 30)
     assert [lease.id for lease in leases if lease.id != "z"] == ["c", "b", "a"]
     assert (await queue.counts()).waiting == 0
-    assert (await queue.fsck()).findings == ()
+    assert (await queue.admin.fsck()).findings == ()

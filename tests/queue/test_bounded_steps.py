@@ -11,7 +11,7 @@ import pytest
 from leasequeue import ConnectionLost, Failure, Item
 from leasequeue.queue.encoding import SLOW_ROWS, TRIP_ROWS, pages
 from leasequeue.queue.leasing import MAX_ITEMS, LeaseDispatcher
-from leasequeue.scripting.runner import Runner
+from leasequeue.wire.runner import Runner
 from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from leasequeue import AsyncWorkQueue
     from leasequeue.queue.leasing import LeasedItem
-    from leasequeue.scripting.runner import BoundScript
+    from leasequeue.wire.runner import BoundScript
 
 COUNT = 1000
 #: How many values each row of a script has.
@@ -112,7 +112,7 @@ async def test_what_was_leased_is_returned_although_a_later_step_fails(
     queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     await queue.add_items(numbered())
-    usual, calls = LeaseDispatcher.lease, Counter[str]()
+    usual, calls = LeaseDispatcher._request, Counter[str]()
 
     async def failing_third(self: LeaseDispatcher, *arguments: Any, **options: Any) -> list[LeasedItem]:
         calls["lease"] += 1
@@ -120,7 +120,7 @@ async def test_what_was_leased_is_returned_although_a_later_step_fails(
             raise ConnectionLost("cut", maybe_applied=True)
         return await usual(self, *arguments, **options)
 
-    monkeypatch.setattr(LeaseDispatcher, "lease", failing_third)
+    monkeypatch.setattr(LeaseDispatcher, "_request", failing_third)
     leases = await queue.lease_many(COUNT, 30)
     assert [lease.id for lease in leases] == [item.id for item in numbered()[: 2 * MAX_ITEMS]]
     assert f"only {2 * MAX_ITEMS} of {COUNT} items were leased" in caplog.text
@@ -130,7 +130,7 @@ async def test_a_cancelled_lease_of_many_steps_leaves_nothing_leased(
     queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await queue.add_items(numbered())
-    usual, calls, reached = LeaseDispatcher.lease, Counter[str](), asyncio.Event()
+    usual, calls, reached = LeaseDispatcher._request, Counter[str](), asyncio.Event()
 
     async def stuck_third(self: LeaseDispatcher, *arguments: Any, **options: Any) -> list[LeasedItem]:
         calls["lease"] += 1
@@ -139,7 +139,7 @@ async def test_a_cancelled_lease_of_many_steps_leaves_nothing_leased(
             await asyncio.Event().wait()
         return await usual(self, *arguments, **options)
 
-    monkeypatch.setattr(LeaseDispatcher, "lease", stuck_third)
+    monkeypatch.setattr(LeaseDispatcher, "_request", stuck_third)
     leasing = asyncio.create_task(queue.lease_many(COUNT, 30))
     await reached.wait()
     leasing.cancel()
@@ -159,7 +159,7 @@ async def test_delayed_items_and_dead_letters_take_smaller_steps(
     async def due() -> list[Any]:
         leases: list[Any] = []
         while len(leases) < COUNT:
-            leases += await queue.lease_many(COUNT, 30, timeout=20)
+            leases += await queue.lease_many(COUNT, 30, timeout=120)
         return leases
 
     assert all(await queue.release_many(await due(), delay=0.001))
@@ -181,7 +181,7 @@ async def test_concurrent_calls_share_steps_of_the_same_sizes(queue: AsyncWorkQu
     assert max(steps.of("release_many")) == SLOW_ROWS
     leases = []
     while len(leases) < COUNT:
-        leases += await queue.lease_many(COUNT, 30, timeout=20)
+        leases += await queue.lease_many(COUNT, 30, timeout=120)
     assert all(await asyncio.gather(*(queue.fail(lease, "bad") for lease in leases)))
     assert max(steps.of("fail_many")) == SLOW_ROWS
 

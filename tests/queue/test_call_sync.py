@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, assert_type
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, InsideEventLoop, Item, Lease, QueueClosed, call_sync
+from leasequeue import AsyncWorkQueue, Item, Lease, QueueClosed, call_sync
+from leasequeue.errors import InsideEventLoop
 from tests.queue.test_forks import expect_success, fork
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def test_an_interrupted_call_is_cancelled(redis_url: str, name: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"waits\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=50)
+        out, err = process.communicate(timeout=120)
     assert out == b"cancelled\n", err
     assert b"KeyboardInterrupt" in err
     assert process.returncode in (1, 130, -signal.SIGINT)

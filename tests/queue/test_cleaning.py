@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import CleanReport, Item, KeyPrefix
-from leasequeue.errors import ConnectionLost
+from leasequeue import ConnectionLost, Item, KeyPrefix
 from leasequeue.queue.engine import Engine
+from leasequeue.views import CleanReport
 from tests.queue.asking import take
 from tests.queue.keyspace import snapshot
 

@@ -14,8 +14,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from leasequeue import AsyncWorkQueue, Item, ServerRefused
+from leasequeue import AsyncWorkQueue, Item
 from leasequeue.embedded.guardian import Guarded, private_folder
+from leasequeue.errors import ServerRefused
 from tests import servers
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over

@@ -148,7 +148,7 @@ async def test_every_call_in_flight_ends(
     for _ in range(steps):
         await asyncio.sleep(0)
     await queue.close()
-    _, pending = await asyncio.wait(tasks, timeout=10)
+    _, pending = await asyncio.wait(tasks, timeout=120)
     for task in pending:
         task.cancel()
     assert not pending
@@ -206,12 +206,12 @@ async def test_a_clean_that_is_interrupted_by_close_does_not_reconnect(
 async def test_a_cancelled_caller_that_stops_listening_leaves_that_to_close(
     make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str
 ) -> None:
-    """As a worker that ends while the server is away: it cancels the task that begins anew."""
+    """As a worker that ends while the server is away: it cancels the task that begins again."""
     queue = make_queue(url=proxy.url)
     waiting = asyncio.create_task(queue.lease(30))
     await blocked(redis, 1)
     waiting.cancel()
-    listener = queue._engine()._dispatcher._listener
+    listener = queue._engine().leasing._listener
     proxy.stall()
     stopping = asyncio.create_task(queue._engine().stop_listening())
     await eventually("it is stopping", lambda: listener._leaving is not None)

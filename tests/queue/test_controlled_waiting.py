@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue, Lease
     from tests.queue.fixtures import MakeQueue
 
-pytestmark = pytest.mark.timeout(120)
-
 
 class Trips:
     """Counts the calls of `lease_many` of all queues."""
@@ -74,7 +72,7 @@ async def waiting(
 
 
 def is_blocked(queue: AsyncWorkQueue) -> bool:
-    dispatcher = queue._engine()._dispatcher
+    dispatcher = queue._engine().leasing
     listener = dispatcher._listener
     return (
         bool(dispatcher._waiting)
@@ -157,7 +155,7 @@ async def test_adding_to_a_paused_queue_wakes_no_session_and_resuming_wakes_as_m
 async def test_a_completion_wakes_one_session_of_another_queue_that_shares_limits(
     make_queue: MakeQueue, name: str, trips: Trips, monkeypatch: pytest.MonkeyPatch, sessions: int, first: str
 ) -> None:
-    monkeypatch.setattr(listener, "BLOCK_SECONDS", 3600)  # no session asks again of its own accord
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 3600)  # no session asks again by itself
     monkeypatch.setattr(listener, "KEEP_MS", 4_000_000)
     one, other = make_queue(name=f"{{{name}}}:a"), make_queue(name=f"{{{name}}}:b")
     for queue in (one, other):

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import DeadLetter, Failure, Item
+from leasequeue import Failure, Item
 from leasequeue.queue import dead_letters
 from leasequeue.queue.bulk import Bulk
+from leasequeue.views import DeadLetter
 from tests.queue.asking import command, take
 from tests.queue.keyspace import audit, left_over
 
@@ -94,33 +95,6 @@ async def test_a_foreign_id_that_is_not_utf_8(queue: AsyncWorkQueue, redis: Redi
     assert (await audit(redis, name)).waiting == [b"\xff"]
 
 
-async def test_requeued_letters_are_new_incarnations(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
-    await queue.add_item(Item(b"x", id="a"))
-    old = await take(queue)
-    await queue.fail(old, "why")
-    await queue.add_item(Item(b"x", id="waits"))
-    assert await queue.dead_letters.requeue("a", "unknown", "a") == [True, False, False]
-    places = await audit(redis, name)
-    assert (places.waiting, places.dead) == ([b"waits", b"a"], [])
-    await queue.complete(await take(queue))
-    lease = await take(queue)
-    assert (lease.id, lease.data, lease.attempt) == ("a", b"x", 1)
-    assert await queue.complete(old) is False
-    assert await queue.complete(lease) is True
-
-
-async def test_a_letter_whose_id_is_taken_is_not_requeued(queue: AsyncWorkQueue, redis: Redis) -> None:
-    await bury(queue, "a", "b", "c")
-    await queue.add_item(Item(b"again", id="b"))
-    assert await queue.dead_letters.requeue("b") == [False]
-    assert await queue.dead_letters.requeue_all() == 2
-    places = await audit(redis, queue.name)
-    assert (places.waiting, places.dead) == ([b"b", b"a", b"c"], [b"b"])
-    for _ in range(3):
-        await queue.complete(await take(queue))
-    assert await queue.dead_letters.requeue_all() == 1
-
-
 async def test_requeue_all_begins_with_the_oldest_and_skips_taken_ids(
     queue: AsyncWorkQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,15 +175,6 @@ async def test_dropped_letters_are_removed(queue: AsyncWorkQueue, clock: Clock, 
     assert await queue.dead_letters.drop_older_than(timedelta(seconds=30)) == 2
     assert (await audit(redis, queue.name)).dead == [b"d"]
     assert await queue.dead_letters.drop_older_than(0) == 1
-
-
-async def test_foreign_cleaners_do_not_see_dead_letters(queue: AsyncWorkQueue, redis: Redis) -> None:
-    await bury(queue, "a")
-    kinds = ("queue", "processing", "item:a", "lease:a", "leased_by_session:a", "deadlines", "ledger")
-    assert await redis.exists(*(f"{queue.name}:{kind}" for kind in kinds)) == 0
-    for _ in range(2):
-        assert (await queue.deep_clean()).restored == 0
-    assert await ids(queue) == ["a"]
 
 
 async def test_a_letter_whose_hash_was_removed_is_not_listed(queue: AsyncWorkQueue, redis: Redis) -> None:

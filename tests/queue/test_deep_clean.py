@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import CleanReport, Item
+from leasequeue import Item
 from leasequeue.queue import cleaning
 from leasequeue.queue.cleaning import _walk_list
 from leasequeue.queue.engine import Engine
+from leasequeue.views import CleanReport
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -193,7 +194,7 @@ async def test_items_that_a_walk_has_missed_keep_their_places_in_lanes(
     report = await queue.deep_clean()
     assert (report.restored, report.findings) == (0, ())
     assert sorted(await waiting(redis, name)) == [one.encode() for one in left]
-    assert (await queue.fsck()).findings == ()
+    assert (await queue.admin.fsck()).findings == ()
 
 
 @pytest.mark.parametrize("key", ["queue", "held", "lanes"])
@@ -210,7 +211,7 @@ async def test_fsck_drops_an_id_that_waits_twice(
     else:
         await redis.lpush(f"{name}:{key}", twice := "i00003", "i00900")
         await redis.rpush(f"{name}:{key}", "i01999")
-    report = await queue.fsck()
+    report = await queue.admin.fsck()
     [finding] = report.findings
     assert (finding.problem, finding.count) == ("two_places", 20 if key == "lanes" else 3)
     assert twice in finding.examples
@@ -218,7 +219,7 @@ async def test_fsck_drops_an_id_that_waits_twice(
     assert (await queue.counts()).waiting == len(ids)
     await queue.cancel_many(ids[3:23])
     assert len(await waiting(redis, name)) == len(ids) - 20, "the place of the entry that stays is known"
-    assert await queue.fsck() == CleanReport(examined=len(ids) - 20)
+    assert await queue.admin.fsck() == CleanReport(examined=len(ids) - 20)
     first = await queue.lease_many(1, 30)
     assert first[0].id == ("i01999" if key != "lanes" else "i00000"), "the entry stays that is leased first"
 
@@ -298,7 +299,7 @@ async def test_the_steps_of_a_clean_grow_as_the_number_of_items(
         if lost:
             await redis.unlink(f"{queue.name}:queue")
         steps[-1].clear()
-        report = await getattr(queue, clean)()
+        report = await getattr(queue.admin if clean == "fsck" else queue, clean)()
         assert report.restored == (many - held if lost and clean != "light_clean" else 0)
         assert (await queue.counts()).leased == held
     small, large = steps

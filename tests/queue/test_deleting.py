@@ -1,4 +1,4 @@
-"""Emptying and deleting a queue: what goes, what stays, who is told, and what a second call finishes."""
+"""Emptying and deleting a queue: what goes, what stays, who is notified, and what a second call finishes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import InvalidArgument, Item, ItemCancelled, QueueDeleted, Worker
-from leasequeue.queue.internals import bulk
+from leasequeue import InvalidArgument, Item, Worker
+from leasequeue.errors import JobCancelled, QueueDeleted
+from leasequeue.queue.queue import engine_of
 from tests.queue.asking import blocked, take, until
 from tests.queue.keyspace import audit, left_over
 
@@ -36,8 +37,8 @@ async def furnish(queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item(b"x", id=f"waiting-{n}") for n in range(600)])
     await queue.add_item(Item(b"x", id="late"), at=datetime(2100, 1, 1, tzinfo=UTC))
     await queue.schedules.every(100, "poll", data=b"x")
-    await bulk(queue).run("once_run", job=b"job", run=b"run", keep_ms=100_000)
-    await bulk(queue).add_once(b"run", [b"bulk", b"x", b"0", b"0"])
+    await engine_of(queue).bulk.run("once_run", job=b"job", run=b"run", keep_ms=100_000)
+    await engine_of(queue).bulk.add_once(b"run", [b"bulk", b"x", b"0", b"0"])
 
 
 async def keys_of(redis: Redis, name: str) -> set[str]:
@@ -52,7 +53,7 @@ async def test_a_deleted_queue_leaves_one_key_and_its_name_can_be_used_anew(
     await near.add_item(Item(b"x", id="near"))
     await furnish(queue)
     held = (await queue.inspect("leased"))[0]
-    assert await queue.delete() == 606
+    assert await queue.admin.delete() == 606
     assert await keys_of(redis, name) == {"fence", "near:queue", "near:item:near"}
     assert await queue.counts() == (0, 0, 0, 0)
     assert await queue.dead_letters.get("dead") is None
@@ -68,7 +69,7 @@ async def test_a_deleted_queue_leaves_one_key_and_its_name_can_be_used_anew(
 async def test_a_queue_that_does_not_exist_can_be_deleted(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
-    assert await queue.delete() == 0
+    assert await queue.admin.delete() == 0
     assert await keys_of(redis, name) == set()
 
 
@@ -80,9 +81,9 @@ async def test_holders_of_a_deleted_queue_can_do_nothing_and_are_told(
     async with redis.pubsub() as pushes:
         await pushes.subscribe(f"{name}:push:{queue.session}")
         assert (await pushes.get_message(timeout=120) or {})["type"] == "subscribe"
-        assert await queue.delete() == 3
-        told = {(await pushes.get_message(timeout=120) or {})["data"] for _ in leases}
-    assert told == {f"cancel {lease.token} {lease.id}".encode() for lease in leases}
+        assert await queue.admin.delete() == 3
+        pushed = {(await pushes.get_message(timeout=120) or {})["data"] for _ in leases}
+    assert pushed == {f"cancel {lease.token} {lease.id}".encode() for lease in leases}
     first, second, third = leases
     assert not await queue.complete(first)
     assert not await queue.renew(second, 30)
@@ -95,7 +96,7 @@ async def test_holders_of_a_deleted_queue_can_do_nothing_and_are_told(
 
 async def interrupt(queue: AsyncWorkQueue) -> None:
     """Delete a queue up to its first step."""
-    await bulk(queue).run("close_queue", count=1)
+    await engine_of(queue).bulk.run("close_queue", count=1)
 
 
 @pytest.mark.seed("WRQ-O21")
@@ -111,20 +112,20 @@ async def test_while_a_queue_is_being_deleted_nothing_is_added_or_leased(
         queue.add_items([Item(b"x")]),
         queue.add_item(Item(b"x"), delay=5),
         queue.dead_letters.requeue("dead"),
-        bulk(queue).add_once(b"run", [b"other", b"x", b"0", b"0"]),
+        engine_of(queue).bulk.add_once(b"run", [b"other", b"x", b"0", b"0"]),
     ]
     for one in adding:
         with pytest.raises(QueueDeleted, match=f"{name} is being deleted.*leasequeue rm"):
             await one
     assert (await queue.counts()).waiting == 0
     assert await queue.lease(30, block=False) is None
-    assert await queue.recover(10, 0, 30) == []
+    assert await queue.admin.recover(10, 0, 30) == []
     assert await queue.schedules.tick() > 0
     await queue.release_many(leases)
     assert await queue.lease(30, timeout=0.05) is None
     await queue.deep_clean()
     assert (await queue.counts()).waiting <= 2  # what was released
-    assert await queue.delete() > 0
+    assert await queue.admin.delete() > 0
     assert await keys_of(redis, name) <= {"fence", "sessions"}  # it waited just now
 
 
@@ -134,11 +135,11 @@ async def test_a_deletion_that_was_stopped_anywhere_is_finished_by_the_next(
     for number in range(10):
         await furnish(queue)
         async with make_queue() as unlucky:
-            deleting = asyncio.create_task(unlucky.delete())
+            deleting = asyncio.create_task(unlucky.admin.delete())
             await asyncio.sleep(0.002 * number)
             deleting.cancel()
             await asyncio.gather(deleting, return_exceptions=True)
-        await queue.delete()
+        await queue.admin.delete()
         assert await keys_of(redis, name) == {"fence"}
 
 
@@ -149,7 +150,7 @@ async def test_a_caller_that_waits_gets_what_is_added_after_the_deletion(
     waiter, other = make_queue(), make_queue()
     waiting = asyncio.create_task(waiter.lease(30, timeout=20))
     await blocked(redis, 1)
-    await other.delete()
+    await other.admin.delete()
     await other.add_item(Item(b"x", id="x"))
     lease = await waiting
     assert lease is not None
@@ -165,12 +166,12 @@ async def test_a_clean_tells_of_a_deletion_that_was_interrupted_and_repairs_noth
     await interrupt(queue)
     before = await keys_of(redis, name)
     assert {"control", "item:i8", "scheduled"} < before
-    for check in (queue.light_clean, queue.deep_clean, queue.fsck):
+    for check in (queue.light_clean, queue.deep_clean, queue.admin.fsck):
         [finding] = (await check()).findings
         assert (finding.problem, finding.is_repaired) == ("unfinished_deletion", False)
     assert await keys_of(redis, name) == before
-    await queue.delete()
-    assert (await queue.fsck()).findings == ()
+    await queue.admin.delete()
+    assert (await queue.admin.fsck()).findings == ()
 
 
 async def test_a_queue_with_levels_groups_and_limits_is_purged_and_deleted(
@@ -182,10 +183,10 @@ async def test_a_queue_with_levels_groups_and_limits_is_purged_and_deleted(
     await queue.limits.set(concurrency=5)
     assert [view.priority for view in await queue.peek(2)] == [3, 3]
     assert len(await queue.lease_many(9, 30)) == 5
-    assert await queue.purge() == 895
+    assert await queue.admin.purge() == 895
     assert await queue.counts() == (0, 5, 0, 0)
     assert await queue.add_item(Item(b"x", id="-2:0"), priority=1)
-    assert await queue.delete() == 6
+    assert await queue.admin.delete() == 6
     assert await keys_of(redis, name) == {"fence"}
     assert await queue.add_items([Item(b"x") for _ in range(9)]) == [True] * 9
     assert len(await queue.lease_many(9, 30)) == 9
@@ -205,7 +206,7 @@ async def test_a_holder_of_a_deleted_queue_is_cancelled_by_its_worker(queue: Asy
     running = asyncio.create_task(worker.run())
     await queue.add_item(Item(b"x"))
     await begun.wait()
-    assert await queue.delete() == 1
+    assert await queue.admin.delete() == 1
     async with asyncio.timeout(120):
         await ended.wait()
     worker.stop()
@@ -222,7 +223,7 @@ async def test_what_foreign_clients_add_meanwhile_is_removed(
         await redis.lpush(f"{name}:queue", f"{number}")
     await redis.rpoplpush(f"{name}:queue", f"{name}:processing")
     await redis.set(f"{name}:lease:0", "another", ex=60)
-    assert await queue.delete() == 601
+    assert await queue.admin.delete() == 601
     assert await keys_of(redis, name) == set()
 
 
@@ -233,7 +234,7 @@ async def test_each_item_of_a_deleted_or_purged_queue_has_an_event(
     await queue.events.keep(count=1000)
     await queue.add_items([Item(b"x", id=one) for one in "abc"])
     await queue.add_item(Item(b"x", id="d"), delay=100)
-    await queue.purge(scheduled=True)
+    await queue.admin.purge(scheduled=True)
     found = [event async for event in queue.events(follow=False)][-5:]
     assert [(event.what, event.id, event.reason, event.count) for event in found] == [
         *(("discarded", one, "purged", None) for one in "abcd"),
@@ -247,7 +248,7 @@ async def test_each_item_of_a_deleted_or_purged_queue_has_an_event(
         ("deleted", "", None, 2),
         ("discarded", "a", "deleted", None),
     ]
-    await queue.delete()
+    await queue.admin.delete()
     assert not await left_over(redis, name) - {"fence"}
 
 
@@ -257,11 +258,11 @@ async def test_purging_removes_what_waits_and_keeps_what_is_leased(
 ) -> None:
     await furnish(queue)
     await queue.events.stop()
-    assert await queue.purge() == 601
+    assert await queue.admin.purge() == 601
     assert await queue.counts() == (0, 3, 2, 1)
-    assert await queue.purge(scheduled=True) == 2
+    assert await queue.admin.purge(scheduled=True) == 2
     assert await queue.counts() == (0, 3, 0, 1)
-    assert await queue.purge(scheduled=True, dead=True) == 1
+    assert await queue.admin.purge(scheduled=True, dead=True) == 1
     assert await queue.counts() == (0, 3, 0, 0)
     leases = await queue.inspect("leased")
     assert {view.id for view in leases} == {"leased-0", "leased-1", "leased-2"}
@@ -278,7 +279,7 @@ async def test_purging_leaves_what_is_only_listed_where_it_is(
     await queue.add_item(Item(b"x", id="later"), delay=100)
     await redis.set(f"{name}:lease:foreign", "another", ex=60)
     await redis.rpush(f"{name}:queue", "leased", "later", "ghost")
-    assert await queue.purge() == 1
+    assert await queue.admin.purge() == 1
     assert await redis.lrange(f"{name}:queue", 0, -1) == []
     assert await queue.counts() == (0, 2, 1, 0)  # the foreign lease is watched
     assert await queue.complete(lease)
@@ -290,7 +291,7 @@ async def test_purging_reaches_what_would_wake_a_process_that_waits(
     await queue.add_items([Item(b"x", id=f"{n}") for n in range(3)], priority=-1)
     # It waits, and leases nothing.
     await redis.zadd(f"{name}:sessions", {"lh:asleep": (clock.now + 60) * 1000})
-    assert await queue.purge() == 3
+    assert await queue.admin.purge() == 3
     assert await queue.lease(30, block=False) is None
 
 
@@ -304,7 +305,7 @@ async def test_purging_ends_though_items_are_added(queue: AsyncWorkQueue, make_q
             await adder.add_items([Item(b"x") for _ in range(500)])
 
     adding = asyncio.create_task(add())
-    assert await queue.purge() >= 2000
+    assert await queue.admin.purge() >= 2000
     stop.set()
     await adding
 
@@ -322,15 +323,15 @@ async def test_a_waiter_of_a_removed_item_is_told(
         return bool(await redis.exists(f"{queue.name}:watchers"))
 
     await until("the waiter is noted", waits)
-    assert await (queue.purge() if how == "purge" else queue.delete()) == 1
-    with pytest.raises(ItemCancelled, match="'a'"):
+    assert await (queue.admin.purge() if how == "purge" else queue.admin.delete()) == 1
+    with pytest.raises(JobCancelled, match="'a'"):
         await waiting
 
 
 async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue) -> None:
     for name in ("scheduled", "dead"):
         with pytest.raises(InvalidArgument, match=name):
-            await queue.purge(**{name: 1})  # type: ignore[arg-type]  # that is what is tested
+            await queue.admin.purge(**{name: 1})  # type: ignore[arg-type]  # that is what is tested
 
 
 async def test_a_deleted_queue_shares_no_limits_any_more(make_queue: MakeQueue, redis: Redis) -> None:
@@ -342,12 +343,12 @@ async def test_a_deleted_queue_shares_no_limits_any_more(make_queue: MakeQueue, 
     async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         waits = group.create_task(other.lease(30))
         await blocked(redis, 1)
-        await one.delete()
+        await one.admin.delete()
         await waits
     assert {key async for key in redis.scan_iter("*api*")} == {
         b"{shop}:api:limits",
         b"{shop}:api:queues",
         b"{shop}:api:running",
     }
-    await other.delete()
+    await other.admin.delete()
     assert not await redis.keys("*api*")

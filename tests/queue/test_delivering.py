@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import AsyncWorkQueue, ConnectionLost, Item
-from leasequeue.queue.internals import release_arrivals
 from leasequeue.queue.pushes.deliveries import Deliveries, Delivery, read_delivery
+from leasequeue.queue.queue import engines_of
 from tests.queue.asking import blocked, registered, take
 from tests.queue.keyspace import audit, calls, left_over
 
@@ -141,7 +141,7 @@ async def test_a_delivery_that_was_not_accepted_is_recalled(
     deliveries = waiter._engine().deliveries
     deliveries._recalls += 1  # the event loop decides nothing while a recall is in flight
     await adder.add_item(Item(b"data", id="a"))
-    assert await release_arrivals(waiter) == 0, "no id was in the inbox"
+    assert await engines_of(waiter).release_arrivals() == 0, "no id was in the inbox"
     lease = await waiting  # it was in the queue again
     assert (lease.id, lease.token, lease.attempt) == ("a", 2, 1)
     deliveries._recalls -= 1
@@ -156,7 +156,7 @@ async def test_an_item_that_is_delivered_while_a_caller_leases_is_given_to_that_
     await queue.add_item(Item(b"data", id="a"))
     held = await take(queue, 30)
     now_ms = int((await queue.stats()).at * 1000)
-    dispatcher = queue._engine()._dispatcher
+    dispatcher = queue._engine().leasing
     caller = asyncio.create_task(take(queue, 30))
     for _ in range(1_000):
         if dispatcher._gate.in_flight:

@@ -11,7 +11,7 @@ import pytest
 from leasequeue import Item
 from leasequeue.keys import QueueKeys
 from leasequeue.queue.pushes.listener import BLOCK_SECONDS
-from leasequeue.scripting.runner import BoundScript
+from leasequeue.wire.runner import BoundScript
 from tests.queue.asking import blocked, take, taken
 from tests.queue.keyspace import calls
 

@@ -6,17 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import (
-    AsyncWorkQueue,
-    Event,
-    EventsLost,
-    Failure,
-    InvalidArgument,
-    Item,
-    NoEventsKept,
-    WrongKeyType,
-)
+from leasequeue import AsyncWorkQueue, Failure, InvalidArgument, Item
+from leasequeue.errors import EventsLost, NoEventsKept, WrongKeyType
 from leasequeue.states import FIELDS
+from leasequeue.views import Event
 from tests.queue.asking import kept, take, tick_all, what
 from tests.queue.hand import Hand
 from tests.queue.replay import Replay, live

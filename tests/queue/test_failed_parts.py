@@ -1,4 +1,4 @@
-"""A bug in a task of a queue object: who waits for it gets an error, or the task goes on."""
+"""A bug in a task of a queue object: who waits for it gets an error, or the task continues."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, Item, ScriptFailed
-from leasequeue.queue.internals import on_push, running_engine
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.errors import ScriptFailed
 from leasequeue.queue.leasing import LeaseDispatcher
-from leasequeue.queue.pushes import live_events
 from leasequeue.queue.pushes.listener import Listener
 from leasequeue.queue.pushes.result_waits import ResultWaits
-from leasequeue.scripting.session import Session
+from leasequeue.queue.queue import engine_of, engines_of
+from leasequeue.wire.subscriptions import Subscriptions
 from tests.eventually import eventually
 from tests.queue.asking import command, until
 
@@ -44,13 +44,13 @@ async def test_who_waits_for_an_item_gets_the_error_of_listening(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Listener, function, fail_when_called if function == "_connect" else fail)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             with pytest.raises(ScriptFailed, match="a bug") as caught:
                 await queue.lease(30)
     assert isinstance(caught.value.__cause__, Bug)
     leasing = asyncio.create_task(queue.lease(30))
     await queue.add_item(Item(b"x"))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         assert (lease := await leasing) is not None
     assert await queue.complete(lease)
 
@@ -60,7 +60,7 @@ async def test_who_leases_gets_the_error_of_reading_the_reply(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(LeaseDispatcher, "_distribute", fail)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             with pytest.raises(Bug):
                 await queue.lease(30, block=False)
     assert await queue.lease(30, block=False) is None
@@ -72,15 +72,15 @@ async def test_who_waits_for_a_result_gets_the_error_of_asking(
     await queue.add_item(Item(b"x", id="a"))
     monkeypatch.setattr(ResultWaits, "_ask_for", fail_when_called)
     with pytest.raises(ScriptFailed, match="a bug"):
-        await queue.results.wait("a", timeout=30)
+        await queue.results.wait("a", timeout=120)
 
 
 async def test_who_follows_events_gets_the_error_of_connecting(
     queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await queue.events.publish()
-    monkeypatch.setattr(live_events, "open_channel", fail_when_called)
-    async with asyncio.timeout(30):
+    monkeypatch.setattr(Subscriptions, "_opened", fail_when_called)
+    async with asyncio.timeout(120):
         with pytest.raises(ScriptFailed, match="a bug"):
             async for _ in queue.events(live=True):
                 pass
@@ -91,9 +91,10 @@ async def test_a_subscriber_that_fails_leaves_the_repair_of_the_connection_to_th
 ) -> None:
     queue = make_queue(url=proxy.url)
     heard: list[bytes] = []
-    engine = running_engine(queue) or await opened(queue)
-    wrong = await engine.session.subscribe(b"wrong", heard.append, fail)
-    right = await engine.session.subscribe(b"right", heard.append, lambda: None)
+    engine = engines_of(queue).running or await opened(queue)
+    wrong = engine.route.subscribe(b"wrong", heard.append, fail)
+    right = engine.route.subscribe(b"right", heard.append, lambda: None)
+    await asyncio.gather(wrong.confirmed(), right.confirmed())
     await proxy.cut()
 
     async def arrives() -> bool:
@@ -115,8 +116,8 @@ async def test_receiving_pushes_is_tried_again_after_a_bug(queue: AsyncWorkQueue
         raise Bug
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(Session, "subscribe", fail_once)
-    end = on_push(queue, "quiet", heard.append)
+    patch.setattr(Subscriptions, "_opened", fail_once)
+    end = engine_of(queue).pushes.follow("quiet", heard.append)
     await tried.wait()
 
     async def arrives() -> bool:
@@ -130,4 +131,4 @@ async def test_receiving_pushes_is_tried_again_after_a_bug(queue: AsyncWorkQueue
 async def opened(queue: AsyncWorkQueue) -> Any:
     """Return the engine of a queue after its first call."""
     await queue.counts()
-    return running_engine(queue)
+    return engines_of(queue).running

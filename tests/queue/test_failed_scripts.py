@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, Item, ScriptFailed, WrongKeyType
-from leasequeue.scripting import origins, runner, scripts
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.errors import ScriptFailed, WrongKeyType
+from leasequeue.wire import runner, scripts
 from lua.compose.composer import compose
 from lua.compose.linker import name_of, strip
 from lua.compose.writer import Sources, line_map
-from tests.queue.run_hashes import chain
+from tests.plans.run_hashes import chain
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,7 +49,7 @@ def put_in(monkeypatch: pytest.MonkeyPatch) -> PutIn:
         }
         known = json.loads(json.dumps(line_map(faulty)))
         monkeypatch.setattr(runner, "find_script", {**scripts.load(), **faulty}.__getitem__)
-        monkeypatch.setattr(origins, "_line_map", lambda: known)
+        monkeypatch.setattr(scripts, "_line_map", lambda: known)
         return f"lua/{path}.lua:{lines.index(statement) + 1}"
 
     return put
@@ -84,7 +85,7 @@ async def test_a_fault_in_a_script_or_in_one_that_it_calls(
     place = put_in(*behind, statement)
     called: dict[str, Callable[[], Awaitable[object]]] = {
         "add_items": lambda: queue.add_item(Item(b"x")),
-        "run_start": lambda: queue.runs.start(chain(queue.name, "a", "b"), "r"),
+        "run_start": lambda: queue.flow_runs.start(chain(queue.name, "a", "b"), "r"),
     }
     with pytest.raises(ScriptFailed) as caught:
         await called[script]()
@@ -97,8 +98,8 @@ def test_each_line_of_a_script_has_what_its_origin_has() -> None:
     texts = {f"lua/{path}.lua": text.split("\n") for path, text in Sources.read().texts.items()}
     for script in scripts.load().values():
         lines = script.body.decode().split("\n")
-        places = [origins.origin_of(script, number) for number in range(1, len(lines) + 1)]
-        assert origins.origin_of(script, len(lines) + 1) is None
+        places = [scripts.origin_of(script, number) for number in range(1, len(lines) + 1)]
+        assert scripts.origin_of(script, len(lines) + 1) is None
         for place, found in groupby(zip(places, lines, strict=True), itemgetter(0)):
             assert place, script.name
             file, _, at = place.partition(":")
@@ -109,4 +110,4 @@ def test_each_line_of_a_script_has_what_its_origin_has() -> None:
 
 def test_the_text_of_a_script_of_others_keeps_its_lines() -> None:
     other = replace(scripts.find_script("counts"), sha=b"0" * 40)
-    assert origins.with_origins("ERR user_script:3: a fault", other) == "ERR user_script:3: a fault"
+    assert scripts.with_origins("ERR user_script:3: a fault", other) == "ERR user_script:3: a fault"

@@ -58,21 +58,10 @@ async def test_a_failed_item_is_retried_later(
     assert await queue.complete(again) is True
 
 
-@pytest.mark.seed("RWQ-T5")
-async def test_a_failed_item_is_retried_at_once_from_the_end_of_the_queue(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
-    first, _, third = await leases(queue, 3)
-    await queue.add_item(Item(b"", id="waits"))
-    failures = [Failure(third, "why", 0), Failure(first, "why", timedelta(0)), Failure(third, "why", 0)]
-    assert await queue.fail_many(failures) == [True, True, False]
-    assert (await audit(redis, name)).waiting == [b"waits", b"2", b"0"]
-
-
 async def test_an_idle_waiter_leases_a_retried_item_when_it_is_due(
     make_queue: MakeQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "BLOCK_SECONDS", 3600)  # it does not ask again of its own accord
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 3600)  # it does not ask again by itself
     waiter, worker = make_queue(), make_queue()
     [lease] = await leases(worker, 1)
     waiting = asyncio.create_task(taken(waiter.lease(60)))
@@ -80,29 +69,6 @@ async def test_an_idle_waiter_leases_a_retried_item_when_it_is_due(
     assert await worker.fail(lease, "why", retry_in=0.2)
     async with asyncio.timeout(120):
         assert (await waiting).attempt == 2
-
-
-@pytest.mark.seed("GLD-G4")
-async def test_a_failure_without_a_retry_makes_a_dead_letter(queue: AsyncWorkQueue, redis: Redis) -> None:
-    lease, other = await leases(queue, 2)
-    assert await queue.fail(lease, "no such address") is True
-    places = await audit(redis, queue.name)
-    assert (places.waiting, places.leased, places.dead) == ([], [b"1"], [b"0"])
-    for call in (queue.complete(lease), queue.renew(lease, 9), queue.release(lease), queue.fail(lease, "")):
-        assert await call is False
-    assert await queue.complete(other)
-    assert await queue.add_item(Item(b"again", id="0")) is True, "a dead letter does not hold its id"
-
-
-@pytest.mark.seed("GLD-B12")
-async def test_only_the_current_holder_can_report_a_failure(queue: AsyncWorkQueue, clock: Clock) -> None:
-    [expired] = await leases(queue, 1)
-    clock.now += 61
-    current = await take(queue, 60, block=False)
-    assert await queue.fail_many([Failure(expired, "why"), Failure(expired, "why", 5)]) == [False, False]
-    assert await queue.counts() == (0, 1, 0, 0)
-    clock.now += 61  # it has expired, but is not reclaimed
-    assert await queue.fail(current, "why") is True
 
 
 async def test_many_failures_of_every_kind_take_few_trips(queue: AsyncWorkQueue, redis: Redis) -> None:

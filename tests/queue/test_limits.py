@@ -278,5 +278,5 @@ async def test_a_check_reports_nothing_while_an_expired_lease_is_to_be_reclaimed
     clock.now += 11
     if which == "slots":
         await queue._engine().run("fsck_lanes", which=b"turns:50", cursor=b"0", count=100)
-    assert (await queue.fsck()).findings == ()
+    assert (await queue.admin.fsck()).findings == ()
     assert [lease.id for lease in await queue.lease_many(2, 10)] == ["b"]

@@ -44,5 +44,5 @@ async def test_a_call_without_wait_is_answered_however_many_wait(queue: AsyncWor
 
 async def waiting(queue: AsyncWorkQueue, callers: int) -> None:
     """Wait until `callers` callers have found the queue empty and wait."""
-    dispatcher = queue._engine()._dispatcher
+    dispatcher = queue._engine().leasing
     await eventually("they wait", lambda: len(dispatcher._waiting) == callers and not dispatcher._gate.busy)

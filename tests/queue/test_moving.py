@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, InvalidArgument, Item, QueueDeleted
-from leasequeue.queue.internals import bulk
+from leasequeue import AsyncWorkQueue, InvalidArgument, Item
+from leasequeue.errors import QueueDeleted
+from leasequeue.queue.queue import engine_of
 from tests.lua.space import Call, Space
 from tests.queue.asking import take
 from tests.queue.keyspace import audit
@@ -41,8 +42,8 @@ async def test_items_move_in_their_order_to_the_end(
     ids = [f"{n}" for n in range(250)]
     await fill(queue, *ids)
     await fill(other, "first")
-    assert await queue.move_to(other, count=3) == ids[:3]
-    assert await queue.move_to(other.name) == ids[3:]
+    assert await queue.admin.move(other, count=3) == ids[:3]
+    assert await queue.admin.move(other.name) == ids[3:]
     assert await waiting(redis, other) == ["first", *ids]
     assert await queue.counts() == (0, 0, 0, 0)
     assert not await redis.keys(f"{queue.name}:*")
@@ -56,7 +57,7 @@ async def test_the_progress_of_an_item_does_not_stay_behind(
     lease = await take(queue)
     assert await queue.progress(lease, 0.5)
     await queue.release(lease)
-    assert await queue.move_to(other) == ["a"]
+    assert await queue.admin.move(other) == ["a"]
     assert await redis.keys(f"{queue.name}:*") == [f"{queue.name}:fence".encode()]
 
 
@@ -66,10 +67,10 @@ async def test_an_id_that_exists_in_the_other_queue_stays_in_its_place(
     await fill(queue, *(f"{n}" for n in range(250)))
     await other.add_items([Item(b"theirs", id=one) for one in ("0", "5", "120", "249")])
     await other.lease(30)
-    moved = await queue.move_to(other)
+    moved = await queue.admin.move(other)
     assert len(moved) == 246
     assert await waiting(redis, queue) == ["0", "5", "120", "249"]
-    assert await queue.move_to(other, ids=["5"]) == []
+    assert await queue.admin.move(other, ids=["5"]) == []
     assert (await queue.peek())[0].data == b"data 0"
     view = await other.find("5")
     assert view is not None
@@ -84,7 +85,7 @@ async def test_an_item_keeps_its_attempts_its_error_and_its_options(
     await queue.fail(early, "an error", retry_in=0)
     await fill(other, "b")
     await take(other)
-    assert await queue.move_to(other) == ["a"]
+    assert await queue.admin.move(other) == ["a"]
     view = await other.find("a")
     assert view is not None
     assert (view.attempt, view.error, view.priority, view.group) == (1, "an error", 3, "g")
@@ -102,9 +103,9 @@ async def test_items_move_in_the_order_in_which_they_are_leased(
     await queue.add_items([Item(b"x", id=f"high-{n}") for n in range(3)], priority=1)
     await other.add_item(Item(b"x", id="theirs"), priority=1)
     expected = [view.id for view in await queue.peek(9)]
-    moved = await queue.move_to(other, count=4)
+    moved = await queue.admin.move(other, count=4)
     assert moved == ["high-0", "high-1", "high-2", "plain-1"] == expected[:4]
-    assert await queue.move_to(other) == ["plain-2", "low-0", "low-1", "low-2"] == expected[4:]
+    assert await queue.admin.move(other) == ["plain-2", "low-0", "low-1", "low-2"] == expected[4:]
     assert [lease.id for lease in await other.lease_many(9, 30)] == [
         "theirs",
         *(f"high-{n}" for n in range(3)),
@@ -122,7 +123,11 @@ async def test_chosen_items_move_whether_they_wait_or_are_scheduled(
     await fill(queue, *(f"{n}" for n in range(700)))
     await queue.add_item(Item(b"later", id="later"), delay=50)
     await queue.lease(30)
-    assert await queue.move_to(other, ids=["3", "later", "0", "missing", "3", "350"]) == ["3", "later", "350"]
+    assert await queue.admin.move(other, ids=["3", "later", "0", "missing", "3", "350"]) == [
+        "3",
+        "later",
+        "350",
+    ]
     assert (await other.inspect("scheduled"))[0].due == clock.now + 50
     assert await other.counts() == (2, 0, 1, 0)
     assert [lease.id for lease in await queue.lease_many(700, 30)] == [
@@ -141,7 +146,7 @@ async def test_what_is_only_listed_does_not_move(
     await queue.add_item(Item(b"x", id="later"), delay=50)
     await redis.set(f"{queue.name}:lease:foreign", "another", ex=60)
     await redis.rpush(f"{queue.name}:queue", "ghost", "later", "leased")
-    assert await queue.move_to(other) == ["a"]
+    assert await queue.admin.move(other) == ["a"]
     assert await redis.lrange(f"{queue.name}:queue", 0, -1) == [b"foreign"]
     assert await queue.counts() == (1, 1, 1, 0)
 
@@ -152,7 +157,7 @@ async def test_a_caller_that_waits_in_the_other_queue_gets_a_moved_item(
     leasing = asyncio.create_task(other.lease(30, timeout=20))
     await fill(queue, "a")
     await asyncio.sleep(0.05)
-    await queue.move_to(other)
+    await queue.admin.move(other)
     lease = await leasing
     assert lease is not None
     assert lease.id == "a"
@@ -162,7 +167,7 @@ async def test_both_queues_have_events_of_a_move(queue: AsyncWorkQueue, other: A
     await queue.events.keep(count=100)
     await other.events.keep(count=100)
     await fill(queue, "a", "b")
-    await queue.move_to(other)
+    await queue.admin.move(other)
     await fill(queue, "c")
     gone = [event async for event in queue.events(follow=False)][2:]
     assert [(event.what, event.id, event.queue) for event in gone] == [
@@ -190,7 +195,7 @@ async def test_each_item_is_leased_once_though_it_moves_while_both_queues_are_wo
 
     async def move(one: AsyncWorkQueue, another: AsyncWorkQueue) -> None:
         for _ in range(20):
-            await one.move_to(another, count=150)
+            await one.admin.move(another, count=150)
 
     await asyncio.gather(work(queue), work(other), move(queue, other), move(other, queue))
     assert sorted(seen, key=int) == ids
@@ -235,17 +240,17 @@ async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue, other: Asyn
     await fill(queue, "a")
     for wrong in (queue, queue.name, "", None, "other:item"):
         with pytest.raises(InvalidArgument):
-            await queue.move_to(wrong)  # type: ignore[arg-type]  # that is what is tested
+            await queue.admin.move(wrong)  # type: ignore[arg-type]  # that is what is tested
     async with AsyncWorkQueue.from_url("redis://127.0.0.1:1", "elsewhere") as elsewhere:
         with pytest.raises(InvalidArgument, match="same server"):
-            await queue.move_to(elsewhere)
+            await queue.admin.move(elsewhere)
     with pytest.raises(InvalidArgument, match="count"):
-        await queue.move_to(other, count=0)
+        await queue.admin.move(other, count=0)
     with pytest.raises(InvalidArgument, match="not both"):
-        await queue.move_to(other, count=1, ids=["a"])
+        await queue.admin.move(other, count=1, ids=["a"])
     with pytest.raises(InvalidArgument, match="ids"):
-        await queue.move_to(other, ids="a")
-    await bulk(other).run("close_queue", count=1)
+        await queue.admin.move(other, ids="a")
+    await engine_of(other).bulk.run("close_queue", count=1)
     with pytest.raises(QueueDeleted, match=other.name):
-        await queue.move_to(other)
+        await queue.admin.move(other)
     assert await queue.counts() == (1, 0, 0, 0)

@@ -41,7 +41,7 @@ async def test_items_with_odd_ids_are_added_leased_and_completed(queue: AsyncWor
     assert await queue.release_many(leases, delay=0.001) == [True] * len(ODD)
     again: list[Lease] = []
     while len(again) < len(ODD):
-        again += await queue.lease_many(100, 30, timeout=20)
+        again += await queue.lease_many(100, 30, timeout=120)
     assert {lease.id for lease in again} == set(ODD)
     assert await queue.complete_many(again) == [True] * len(ODD)
     await queue.close()

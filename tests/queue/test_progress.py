@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import InvalidArgument, Item, ItemFailed, ItemUnknown, QueueClosed
-from leasequeue.queue.internals import engines
+from leasequeue import InvalidArgument, Item, JobFailed, JobUnknown, QueueClosed
 from leasequeue.queue.pushes import result_waits
+from leasequeue.queue.queue import engines_of
 from tests.eventually import eventually
 from tests.queue.asking import take, until
 from tests.queue.keyspace import calls, left_over
@@ -118,7 +118,7 @@ async def test_those_who_follow_get_the_values_until_the_end(make_queue: MakeQue
     for values in await asyncio.gather(*following):
         assert values in ([0.1, 0.2], [0.2])
     assert await follow(other) == []
-    assert [engine.result_waits.count for engine in engines(other)] == [0]
+    assert [engine.result_waits.count for engine in engines_of(other).all] == [0]
 
 
 async def test_following_ends_with_a_failure_and_an_unknown_item_is_an_error(queue: AsyncWorkQueue) -> None:
@@ -128,9 +128,9 @@ async def test_following_ends_with_a_failure_and_an_unknown_item_is_an_error(que
     await asyncio.sleep(0)
     assert await queue.fail(lease, "bad")
     assert await following == []
-    with pytest.raises(ItemFailed):
+    with pytest.raises(JobFailed):
         await queue.results.wait("a")
-    with pytest.raises(ItemUnknown):
+    with pytest.raises(JobUnknown):
         await follow(queue, "none")
 
 
@@ -143,7 +143,7 @@ async def test_what_was_missed_is_asked_for(
     lease = await take(queue)
     following = asyncio.create_task(follow(other))
     await watched(redis, queue, 1)
-    [engine] = engines(other)
+    [engine] = engines_of(other).all
     await eventually("the reply has come", lambda: b"a" in engine.result_waits._unfinished)
     await proxy.fail()
     assert await queue.progress(lease, "missed")
@@ -152,7 +152,7 @@ async def test_what_was_missed_is_asked_for(
     async def is_asked() -> bool:
         return following.done() or any(
             one.text == b'"missed"'
-            for engine in engines(other)
+            for engine in engines_of(other).all
             for one in engine.result_waits._followers.get(b"a", ())
         )
 
@@ -193,7 +193,7 @@ async def test_a_reply_that_is_older_than_a_message_is_not_taken(
     assert await queue.progress(lease, 1)
     following = asyncio.create_task(follow(other))
     await watched(redis, queue, 1)
-    [engine] = engines(other)
+    [engine] = engines_of(other).all
     run, answered, held = engine.run, asyncio.Event(), asyncio.Event()
 
     async def late(name: str, *arguments: Any, **named: Any) -> Any:

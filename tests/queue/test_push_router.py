@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import Item, QueueClosed
-from leasequeue.queue.internals import assist, on_push
+from leasequeue.queue.queue import engine_of, engines_of
 from tests.eventually import eventually
 from tests.queue.asking import command, registered, take, until
 from tests.queue.keyspace import audit
@@ -16,7 +16,8 @@ from tests.queue.keyspace import audit
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasequeue import AsyncWorkQueue, EmbeddedServer
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.embedded import EmbeddedServer
     from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
@@ -44,7 +45,7 @@ async def test_a_message_reaches_the_handlers_of_its_kind_while_the_queue_waits_
 ) -> None:
     heard: list[tuple[str, bytes]] = []
     ends = [
-        on_push(queue, kind, lambda rest, kind=kind: heard.append((kind, rest)))  # type: ignore[misc]  # mypy 17372
+        engine_of(queue).pushes.follow(kind, lambda rest, kind=kind: heard.append((kind, rest)))  # type: ignore[misc]  # mypy 17372
         for kind in ("cancel", "quiet", "cancel")
     ]
     await received_by(redis, queue, 1)
@@ -68,7 +69,7 @@ async def test_all_that_receive_share_one_subscription(
     queues = [make_queue(), make_queue(name=f"{name}2")]
     for queue in queues:
         for kind in ("cancel", "quiet"):
-            on_push(queue, kind, lambda _: None)
+            engine_of(queue).pushes.follow(kind, lambda _: None)
         await received_by(redis, queue, 1)
         await queue.add_item(Item(b"x", id="a"))
     waits = [asyncio.create_task(queue.results.wait("a")) for queue in queues]
@@ -86,7 +87,7 @@ async def test_a_handler_is_told_when_messages_may_have_been_missed(
     missed: list[None] = []
     heard: list[bytes] = []
     await proxy.fail()
-    on_push(queue, "cancel", heard.append, missed=lambda: missed.append(None))
+    engine_of(queue).pushes.follow("cancel", heard.append, missed=lambda: missed.append(None))
     await asyncio.sleep(0)
     await proxy.heal()
     await eventually("it has begun, though the server was away", lambda: len(missed) == 1)
@@ -98,7 +99,7 @@ async def test_a_handler_is_told_when_messages_may_have_been_missed(
     await queue.close()
     assert len(missed) == 4
     with pytest.raises(QueueClosed):
-        on_push(queue, "cancel", heard.append)
+        engine_of(queue).pushes.follow("cancel", heard.append)
 
 
 async def test_where_the_channel_is_forbidden_no_message_arrives(
@@ -108,7 +109,7 @@ async def test_where_the_channel_is_forbidden_no_message_arrives(
     await command(admin, "ACL", "SETUSER", "deaf", "on", ">pw", *rules)
     queue = make_queue(url=own.url.replace("redis://", "redis://deaf:pw@"))
     begun = asyncio.Event()
-    on_push(queue, "cancel", lambda _: None, missed=begun.set)
+    engine_of(queue).pushes.follow("cancel", lambda _: None, missed=begun.set)
     async with asyncio.timeout(120):
         await begun.wait()
     assert await admin.publish(channel_of(queue), "cancel 1 a") == 0
@@ -121,7 +122,7 @@ async def test_an_item_that_is_delivered_though_no_caller_waits_returns_to_the_f
 ) -> None:
     """As when it is added while the session is about to leave."""
     waiter, adder = make_queue(), make_queue()
-    on_push(waiter, "cancel", lambda _: None)
+    engine_of(waiter).pushes.follow("cancel", lambda _: None)
     waiting = asyncio.create_task(take(waiter))
     await registered(redis, waiter)
     score = await redis.zscore(f"{name}:idle", waiter.session)
@@ -140,6 +141,6 @@ async def test_an_item_that_is_delivered_though_no_caller_waits_returns_to_the_f
 
 async def test_an_event_loop_that_assists_receives_no_pushes(make_queue: MakeQueue) -> None:
     queue, other = make_queue(), make_queue()
-    assist(queue, other.session, reply_timeout=5)
+    engines_of(queue).assist(other.session, reply_timeout=5)
     with pytest.raises(RuntimeError, match="assists another"):
-        on_push(queue, "cancel", lambda _: None)
+        engine_of(queue).pushes.follow("cancel", lambda _: None)

@@ -36,13 +36,13 @@ async def test_what_was_leased_long_ago_is_leased_again_the_oldest_first(
     clock.now += 50
     await queue.lease(400)
     other = make_queue(clock=clock)
-    assert await other.recover(10, 61, 30) == []
-    again = await other.recover(2, 50, 30)
+    assert await other.admin.recover(10, 61, 30) == []
+    again = await other.admin.recover(2, 50, 30)
     assert [(one.id, one.data, one.attempt) for one in again] == [("0", b"data 0", 2), ("1", b"data 1", 2)]
     assert again[0].token > max(lease.token for lease in old)
     assert again[0].deadline == clock.now + 30
-    assert [one.id for one in await other.recover(10, 50, 30)] == ["2"]
-    assert await other.recover(10, 50, 30) == []
+    assert [one.id for one in await other.admin.recover(10, 50, 30)] == ["2"]
+    assert await other.admin.recover(10, 50, 30) == []
     assert await queue.counts() == (0, 4, 0, 0)
 
 
@@ -53,7 +53,7 @@ async def test_the_holder_before_may_only_complete_and_the_first_is_accepted(
     await fill(queue, 2)
     first, second = await queue.lease_many(2, 30)
     other = make_queue()
-    mine, theirs = await other.recover(2, 0, 30)
+    mine, theirs = await other.admin.recover(2, 0, 30)
     assert (mine.id, theirs.id) == (first.id, second.id)
     assert await queue.renew_many([first, second], 30) == [False, False]
     assert not await queue.release(first)
@@ -69,10 +69,10 @@ async def test_the_holder_before_may_only_complete_and_the_first_is_accepted(
 async def test_an_item_is_recovered_once_in_one_call(queue: AsyncWorkQueue) -> None:
     ids = await fill(queue, 300)
     await queue.lease_many(300, 30)
-    again = await queue.recover(1000, 0, 30)
+    again = await queue.admin.recover(1000, 0, 30)
     assert [lease.id for lease in again] == ids
     assert {lease.attempt for lease in again} == {2}
-    more = await queue.recover(1000, 0, 30)
+    more = await queue.admin.recover(1000, 0, 30)
     assert {(lease.attempt) for lease in more} == {3}
     assert len({lease.token for lease in (*again, *more)}) == 600
 
@@ -84,7 +84,7 @@ async def test_a_recovered_item_is_listed_once_and_its_lease_keys_name_the_new_h
     await fill(queue, count)
     await queue.lease_many(count, 30)
     other = make_queue()
-    [first, *_] = await other.recover(count, 0, 60)
+    [first, *_] = await other.admin.recover(count, 0, 60)
     await queue.light_clean()
     listed = await redis.lrange(f"{name}:processing", 0, -1)
     assert len(listed) == len({*listed}) == count
@@ -98,7 +98,7 @@ async def test_an_expired_lease_is_recovered_if_no_other_call_has_reclaimed_it(
     await fill(queue, 1)
     await take(queue, 5)
     clock.now += 60
-    [again] = await queue.recover(1, 60, 30)
+    [again] = await queue.admin.recover(1, 60, 30)
     assert again.attempt == 2
     assert await queue.lease(30, block=False) is None
 
@@ -108,7 +108,7 @@ async def test_data_is_bounded_in_a_step_and_not_in_a_call(queue: AsyncWorkQueue
     leases: list[Lease] = []
     while len(leases) < 5:
         leases += await queue.lease_many(5 - len(leases), 30)
-    assert [lease.id for lease in await queue.recover(5, 0, 30)] == ["0", "1", "2", "3", "4"]
+    assert [lease.id for lease in await queue.admin.recover(5, 0, 30)] == ["0", "1", "2", "3", "4"]
 
 
 async def test_the_lease_of_a_foreign_client_is_not_recovered(
@@ -119,7 +119,7 @@ async def test_the_lease_of_a_foreign_client_is_not_recovered(
     await redis.set(f"{name}:lease:0", "another", ex=60)
     await queue.light_clean()
     assert (await queue.counts()).leased == 1
-    assert await queue.recover(1, 0, 30) == []
+    assert await queue.admin.recover(1, 0, 30) == []
     assert await redis.get(f"{name}:lease:0") == b"another"
 
 
@@ -129,15 +129,15 @@ async def test_all_leases_are_ended_and_items_return_to_the_front_in_order(
 ) -> None:
     ids = await fill(queue, 603)
     leases = await queue.lease_many(602, 30)
-    assert await queue.clear_leases() == ids[:602]
+    assert await queue.admin.clear_leases() == ids[:602]
     assert await queue.counts() == (603, 0, 0, 0)
     assert (await audit(redis, name)).waiting == [item_id.encode() for item_id in ids]
     assert not await queue.renew(leases[0], 30)
     assert await queue.complete(leases[5])  # as after the end of a lease
     [again] = await queue.lease_many(1, 30)
     assert (again.id, again.attempt) == ("0", 2)
-    assert await queue.clear_leases() == ["0"]
-    assert await queue.clear_leases() == []
+    assert await queue.admin.clear_leases() == ["0"]
+    assert await queue.admin.clear_leases() == []
 
 
 @pytest.mark.seed("RWQ-O20")
@@ -148,7 +148,7 @@ async def test_leases_of_foreign_clients_are_ended_too(
     for key in ("lease", "leased_by_session"):
         await redis.rpoplpush(f"{name}:queue", f"{name}:processing")
         await redis.set(f"{name}:{key}:{0 if key == 'lease' else 1}", "another", ex=60)
-    assert sorted(await queue.clear_leases()) == ["0", "1"]
+    assert sorted(await queue.admin.clear_leases()) == ["0", "1"]
     assert await queue.counts() == (2, 0, 0, 0)
     assert not await redis.exists(f"{name}:lease:0", f"{name}:leased_by_session:1", f"{name}:processing")
 
@@ -158,8 +158,8 @@ async def test_only_leases_that_began_long_ago_are_ended(queue: AsyncWorkQueue, 
     for _ in range(3):
         await queue.lease(600)
         clock.now += 10
-    assert await queue.clear_leases(elapsed=20, count=1) == ["0"]
-    assert await queue.clear_leases(elapsed=20) == ["1"]
+    assert await queue.admin.clear_leases(elapsed=20, count=1) == ["0"]
+    assert await queue.admin.clear_leases(elapsed=20) == ["1"]
     assert await queue.counts() == (2, 1, 0, 0)
 
 
@@ -169,7 +169,7 @@ async def test_an_item_that_another_client_has_completed_does_not_return(
     await fill(queue, 1)
     await queue.lease(30)
     await redis.delete(f"{name}:item:0")
-    assert await queue.clear_leases() == []
+    assert await queue.admin.clear_leases() == []
     assert await queue.counts() == (0, 0, 0, 0)
 
 
@@ -211,17 +211,17 @@ async def test_the_queues_of_a_server_are_listed(make_queue: MakeQueue, redis: R
 async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue) -> None:
     for count in (0, 1001):
         with pytest.raises(InvalidArgument, match="count"):
-            await queue.recover(count, 0, 30)
+            await queue.admin.recover(count, 0, 30)
         with pytest.raises(InvalidArgument, match="count"):
             await queue.peek(count)
     with pytest.raises(InvalidArgument, match="elapsed"):
-        await queue.recover(1, -1, 30)
+        await queue.admin.recover(1, -1, 30)
     with pytest.raises(InvalidArgument, match="lease_time"):
-        await queue.recover(1, 0, 0)
+        await queue.admin.recover(1, 0, 0)
     with pytest.raises(InvalidArgument, match="count"):
-        await queue.clear_leases(count=0)
+        await queue.admin.clear_leases(count=0)
     with pytest.raises(InvalidArgument, match="elapsed"):
-        await queue.clear_leases(elapsed=-1)
+        await queue.admin.clear_leases(elapsed=-1)
     with pytest.raises(InvalidArgument, match="redis"):
         await list_queues(None)  # type: ignore[arg-type]  # that is what is tested
     with pytest.raises(InvalidArgument, match="prefix"):

@@ -14,31 +14,28 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from leasequeue import (
-    AsyncWorkQueue,
-    ConnectionLost,
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item, Lease, ServerError
+from leasequeue.errors import (
     EvictionWarning,
-    Item,
-    Lease,
     ServerBusy,
-    ServerError,
     ServerOutOfMemory,
     ServerReadOnly,
     ServerRefused,
     ServerTooOld,
 )
-from leasequeue.queue.runs.stages import StageRow, finish_stages
-from leasequeue.scripting.server_errors import translate
+from leasequeue.queue.plans.stages import FinishRow, finish_stages
+from leasequeue.queue.queue import engine_of
+from leasequeue.wire.server_errors import translate
 from tests.eventually import eventually
+from tests.plans.run_hashes import chain
 from tests.queue.asking import alone, blocked, command, take, until
 from tests.queue.keyspace import audit, snapshot
 from tests.queue.pretender import Pretender, bulk
-from tests.queue.run_hashes import chain
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasequeue import EmbeddedServer
+    from leasequeue.embedded import EmbeddedServer
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -146,16 +143,16 @@ async def test_a_full_server_refuses_new_flow_runs_and_finishes_those_it_has(
     queue, lease = started
     await queue.complete(lease)
     await take(queue)
-    await queue.runs.start(chain(queue.name, "a", "b"), "r")
+    await queue.flow_runs.start(chain(queue.name, "a", "b"), "r")
     await admin.config_set("maxmemory", 1)
     before = await snapshot(admin)
     for place in (queue.name, f"{queue.name}-elsewhere"):
         with pytest.raises(ServerOutOfMemory, match="nothing was applied"):
-            await queue.runs.start(chain(place, "a", "b"), "other")
+            await queue.flow_runs.start(chain(place, "a", "b"), "other")
     assert await snapshot(admin) == before
     for _ in "ab":
-        assert await finish_stages(queue, [StageRow(await take(queue), "done", b"1")]) == [True]
-    assert (await queue.runs.get("r")).state == "completed"
+        assert await finish_stages(engine_of(queue), [FinishRow(await take(queue), "done", b"1")]) == [True]
+    assert (await queue.flow_runs.get("r")).state == "completed"
 
 
 async def test_an_item_that_falls_due_while_the_server_is_full_is_leased(

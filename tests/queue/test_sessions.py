@@ -5,23 +5,31 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.sentinel import Sentinel
+from redis.credentials import UsernamePasswordCredentialProvider
 
-from leasequeue import AsyncWorkQueue, Item
+from leasequeue import AsyncWorkQueue, Item, Worker
 from leasequeue.keys import session_origin
-from leasequeue.queue.internals import replace_session, running_engine
-from leasequeue.scripting.pushes import PushConnection
-from leasequeue.scripting.session import SESSIONS
+from leasequeue.queue.queue import engines_of
+from leasequeue.wire.endpoints import same_server
+from leasequeue.wire.session import SESSIONS
+from leasequeue.wire.subscriptions import Subscriptions
 from tests.eventually import eventually
-from tests.queue.asking import alone, until
-from tests.queue.connections import names_of, session
+from tests.queue.asking import alone, blocked, until
+from tests.queue.connections import engine_of, names_of, session
 
 if TYPE_CHECKING:
-    from leasequeue.scripting.connection import Connection
+    from collections.abc import Callable
+
     from leasequeue.testing import Proxy
+    from leasequeue.wire.connection import Connection
+    from leasequeue.wire.subscriptions import Subscription
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -50,6 +58,115 @@ async def test_the_queues_of_one_client_share_a_session_and_its_connection(
     assert mine not in list(SESSIONS)
 
 
+@pytest.mark.slow
+async def test_a_hundred_queues_of_one_url_need_three_connections_more_than_queues(
+    redis: Redis, redis_url: str, name: str
+) -> None:
+    queues = [AsyncWorkQueue.from_url(redis_url, f"{name}-{n}") for n in range(100)]
+    worker = Worker()
+    for queue in queues:
+        worker.handler(queue)(fail)
+    running = asyncio.create_task(worker.run())
+    await blocked(redis, 100)
+    found = Counter(one.split(":")[1] for one in names_of(await redis.client_list()))
+    assert found == {"waits": 100, "commands": 2, "pushes": 1}, "the second for scripts is that of the thread"
+    worker.stop()
+    await running
+    for queue in queues:
+        await queue.close()
+    await alone(redis)
+
+
+async def fail(_: bytes) -> None:
+    """Handle an item of a queue that is empty."""
+    raise AssertionError
+
+
+async def test_queues_of_equal_urls_share_a_session_until_the_last_is_closed(
+    redis: Redis, redis_url: str, name: str
+) -> None:
+    one, two, three = (AsyncWorkQueue.from_url(redis_url, f"{name}-{n}") for n in range(3))
+    await one.add_item(Item(b"x"))
+    assert one.session == two.session == three.session
+    await one.close()
+    assert await two.add_item(Item(b"x"))
+    assert len(names_of(await redis.client_list())) == 1
+    async with Redis.from_url(redis_url) as client, AsyncWorkQueue(f"{name}-0", client) as again:
+        assert again.session == two.session, "so does a client of the same server"
+        await two.close()
+        await three.close()
+        assert await again.queue_len() == 1
+    await alone(redis)
+
+
+async def test_another_login_another_database_or_another_provider_of_logins_is_another_session(
+    redis: Redis, redis_url: str, name: str
+) -> None:
+    await redis.acl_setuser(
+        "other", enabled=True, passwords=["+x"], keys=["*"], channels=["*"], categories=["+@all"]
+    )
+    urls = [redis_url, redis_url.replace("redis://", "redis://other:x@"), f"{redis_url.rstrip('/0')}/1"]
+    queues = [AsyncWorkQueue.from_url(url, f"{name}-{at}") for at, url in enumerate(urls)]
+    providers = [UsernamePasswordCredentialProvider("other", "x") for _ in range(2)]
+    clients = [Redis.from_url(redis_url, credential_provider=one) for one in (*providers, providers[0])]
+    queues += [AsyncWorkQueue(f"{name}-c{at}", client) for at, client in enumerate(clients)]
+    try:
+        sessions = [queue.session for queue in queues]
+        assert len({*sessions}) == 5
+        assert sessions[3] == sessions[5] != sessions[4]
+        assert await queues[1].add_item(Item(b"x"))
+    finally:
+        for queue in queues:
+            await queue.close()
+        await redis.acl_deluser("other")
+
+
+async def test_another_event_loop_shares_nothing(redis: Redis, redis_url: str, name: str) -> None:
+    async def use() -> str:
+        async with AsyncWorkQueue.from_url(redis_url, f"{name}-there") as there:
+            await there.counts()
+            return there.session
+
+    async with AsyncWorkQueue.from_url(redis_url, f"{name}-here") as here:
+        await here.counts()
+        assert await asyncio.to_thread(asyncio.run, use()) != here.session
+        assert await here.queue_len() == 0
+        assert len(names_of(await redis.client_list())) == 1
+
+
+def sentinel(host: str, **options: Any) -> Any:
+    """Return what makes clients that ask a Sentinel."""
+    return Sentinel([(host, 26379)], **options)  # type: ignore[no-untyped-call]  # theirs has no types
+
+
+def test_which_clients_lead_to_the_same_server() -> None:
+    made: list[Callable[[], Redis | RedisCluster]] = [
+        lambda: Redis.from_url("redis://h"),
+        lambda: Redis.from_url("redis://h:6380"),
+        lambda: Redis.from_url("rediss://h"),
+        lambda: Redis.from_url("unix:///s"),
+        lambda: Redis.from_url("redis://:x@h"),
+        lambda: Redis(host="h"),
+        lambda: Redis(host="h", ssl=True, ssl_ca_certs="/ca"),
+        lambda: RedisCluster.from_url("redis://h"),
+        lambda: RedisCluster.from_url("redis://:x@h"),
+        lambda: RedisCluster(startup_nodes=[ClusterNode("h", 6379), ClusterNode("i", 6379)]),
+        lambda: RedisCluster(host="h", address_remap=lambda address: ("i", address[1])),
+        lambda: sentinel("h").master_for("m"),
+        lambda: sentinel("h").master_for("n"),
+        lambda: sentinel("i").master_for("m"),
+        lambda: sentinel("h", sentinel_kwargs={"password": "x"}).master_for("m"),
+        lambda: sentinel("h").master_for("m", db=2),
+        lambda: sentinel("h").slave_for("m"),
+    ]
+    clients, others = [make() for make in made], [make() for make in made]
+    for at, one in enumerate(clients):
+        assert same_server(one, one)
+        same = [number for number, other in enumerate(others) if same_server(one, other)]
+        assert same == ([] if at == 10 else [at]), "a function of ours is another each time"
+    assert same_server(Redis(host="h"), Redis(host="h", decode_responses=True, socket_timeout=1))
+
+
 async def test_two_objects_of_a_queue_have_two_sessions(redis_url: str, name: str) -> None:
     """An inbox has one reader: if they shared it, one that closes would unregister the other."""
     async with (
@@ -70,7 +187,7 @@ async def test_calls_go_on_with_a_session_that_is_replaced_and_its_connection_is
     monkeypatch.setattr("leasequeue.queue.engine.UNUSED_SECONDS", 3600)
     queue = make_queue(url=proxy.url)
     await queue.add_item(Item(b"x", id="1"))
-    before, engine = session(queue), running_engine(queue)
+    before, engine = session(queue), engines_of(queue).running
     assert engine is not None
 
     def look() -> None:
@@ -83,13 +200,13 @@ async def test_calls_go_on_with_a_session_that_is_replaced_and_its_connection_is
     proxy.stall()
     calls = [asyncio.create_task(queue.counts()) for _ in range(2)]
     await asyncio.sleep(0)
-    replaced = await replace_session(queue)
+    replaced = await engines_of(queue).replace_session()
     assert replaced != before.id
     assert queue.session == replaced
     look()
     proxy.resume()
     await asyncio.gather(*calls)
-    look()  # it begins anew: the calls were in flight at the last look
+    look()  # it begins again: the calls were in flight at the last look
     assert await engine.run("counts")
     look()
     assert await engine.run("counts")
@@ -129,7 +246,7 @@ async def test_without_an_event_loop_there_is_no_session(queue: AsyncWorkQueue) 
 
 
 class Heard:
-    """Counts what a subscriber is told."""
+    """Counts what a subscriber receives."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
@@ -139,15 +256,22 @@ class Heard:
         self.ends += 1
 
 
+async def subscribe(queue: AsyncWorkQueue, channel: str, heard: Heard) -> Subscription:
+    one = engine_of(queue).route.subscribe(channel.encode(), heard.messages.append, heard.end)
+    await one.confirmed()
+    return one
+
+
 async def test_all_subscriptions_share_one_connection(make_queue: MakeQueue, redis: Redis, name: str) -> None:
     queue = make_queue()
     await queue.counts()
-    mine, heard = session(queue), [Heard() for _ in range(3)]
+    route, heard = engine_of(queue).route, [Heard() for _ in range(3)]
     channels = [f"{name}:a".encode(), f"{name}:a".encode(), f"{name}:b".encode()]
     first, second, third = [
-        await mine.subscribe(channel, one.messages.append, one.end)
+        route.subscribe(channel, one.messages.append, one.end)
         for channel, one in zip(channels, heard, strict=True)
     ]
+    await asyncio.gather(*(one.confirmed() for one in (first, second, third)))
     assert [name.split(":")[1] for name in names_of(await redis.client_list())] == ["commands", "pushes"]
     assert await redis.publish(f"{name}:a", "1") == 1
     assert await redis.publish(f"{name}:b", "2") == 1
@@ -169,17 +293,25 @@ async def test_all_subscriptions_share_one_connection(make_queue: MakeQueue, red
 
 
 async def test_after_a_cut_all_channels_are_subscribed_again(
-    make_queue: MakeQueue, redis: Redis, name: str
+    make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = make_queue()
+    queue, opened, usual = make_queue(), -1, Subscriptions._opened
+
+    async def counted(self: Subscriptions) -> Connection:
+        nonlocal opened
+        opened += 1
+        return await usual(self)
+
+    monkeypatch.setattr(Subscriptions, "_opened", counted)
     await queue.counts()
     heard = [Heard() for _ in range(3)]
     for number, one in enumerate(heard):
-        await session(queue).subscribe(f"{name}:{number}".encode(), one.messages.append, one.end)
+        await subscribe(queue, f"{name}:{number}", one)
     [pushes] = [one for one in session(queue).connections if one.purpose == "pushes"]
     assert pushes.id is not None
     await redis.client_kill_filter(_id=str(pushes.id))
-    await eventually("each was told twice", lambda: all(one.ends == 2 for one in heard))
+    await eventually("each was notified twice", lambda: all(one.ends == 2 for one in heard))
+    assert opened == 1, "one connection for all of them"
     for number in range(3):
         assert await redis.publish(f"{name}:{number}", "x") == 1
     await eventually("all came", lambda: all(one.messages == [b"x"] for one in heard))
@@ -190,17 +322,18 @@ async def test_a_cut_right_after_the_server_has_confirmed_is_repaired(
 ) -> None:
     queue, heard = make_queue(url=proxy.url), Heard()
     await queue.counts()
-    await session(queue).subscribe(f"{name}:a".encode(), heard.messages.append, heard.end)
-    usual, cuts = PushConnection._confirmed, asyncio.Event()
+    await subscribe(queue, f"{name}:a", heard)
+    usual, cuts = Subscriptions._subscribe, asyncio.Event()
 
-    async def confirmed(self: PushConnection, connection: Connection, channel: bytes) -> None:
-        await usual(self, connection, channel)
+    async def confirmed(self: Subscriptions, connection: Connection, channel: bytes) -> bool:
+        done = await usual(self, connection, channel)
         if not cuts.is_set():
             await proxy.cut()
             await eventually("its end is noticed", lambda: self._connection is None)
             cuts.set()
+        return done
 
-    monkeypatch.setattr(PushConnection, "_confirmed", confirmed)
+    monkeypatch.setattr(Subscriptions, "_subscribe", confirmed)
     await proxy.cut()
     await cuts.wait()
 
@@ -213,11 +346,11 @@ async def test_a_cut_right_after_the_server_has_confirmed_is_repaired(
 async def test_a_push_connection_that_fell_silent_is_replaced(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasequeue.scripting.pushes.PING_SECONDS", 0.05)
+    monkeypatch.setattr("leasequeue.wire.subscriptions.PING_SECONDS", 0.05)
     queue = make_queue(url=proxy.url, reply_timeout=2)
     heard = Heard()
     await queue.counts()
-    await session(queue).subscribe(f"{name}:a".encode(), heard.messages.append, heard.end)
+    await subscribe(queue, f"{name}:a", heard)
     proxy.stall_connections()
     await eventually("it counts as lost", lambda: heard.ends > 0)
     await eventually("it is subscribed again", lambda: heard.ends > 1)
@@ -240,7 +373,7 @@ async def test_where_access_rules_forbid_a_channel_a_subscription_stays_silent(
         async with AsyncWorkQueue.from_url(url, name) as queue:
             heard = Heard()
             await queue.counts()
-            one = await session(queue).subscribe(f"{name}:a".encode(), heard.messages.append, heard.end)
+            one = await subscribe(queue, f"{name}:a", heard)
             assert await redis.publish(f"{name}:a", "1") == 0
             one.close()
             assert await queue.add_item(Item(b"x"))

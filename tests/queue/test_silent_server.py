@@ -25,7 +25,7 @@ async def connections_of(redis: Redis) -> int:
 
 @pytest.mark.slow
 async def test_all_calls_on_a_server_that_stands_still_end_together(make_server: MakeServer) -> None:
-    """They were 1,000 a second, each thousand with a connection of its own that was not answered either."""
+    """They were 1,000 a second, each thousand with its own connection that was not answered either."""
     server = await make_server()
     async with (
         Redis.from_url(server.url) as redis,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import Counts, InvalidArgument, Item, QueueStats, WaitTimes
-from leasequeue.queue.internals import registry
+from leasequeue import InvalidArgument, Item
+from leasequeue.queue.queue import engine_of
+from leasequeue.views import Counts, QueueStats, WaitTimes
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -315,7 +316,7 @@ async def test_the_pause_the_limits_and_the_workers_of_a_queue(queue: AsyncWorkQ
         "active": 3,
         "concurrency": 5,
     }
-    await registry(queue).beat(about, alive_ms=30_000, first=True)
+    await engine_of(queue).registry.beat(about, alive_ms=30_000, first=True)
     stats = await queue.stats()
     assert stats.paused is not None
     assert (stats.paused.reason, stats.limit.rate, stats.limit.concurrency) == ("why", "10/s", 4)

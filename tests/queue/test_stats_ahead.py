@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import InvalidArgument, Item
-from leasequeue.queue.internals import registry
+from leasequeue.queue.queue import engine_of
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
@@ -35,8 +35,8 @@ async def test_expired_leases_and_those_of_dead_workers_are_told_apart(
     queue: AsyncWorkQueue, clock: Clock, make_queue: MakeQueue
 ) -> None:
     dead, unregistered = make_queue(clock=clock), make_queue(clock=clock)
-    await registry(queue).beat({}, alive_ms=1_000_000, first=True)
-    await registry(dead).beat({}, alive_ms=30_000, first=True)
+    await engine_of(queue).registry.beat({}, alive_ms=1_000_000, first=True)
+    await engine_of(dead).registry.beat({}, alive_ms=30_000, first=True)
     await queue.add_items([Item(b"x") for _ in range(6)])
     await queue.lease(600)
     await dead.lease(40)
@@ -58,6 +58,6 @@ async def test_the_runs_of_a_worker_are_as_old_as_by_its_own_clock(queue: AsyncW
         (9_500, "x", ()),
     ):
         about = {"at": at, "running": running, "quiet": 1, "items": -1, "item_seconds": "x"}
-        await registry(queue).beat(about, alive_ms=30_000, first=True)
+        await engine_of(queue).registry.beat(about, alive_ms=30_000, first=True)
         [worker] = (await queue.stats()).workers
         assert (worker.ages, worker.quiet, worker.items, worker.item_seconds) == (ages, False, 0, 0)

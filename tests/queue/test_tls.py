@@ -1,4 +1,4 @@
-"""Connections with TLS to a real server, and what a client is told that cannot have one."""
+"""Connections with TLS to a real server, and which error a client gets that cannot have one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, ConnectionLost, Item, TlsFailed, Worker, list_queues
-from leasequeue.scripting import tls
+from leasequeue import AsyncWorkQueue, ConnectionLost, Item, Worker, list_queues
+from leasequeue.errors import TlsFailed
+from leasequeue.wire import tls
 from tests.eventually import eventually
 from tests.tls import Certificates, TlsServer, running
 

@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import (
-    ConnectionLost,
-    InvalidArgument,
-    Item,
-    ItemExpired,
-    ItemFailed,
-    ItemUnknown,
-    QueueClosed,
-)
-from leasequeue.queue.internals import engines
+from leasequeue import ConnectionLost, InvalidArgument, Item, JobExpired, JobFailed, JobUnknown, QueueClosed
 from leasequeue.queue.pushes import result_waits
+from leasequeue.queue.queue import engines_of
 from tests.queue.asking import take, until
 from tests.queue.keyspace import left_over
 
@@ -59,7 +51,7 @@ async def test_an_item_without_a_result_has_none(queue: AsyncWorkQueue, redis: R
     await watched(redis, queue, 1)
     await queue.complete(await take(queue))
     assert await wait is None
-    with pytest.raises(ItemUnknown, match="neither an item 'a' nor a result"):
+    with pytest.raises(JobUnknown, match="neither an item 'a' nor a result"):
         await queue.results.wait("a")
 
 
@@ -72,9 +64,9 @@ async def test_an_item_that_has_expired_is_an_error(
     await watched(redis, queue, 1)
     clock.now += 60
     assert await queue.lease(30, block=False) is None
-    with pytest.raises(ItemExpired, match="the item 'a' has expired"):
+    with pytest.raises(JobExpired, match="'a' has expired"):
         await wait
-    with pytest.raises(ItemExpired):
+    with pytest.raises(JobExpired):
         await queue.results.wait("a")
     assert await queue.find("a") is None
     assert await queue.add_item(Item(b"y", id="a"))
@@ -93,10 +85,10 @@ async def test_a_dead_letter_is_an_error(queue: AsyncWorkQueue, redis: Redis) ->
     wait = asyncio.create_task(queue.results.wait("a"))
     await watched(redis, queue, 1)
     assert await queue.fail(await take(queue), "Traceback …\nValueError: bad")
-    with pytest.raises(ItemFailed, match="the item 'a' is a dead letter: ValueError: bad") as caught:
+    with pytest.raises(JobFailed, match="'a' has failed: ValueError: bad") as caught:
         await wait
     assert caught.value.error == "Traceback …\nValueError: bad"
-    with pytest.raises(ItemFailed):
+    with pytest.raises(JobFailed):
         await queue.results.wait("a")
 
 
@@ -105,7 +97,7 @@ async def test_the_result_of_an_earlier_item_is_not_that_of_a_dead_letter(queue:
         await queue.add_item(Item(b"x", id="a"))
         lease = await take(queue)
         assert await (queue.fail(lease, "bad") if attempt else queue.complete(lease, result=b"earlier"))
-    with pytest.raises(ItemFailed):
+    with pytest.raises(JobFailed):
         await queue.results.wait("a")
 
 
@@ -154,7 +146,7 @@ async def test_an_item_that_has_ended_is_asked_for_before_the_others(
     await queue.add_items(Item(b"x", id=one) for one in ids)
     waits = [asyncio.create_task(queue.results.wait(one)) for one in ids]
     await watched(redis, queue, 1000)
-    (engine,) = engines(queue)
+    (engine,) = engines_of(queue).all
     async with redis.monitor() as monitor:
         engine.result_waits._ask_again()
         engine.result_waits._notified(b"999")
@@ -207,5 +199,5 @@ async def test_a_cancelled_wait_leaves_nothing_behind(queue: AsyncWorkQueue, red
     waits[0].cancel()
     await queue.complete(await take(queue), result=b"done")
     assert await waits[1] == b"done"
-    (engine,) = engines(queue)
+    (engine,) = engines_of(queue).all
     assert engine.result_waits.count == 0

@@ -11,7 +11,7 @@ from leasequeue import FanOut, RetryPolicy, TaskQueue, Worker, current_run, fan_
 from tests.service.pictures import read_png, resized
 
 tasks = TaskQueue.from_url(os.environ["SHOP_REDIS"], "shop")
-#: A rate is that of a group, and a queue of its own leaves the groups of `shop` to the tenants.
+#: A rate is that of a group, and a separate queue leaves the groups of `shop` to the tenants.
 outgoing = TaskQueue.from_url(os.environ["SHOP_REDIS"], "outgoing")
 FOLDER = Path(os.environ["SHOP_FOLDER"])
 

@@ -155,8 +155,8 @@ async def test_a_photo_shop_loses_no_request_when_its_worker_is_replaced(
         assert results == [1, 2, 1, 600, 1200, [120, 120], 306]
         places = [place for place, tenant in enumerate(shop.answered) if tenant == "small"]
         sys.stderr.write(f"\nthe small tenant had its answers at {places} of {BIG + SMALL}\n")
-        # All of the large one had been added before. When one that is put aside as a worker starts comes back
-        # depends on the machine.
+        # All of the large one had been added before. When one that is delayed as a worker starts is leased
+        # again depends on the machine.
         assert places[SMALL // 2] < BIG * 3 // 4, "the small tenant is not behind the large one"
         await counted(
             queue, "nothing is left but the report", lambda counts: counts.total == counts.scheduled

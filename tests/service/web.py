@@ -18,7 +18,7 @@ from tests.service.shop import (
 )
 
 #: How long a request waits (s): a machine that is busy with other tests is slow.
-PATIENCE = 150
+WAIT_SECONDS = 150
 
 app = FastAPI(lifespan=lifespan(tasks, outgoing))
 app.include_router(router(tasks), prefix="/tasks")
@@ -29,19 +29,19 @@ _asked: set[int] = set()
 async def add_photo(tenant: str, number: int) -> list[int]:
     """Resize a picture for one of the tenants, among whom the worker is fair."""
     job = await resize.options(group=tenant).add("original.png", f"small-{tenant}-{number}.png", 200)
-    return await job.result(timeout=PATIENCE)
+    return await job.result(timeout=WAIT_SECONDS)
 
 
 @app.post("/mails/{to}")
 async def add_mail(to: str) -> int:
     """Send a mail."""
-    return await (await send_mail.add(to)).result(timeout=PATIENCE)
+    return await (await send_mail.add(to)).result(timeout=WAIT_SECONDS)
 
 
 @app.get("/quotes/{size}")
 async def quote(size: int) -> int:
     """Ask the price of a picture."""
-    return await (await ask_price.add(size)).result(timeout=PATIENCE)
+    return await (await ask_price.add(size)).result(timeout=WAIT_SECONDS)
 
 
 @app.get("/prices/{size}")
@@ -57,18 +57,18 @@ async def price(size: int) -> int:
 async def add_import(count: int) -> list[int]:
     """Import photos; return how far it was known to be, and how many there are."""
     job = await import_photos.add(count)
-    done = await job.result(timeout=PATIENCE)
+    done = await job.result(timeout=WAIT_SECONDS)
     return [done, count]
 
 
 @app.post("/reports")
 async def report() -> int:
     """Make the nightly report now."""
-    return await (await nightly_report.add()).result(timeout=PATIENCE)
+    return await (await nightly_report.add()).result(timeout=WAIT_SECONDS)
 
 
 @app.post("/invoices")
 async def add_invoice(photos: list[int]) -> int:
     """Return the total of an invoice."""
     run = await invoice.call(photos).then(total).add()
-    return await run.result(timeout=PATIENCE)
+    return await run.result(timeout=WAIT_SECONDS)

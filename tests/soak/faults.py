@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from leasequeue import AsyncWorkQueue
-from leasequeue.errors import ServerError
+from leasequeue import AsyncWorkQueue, ServerError
 from leasequeue.testing.proxy import Proxy
 from tests.soak.jobs import QUEUES
 from tests.soak.processes import Child, Server
@@ -108,7 +107,7 @@ class FaultInjector:
         await self.replace()
 
     async def forget_all(self) -> None:
-        """Remove all keys while the workers go on: by FLUSHALL, or by a restart without data."""
+        """Remove all keys while the workers continue: by FLUSHALL, or by a restart without data."""
         restarts = self._chance.random() < 0.5
         async with self._away:
             self.counts["restarts without data" if restarts else "FLUSHALL"] += 1
@@ -262,7 +261,7 @@ class FaultInjector:
     async def _clean_queue(self, name: str, *, fscks: bool) -> None:
         async with AsyncWorkQueue.from_url(self.server.url, name, reply_timeout=3.0) as queue:
             try:
-                report = await (queue.fsck() if fscks else queue.deep_clean())
+                report = await (queue.admin.fsck() if fscks else queue.deep_clean())
             except ServerError:
                 self.counts["cleans interrupted"] += 1
                 return

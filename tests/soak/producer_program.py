@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 from leasequeue import AsyncWorkQueue
 from leasequeue.errors import ConnectionLost, ServerBusy
-from leasequeue.testing.history import Event, HistoryLog, record_calls
+from tests.history.events import Event, HistoryLog
+from tests.history.recording import record_calls
 from tests.soak.jobs import QUEUES, SHARED, Job, draw, item
 from tests.soak.parent import exit_with_parent
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.asyncio import Redis
 
-from leasequeue import AsyncWorkQueue
-from leasequeue.errors import InvalidArgument
-from leasequeue.testing.history import FinalState, Growth, History, Violation, check, check_memory
+from leasequeue import AsyncWorkQueue, InvalidArgument
+from tests.history.events import FinalState, History
+from tests.history.rules import Violation, check
 from tests.queue.keyspace import audit, left_over
 from tests.soak.faults import FaultInjector
 from tests.soak.jobs import QUEUES
+from tests.soak.memory import Growth, check_memory
 from tests.soak.worker_program import LEASE_SECONDS
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ async def soak(seconds: float, seed: str, folder: Path, setting: Setting) -> Ver
 def _is_of_the_clock(violation: Violation, steps: list[tuple[int, int]]) -> bool:
     """Return whether a run began late because a step of the clock had ended its lease early.
 
-    Its worker counts the lease time by a clock of its own.
+    Its worker counts the lease time by its own clock.
     """
     if violation.rule != "no run begins after completion" or violation.at is None:
         return False
@@ -189,7 +190,7 @@ async def _final_states(faults: FaultInjector, verdict: Verdict) -> list[FinalSt
                 await audit(admin, queue.name)
             except AssertionError as error:
                 verdict.wrong.append(f"the keys of {queue.name} do not fit together: {error}")
-            for finding in (await queue.fsck()).findings:
+            for finding in (await queue.admin.fsck()).findings:
                 faults.counts[f"found at rest: {finding.problem}"] += finding.count
         return [await FinalState.read(queue) for queue in queues]
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leasequeue import AsyncWorkQueue, Lease, RetryPolicy
-from leasequeue.testing.history import Event, HistoryLog, record_calls, record_runs
 from leasequeue.worker import Worker
+from tests.history.events import Event, HistoryLog
+from tests.history.recording import record_calls, record_runs
 from tests.soak.jobs import QUEUES, job_of
 from tests.soak.parent import exit_with_parent
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasequeue.spark.jobs.error_types import error_line, error_type
+from leasequeue.spark.jobs.item_history import error_line, error_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from leasequeue import AsyncWorkQueue, EventsLost, Failure, InvalidArgument, Item, NoEventsKept
+from leasequeue import AsyncWorkQueue, Failure, InvalidArgument, Item
+from leasequeue.errors import EventsLost, NoEventsKept
 from leasequeue.spark.events import EventRange, EventsReader, EventsTable
 from leasequeue.spark.schema import EVENTS as SCHEMA
 from tests.queue.asking import command, take, until

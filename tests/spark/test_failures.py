@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasequeue.queue.bulk import Bulk
-from leasequeue.queue.internals import bulk
+from leasequeue.queue.queue import engine_of
 from leasequeue.spark import StreamTakenOver
 from leasequeue.spark.failures import DIES, PAGE, ItemFailure, record, recorded
 from leasequeue.spark.lease_sets import LeaseSets
@@ -34,7 +34,7 @@ async def note(queue: AsyncWorkQueue, stream: LeaseSets, *failures: ItemFailure)
     """Record failures of the set 1, as a run of its batch does."""
     for at in range(0, max(1, len(failures)), PAGE):
         page = failures[at : at + PAGE]
-        await record(bulk(queue), stream.set_id(1), page, anew=at == 0, retry_timeout=10)
+        await record(engine_of(queue).bulk, stream.set_id(1), page, anew=at == 0, retry_timeout=10)
 
 
 async def leased(queue: AsyncWorkQueue, count: int, stream: LeaseSets | None = None) -> LeaseSets:
@@ -91,7 +91,7 @@ async def test_many_failures_go_in_steps(queue: AsyncWorkQueue, redis: Redis) ->
     stream = await leased(queue, 1_200)
     failures = [ItemFailure(f"i{at}", -1 if at % 2 else 9_000, 10, "é" * 5_000) for at in range(600)]
     await note(queue, stream, *failures)
-    assert await recorded(bulk(queue), stream.set_id(1), 10) == {one.id: one for one in failures}
+    assert await recorded(engine_of(queue).bulk, stream.set_id(1), 10) == {one.id: one for one in failures}
     await stream.complete(1)
     assert await queue.counts() == (0, 0, 300, 300)
     await audit(redis, queue.name)
@@ -113,7 +113,9 @@ async def test_a_reader_killed_after_it_has_failed_items_is_continued(
     make_queue: MakeQueue, redis: Redis, clock: Clock
 ) -> None:
     queue = make_queue(clock=clock)
-    dying = LeaseSets(Dying(bulk(queue)._engine), "s", lease_ms=60_000, retry_timeout=10)
+    dying = LeaseSets(
+        Dying(engine_of(queue).run, engine_of(queue).read), "s", lease_ms=60_000, retry_timeout=10
+    )
     stream = await leased(queue, 6, dying)
     await note(queue, stream, *FAILURES)
     with pytest.raises(ZeroDivisionError):
@@ -129,7 +131,7 @@ class Renewing(Bulk):
     """Completes items only when sets have been renewed twice more."""
 
     def __init__(self, bulk: Bulk) -> None:
-        super().__init__(bulk._engine)
+        super().__init__(bulk._run, bulk._read_key)
         self.rounds = asyncio.Semaphore(0)
 
     async def run(self, script: str, rest: Any = (), **arguments: bytes | int) -> Any:
@@ -144,10 +146,10 @@ class Renewing(Bulk):
 
 async def test_failed_items_are_not_renewed(make_queue: MakeQueue, redis: Redis, clock: Clock) -> None:
     queue = make_queue(clock=clock)
-    renewing = Renewing(bulk(queue))
+    renewing = Renewing(engine_of(queue).bulk)
     stream = await leased(queue, 6, LeaseSets(renewing, "s", lease_ms=300, retry_timeout=10))
     await note(queue, stream, *FAILURES)
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         while not renewing.rounds.locked():
             await renewing.rounds.acquire()
         keeping = group.create_task(stream.keep_renewing())
@@ -160,7 +162,7 @@ class RenewingSlowly(Bulk):
     """Sends the first renewal late: when items have been failed, if they are failed before it returns."""
 
     def __init__(self, bulk: Bulk) -> None:
-        super().__init__(bulk._engine)
+        super().__init__(bulk._run, bulk._read_key)
         self.renewing, self.failed = asyncio.Event(), asyncio.Event()
 
     async def run(self, script: str, rest: Any = (), **arguments: bytes | int) -> Any:
@@ -178,10 +180,10 @@ async def test_items_are_not_failed_while_they_are_renewed(
     make_queue: MakeQueue, redis: Redis, clock: Clock
 ) -> None:
     queue = make_queue(clock=clock)
-    slow = RenewingSlowly(bulk(queue))
+    slow = RenewingSlowly(engine_of(queue).bulk)
     stream = await leased(queue, 6, LeaseSets(slow, "s", lease_ms=300, retry_timeout=10))
     await note(queue, stream, *FAILURES)
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         keeping = group.create_task(stream.keep_renewing())
         await slow.renewing.wait()
         await stream.complete(1)
@@ -193,7 +195,7 @@ async def test_lost_replies_change_nothing(
     make_queue: MakeQueue, proxy: Proxy, redis: Redis, clock: Clock
 ) -> None:
     queue = make_queue(clock=clock)
-    losing = Losing(bulk(make_queue(url=proxy.url, reply_timeout=5, clock=clock)), proxy)
+    losing = Losing(engine_of(make_queue(url=proxy.url, reply_timeout=5, clock=clock)).bulk, proxy)
     stream = await leased(queue, 6, LeaseSets(losing, "s", lease_ms=60_000, retry_timeout=30))
     for one in (FAILURES[:2], FAILURES):
         await record(losing, stream.set_id(1), one, anew=True, retry_timeout=30)
@@ -211,7 +213,7 @@ async def test_a_run_that_was_taken_over_records_and_fails_nothing(
     await newer.take_over()
     for call in (
         note(queue, older, *FAILURES),
-        recorded(bulk(queue), older.set_id(1), 10),
+        recorded(engine_of(queue).bulk, older.set_id(1), 10),
         older.complete(1),
     ):
         with pytest.raises(StreamTakenOver):

@@ -103,7 +103,7 @@ def readers(queue: AsyncWorkQueue) -> Iterator[list[LeasesReader]]:
 async def test_nothing_is_leased_before_spark_has_written_the_name(
     queue: AsyncWorkQueue, redis: Redis, readers: list[LeasesReader]
 ) -> None:
-    """A run that ends before leaves nothing behind, so that the next one can begin anew."""
+    """A run that ends before leaves nothing behind, so that the next one can begin again."""
     await fill(queue, 30)
     reader, _ = readers
 

@@ -12,8 +12,9 @@ import pytest
 from pyspark.errors import PySparkException
 from typer.testing import CliRunner
 
-from leasequeue import Event, InvalidArgument, Item, NoEventsKept, ServerError
+from leasequeue import InvalidArgument, Item, ServerError
 from leasequeue.cli.pipeline import app
+from leasequeue.errors import NoEventsKept
 from leasequeue.spark.jobs.archive import archive
 from leasequeue.spark.jobs.backfill import backfill
 from leasequeue.spark.jobs.load import load
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasequeue import AsyncWorkQueue
+    from leasequeue.views import Event
     from tests.queue.fixtures import MakeQueue
 
 CSV = "Id;text\na;one\nb;two\n"

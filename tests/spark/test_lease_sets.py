@@ -9,7 +9,7 @@ import pytest
 
 from leasequeue import AsyncWorkQueue, ConnectionLost, Item
 from leasequeue.queue.bulk import Bulk
-from leasequeue.queue.internals import bulk
+from leasequeue.queue.queue import engine_of
 from leasequeue.spark import StreamTakenOver
 from leasequeue.spark.lease_sets import LeaseSets, read_set
 from tests.queue.asking import until
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def reader_of(queue: AsyncWorkQueue, *, lease_ms: int = 60_000, retry_timeout: float = 10) -> LeaseSets:
-    return LeaseSets(bulk(queue), "s", lease_ms=lease_ms, retry_timeout=retry_timeout)
+    return LeaseSets(engine_of(queue).bulk, "s", lease_ms=lease_ms, retry_timeout=retry_timeout)
 
 
 async def fill(queue: AsyncWorkQueue, count: int) -> list[str]:
@@ -38,7 +38,12 @@ async def read(queue: AsyncWorkQueue, stream: LeaseSets, number: int, *, maximum
     at, seen = 0, 1
     while seen:
         seen, _, flat = await read_set(
-            bulk(queue), stream.set_id(number), start=at, count=maximum, max_bytes=1000, retry_timeout=10
+            engine_of(queue).bulk,
+            stream.set_id(number),
+            start=at,
+            count=maximum,
+            max_bytes=1000,
+            retry_timeout=10,
         )
         at += seen
         found += [one.decode() for one in flat[::7]]
@@ -77,7 +82,7 @@ class Losing(Bulk):
     """Loses the reply to every second call."""
 
     def __init__(self, bulk: Bulk, proxy: Proxy) -> None:
-        super().__init__(bulk._engine)
+        super().__init__(bulk._run, bulk._read_key)
         self._proxy = proxy
         self.lost = 0
         self._calls = 0
@@ -97,7 +102,7 @@ async def test_lost_replies_change_nothing(make_queue: MakeQueue, proxy: Proxy, 
     queue = make_queue()
     await queue.events.keep(count=100_000)
     names = await fill(queue, 2_500)
-    losing = Losing(bulk(make_queue(url=proxy.url, reply_timeout=5)), proxy)
+    losing = Losing(engine_of(make_queue(url=proxy.url, reply_timeout=5)).bulk, proxy)
     stream = LeaseSets(losing, "s", lease_ms=60_000, retry_timeout=30)
     await stream.take_over()
     got: list[str] = []
@@ -259,7 +264,7 @@ async def test_renewing_continues_after_any_error(
 ) -> None:
     await queue.events.keep(count=1_000)
     await fill(queue, 1)
-    failing = Failing(bulk(queue)._engine)
+    failing = Failing(engine_of(queue).run, engine_of(queue).read)
     stream = LeaseSets(failing, "s", lease_ms=600, retry_timeout=10)
     await stream.take_over()
     await stream.lease(1, 1)

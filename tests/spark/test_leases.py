@@ -47,7 +47,7 @@ async def ended(query: StreamingQuery) -> str:
     async def has_ended() -> bool:
         return not query.isActive
 
-    await until("the query has ended", has_ended, within=60)
+    await until("the query has ended", has_ended)
     return str(query.exception())
 
 
@@ -130,14 +130,14 @@ async def test_items_reclaimed_while_a_query_was_down_are_in_the_same_batch(
     async def has_run() -> bool:
         return (tmp_path / "commits" / "0").exists() or not query.isActive
 
-    await until("the batch has run", has_run, within=60)
+    await until("the batch has run", has_run)
     query.stop()
 
     async def are_reclaimed() -> bool:
         await queue.light_clean()
         return await queue.counts() == (4, 0, 0, 0)
 
-    await until("the items are reclaimed", are_reclaimed, within=30)
+    await until("the items are reclaimed", are_reclaimed)
     more = await fill(queue, 3, 100)
     batches = drained(stream(spark, queue, maxItemsPerTrigger=4), tmp_path)
     expected = [(0, names), (1, more)] if end == "crash" else [(1, more)]
@@ -183,9 +183,9 @@ async def test_the_last_batch_is_completed_without_a_next_one(
         return not (await queue.counts()).total and not await redis.keys(f"{queue.name}:set:*")
 
     try:
-        await until("all is completed", all_done, within=60)
+        await until("all is completed", all_done)
         await fill(queue, 7, 100)
-        await until("all is completed", all_done, within=60)
+        await until("all is completed", all_done)
         assert [len(rows) for _, rows in batches] == [10, 7]
     finally:
         query.stop()
@@ -205,9 +205,9 @@ async def test_an_idle_stream_polls_four_times_a_second(
         return await calls(redis, "evalsha") >= times
 
     try:
-        await until("it polls", lambda: looked(first + 5), within=60)
+        await until("it polls", lambda: looked(first + 5))
         begin, before = time.monotonic(), await calls(redis, "evalsha")
-        await until("it polls again", lambda: looked(before + 9), within=60)
+        await until("it polls again", lambda: looked(before + 9))
         # A round of two seconds ends without a wait and the next begins: nine polls in two seconds.
         assert time.monotonic() - begin > 2 * 0.7
     finally:
@@ -275,7 +275,7 @@ async def test_a_second_query_takes_over_from_the_first(
             assert first.exception() is None
             return taken == [10] and not (await queue.counts()).total
 
-        await until("the first has a batch", has_taken, within=60)
+        await until("the first has a batch", has_taken)
         shutil.copytree(tmp_path / "one", tmp_path / "other")
         (tmp_path / "other" / ".metadata.crc").unlink()
         (tmp_path / "other" / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))

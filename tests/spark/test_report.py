@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import os
 import re
 import time
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 
 from leasequeue import InvalidArgument
 from leasequeue.spark.jobs.item_history import COUNTED, RESIZE, ItemHistory, Row
-from leasequeue.spark.jobs.report import PAGE, report
+from leasequeue.spark.jobs.report import (
+    MAX_ROWS,
+    PAGE,
+    RATE,
+    SECONDS,
+    SHARE,
+    TABLES,
+    bars,
+    lines,
+    page_of,
+    report,
+    shown,
+)
 from leasequeue.spark.schema import EVENTS
 from tests.spark.test_error_types import traced
 
@@ -228,53 +242,26 @@ def test_a_completion_has_the_facts_of_its_item(spark: SparkSession) -> None:
 # --------------------------------------------------------------------------------------------------- the page
 
 
-class Page(HTMLParser):
-    """Parses a page: checks that its tags match, and collects its references."""
-
-    VOID = frozenset({"meta", "br", "link", "img"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.references: list[str] = []
-        self.ids: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.note(attrs)
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag
-        self.note(attrs)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.words.append(data)
-
-    def note(self, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            if name in ("src", "href", "xlink:href", "data", "action"):
-                self.references.append(value or "")
-            if name == "id":
-                self.ids.append(value or "")
+def labels(image: str) -> list[str]:
+    """Return the texts in a chart."""
+    kind, _, encoded = image.partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", base64.b64decode(encoded).decode())
+    return [html.unescape(one) for one in texts]
 
 
-def check_page(text: str) -> Page:
-    """Check that a page is well-formed and self-contained."""
-    page = Page(text)
-    assert not page.open
-    assert len(page.ids) == len(set(page.ids))
-    assert {*page.references} <= {f"#{id_}" for id_ in page.ids}
-    assert not re.findall(r"https?:|@import|<script|<link", text)
-    assert {*re.findall(r"url\(([^)]*)\)", text)} <= {f"#{id_}" for id_ in page.ids}
-    return page
+def read_page(folder: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the texts of a page, and those of each of its charts. It must refer to nothing outside."""
+    page = (folder / PAGE).read_text()
+    images = re.findall(r'src="([^"]*)"', page)
+    rest = re.sub(r'src="[^"]*"', "", page)
+    assert not re.findall(r"https?:|@import|<script|<link|href=|url\(", rest)
+    tags = [one for one in re.findall(r"<(/?[a-z][a-z0-9]*)", rest) if one not in ("meta", "img")]
+    for name in {*tags}:
+        assert f"/{name.removeprefix('/')}" in tags
+        assert tags.count(name) == tags.count(f"/{name.removeprefix('/')}")
+    words = [html.unescape(one).strip() for one in re.findall(r">([^<]+)", page)]
+    return [one for one in words if one], [labels(one) for one in images]
 
 
 def test_the_tables_and_the_page_agree_with_the_history(
@@ -286,26 +273,27 @@ def test_the_tables_and_the_page_agree_with_the_history(
     spark.range(9).write.parquet(f"{output}/slowest")
     Path(output, PAGE).write_text("old")
     spark.sparkContext.setJobGroup(output, "the report")
-    result = report(spark, output, events=events, slowest=1)
+    result = report(spark, output, events=events)
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(output)) <= MAX_JOBS
     assert result["completed"] == 3
     assert result["now"] == history.totals()[1]
     assert result["page"] == f"{output}/{PAGE}"
-    page = check_page(Path(output, PAGE).read_text())
-    assert f"Queue report: {events}" in page.words
-    words = " ".join(page.words)
-    for shown in (
+    texts, charts = read_page(tmp_path / "report")
+    assert texts.count(f"Queue report: {events}") == 2
+    assert len(charts) == 7
+    words = " ".join(texts)
+    for text in (
         "32 events of 8 ids",
         "dead letters",
-        "service time p99",
-        "40.0 s",
-        "Slowest items",
+        "service p99",
+        "40 s",
+        "Table: slowest",
         "61.7 min",
     ):
-        assert shown in words
+        assert text in words
     tables = ("completed", "hours", "spans", "workers", "errors", "slowest")
     rows = {name: spark.read.parquet(f"{output}/{name}").count() for name in tables}
-    assert rows == {"completed": 3, "hours": 2, "spans": 6, "workers": 3, "errors": 2, "slowest": 1}
+    assert rows == {"completed": 3, "hours": 2, "spans": 6, "workers": 3, "errors": 2, "slowest": 2}
     [totals] = spark.read.parquet(f"{output}/totals").collect()
     # How many leases there were, and how many items are leased at the end.
     assert (totals["leased"], totals["leased_at_end"], totals["dead_at_end"]) == (9, 1, 1)
@@ -318,7 +306,8 @@ def test_a_report_without_any_lease(spark: SparkSession, tmp_path: Path) -> None
     EventLog().event(0, "added", "$a$").table(spark).write.parquet(events)
     result = report(spark, str(tmp_path / "report"), events=events)
     assert (result["added"], result["wait_p50"], result["per_second"]) == (1, None, None)
-    check_page((tmp_path / "report" / PAGE).read_text())
+    _, charts = read_page(tmp_path / "report")
+    assert len(charts) == 3
 
 
 @pytest.fixture
@@ -344,11 +333,10 @@ def test_times_are_in_utc_in_any_time_zone(spark: SparkSession, tmp_path: Path) 
     ).write.parquet(events)
     result = report(spark, str(tmp_path / "report"), events=events)
     assert (result["first"], result["last"]) == ("2030-03-17T17:46:40+00:00", "2030-03-17T17:46:42+00:00")
-    page = check_page((tmp_path / "report" / PAGE).read_text())
-    assert "2030-03-17 17:00" in page.words, "the hour"
-    words = " ".join(page.words)
-    assert "from 2030-03-17 17:46:40 to 2030-03-17 17:46:42 UTC" in words
-    assert words.count("2030-03-17 17:46:42") == 2, "in the title, and in the table of the slowest"
+    texts, _ = read_page(tmp_path / "report")
+    assert "2030-03-17 17:00:00" in texts, "the hour"
+    assert "from 2030-03-17 17:46:40\nto 2030-03-17 17:46:42 UTC" in " ".join(texts)
+    assert "2030-03-17 17:46:42" in texts, "in the table of the slowest"
 
 
 @pytest.mark.long
@@ -357,8 +345,67 @@ def test_odd_names_are_shown_unchanged(spark: SparkSession, tmp_path: Path) -> N
     log = EventLog().event(0, "added", odd).lease(1, odd, 1, odd).event(2, "completed", odd, token=1)
     log.table(spark).write.parquet(str(tmp_path / "events"))
     report(spark, str(tmp_path / "report"), events=str(tmp_path / "events"))
-    page = check_page((tmp_path / "report" / PAGE).read_text())
-    assert page.words.count(odd) == 5, "in both forms of the chart and in two tables, as id and as worker"
+    texts, charts = read_page(tmp_path / "report")
+    assert texts.count(odd) == 3, "in two tables, as id and as worker"
+    assert odd in charts[-1]
+
+
+def drawn(**columns: list[float]) -> pd.DataFrame:
+    """Return values for the minutes from a time on."""
+    return pd.DataFrame(columns, pd.date_range("2026-03-01T12:00Z", periods=3, freq="60s"))
+
+
+def test_axes_show_units_and_times() -> None:
+    none = float("nan")
+    alike = labels(lines(drawn(wait_p50=[0.12, none, 0.2], wait_p90=[none, none, 0.1]), SECONDS))
+    assert {"0 ms", "100 ms", "200 ms", "UTC", "12:01", "wait p50", "wait p90"} <= {*alike}
+    unlike = labels(lines(drawn(wait_p50=[0.012, 0.0, 200.0]), SECONDS))
+    assert {"20 ms", "100 ms", "1 s", "50 s"} <= {*unlike}
+    assert not [label for label in alike + unlike if "10^" in label or "times" in label]
+    assert {"0%", "1%", "2%"} <= {*labels(lines(drawn(failure_share=[0.015, none, 0.02]), SHARE))}
+    assert {"items/s", "1,000", "2,000"} <= {*labels(lines(drawn(added=[1500.0, 0.0, 2500.0]), RATE))}
+    assert labels(lines(drawn(wait_p50=[none] * 3), SECONDS)), "nothing is known"
+
+
+def test_the_middle_of_a_long_name_is_left_out() -> None:
+    long = "mailer.errors." + "Very" * 15 + "LongError"
+    counts = pd.DataFrame({"completed": [4000, 1], "failures": [10, 0]}, ["w", long])
+    assert {"w", "2,000", "mailer.errors.VeryVe…VeryVeryVeryVeryVeryVeryVeryLongError"} & {
+        *labels(bars(counts))
+    }
+
+
+def test_values_are_shown_in_suitable_units() -> None:
+    times = {
+        0.0: "0 ms",
+        0.5: "500 ms",
+        1.5: "1.5 s",
+        12.0: "12 s",
+        150.0: "2.5 min",
+        7200.0: "2.0 h",
+        2e5: "2.3 d",
+    }
+    assert {value: shown("wait_p50", value) for value in times} == times
+    shares = {0.0: "0.0%", 0.0123: "1.2%", 0.5: "50%", 1.0: "100%", None: "–"}  # noqa: RUF001 - for nothing
+    assert {value: shown("share", value) for value in shares} == shares
+    assert (shown("pid", 12345), shown("size", 12345)) == ("12345", "12,345")
+
+
+def test_an_interval_without_events_is_zero_and_a_long_table_is_cut() -> None:
+    def row(table: str, **fields: Any) -> Row:
+        return dict.fromkeys(TABLES[table]) | dict.fromkeys(COUNTED, 0) | fields
+
+    spans = [row("spans", begin=_moment(at), added=120) for at in (0, 120)]
+    hours = [row("hours", hour=_moment(0))] * (MAX_ROWS + 2)
+    totals = row("totals", first=_moment(0), last=_moment(120), events=1, ids=1)
+    none: dict[str, list[Row]] = {"errors": [], "workers": [], "slowest": []}
+    page = page_of("q", {"spans": spans, "hours": hours, "totals": [totals], **none}, 60)
+    assert "leaves out the last 2; they are in the table hours" in page
+    encoded = page.split('src="data:image/svg+xml;base64,')[1].split('"')[0]
+    svg = base64.b64decode(encoded).decode()
+    line = re.search(r'<g id="line2d_\d+">\s*<path d="M \S+ (\S+) \nL \S+ (\S+) \nL \S+ (\S+) \n"', svg)
+    assert line
+    assert line[1] == line[3] != line[2]
 
 
 @pytest.mark.parametrize(
@@ -366,7 +413,6 @@ def test_odd_names_are_shown_unchanged(spark: SparkSession, tmp_path: Path) -> N
     [
         ({}, "an archive of events, or a queue"),
         ({"events": "x", "queue": "y"}, "an archive of events, or a queue"),
-        ({"events": "x", "slowest": 0}, "1 or more"),
     ],
 )
 def test_invalid_arguments_are_refused(

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import IntegerType, StringType, StructType
 
 from leasequeue import InvalidArgument
-from leasequeue.queue.internals import bulk
+from leasequeue.queue.queue import engine_of
 from leasequeue.spark.stream_writer import StreamWriter
 from tests.queue.asking import take
 
@@ -127,7 +127,7 @@ async def test_a_task_that_outlives_its_batch_adds_nothing(
     run = ended.removeprefix(f"{name}:once:".encode()).removesuffix(b":ended")
     await queue.complete(await take(queue))
     rows = [b"a", b"", b"0", b"0", b"c", b"", b"0", b"0"]
-    assert await bulk(queue).add_once(run, rows) == [2, 2]
+    assert await engine_of(queue).bulk.add_once(run, rows) == [2, 2]
     assert await waiting(queue) == ["b"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from leasequeue import Item
 from leasequeue.queue.bulk import FIRST_PAGE, PAGE, Bulk
-from leasequeue.queue.internals import bulk, engines
+from leasequeue.queue.queue import engine_of, engines_of
 from leasequeue.spark.schema import ITEMS
 from leasequeue.spark.snapshot import LISTINGS, IdPartition, Share, SnapshotReader, list_ids
 from leasequeue.states import STATES
@@ -33,7 +33,8 @@ class Interrupted(Bulk):
     """The calls of a queue; an action comes before one of the listings."""
 
     def __init__(self, queue: AsyncWorkQueue, listing: int, action: Callable[[], Awaitable[object]]) -> None:
-        super().__init__(lambda: engines(queue)[0])
+        engine = engines_of(queue).all[0]
+        super().__init__(engine.run, engine.read)
         self._left, self._action = listing, action
 
     async def pages(self, state: str) -> AsyncIterator[list[bytes]]:
@@ -97,7 +98,7 @@ async def test_ids_that_stay_in_a_list_are_listed_while_others_leave_it(
     await queue.add_items([Item(b"", id=f"{number}") for number in range(MANY)])
     met: set[bytes] = set()
     pages = 0
-    async for page in bulk(queue).pages("waiting"):
+    async for page in engine_of(queue).bulk.pages("waiting"):
         met |= {*page}
         pages += 1
         if pages == pages_before:
@@ -109,7 +110,7 @@ async def test_ids_that_stay_in_a_list_are_listed_while_others_leave_it(
 async def test_ids_that_stay_in_a_list_are_listed_while_others_are_added(queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item(b"", id=f"{number}") for number in range(MANY)])
     met: set[bytes] = set()
-    async for page in bulk(queue).pages("waiting"):
+    async for page in engine_of(queue).bulk.pages("waiting"):
         if not met:
             await queue.add_items([Item(b"", id=f"new{number}") for number in range(2 * PAGE)])
         met |= {*page}
@@ -119,7 +120,7 @@ async def test_ids_that_stay_in_a_list_are_listed_while_others_are_added(queue: 
 async def test_a_list_that_is_emptied_meanwhile_ends(queue: AsyncWorkQueue, redis: Redis) -> None:
     await queue.add_items([Item(b"", id=f"{number}") for number in range(MANY)])
     sizes = []
-    async for page in bulk(queue).pages("waiting"):
+    async for page in engine_of(queue).bulk.pages("waiting"):
         sizes.append(len(page))
         if page:
             await redis.delete(f"{queue.name}:queue")
@@ -134,7 +135,7 @@ async def test_all_ids_of_a_long_listing_are_met(queue: AsyncWorkQueue, state: s
         leases = [lease for _ in range(0, MANY, 1000) for lease in await queue.lease_many(1000, 600)]
         if state == "dead":
             await asyncio.gather(*(queue.fail(lease, "no", retry_in=None) for lease in leases))
-    met = [one async for page in bulk(queue).pages(state) for one in page]
+    met = [one async for page in engine_of(queue).bulk.pages(state) for one in page]
     assert {*met} == {one.encode() for one in ids}
 
 
@@ -142,7 +143,7 @@ async def test_all_ids_of_a_long_listing_are_met(queue: AsyncWorkQueue, state: s
 async def test_each_id_is_in_one_share(queue: AsyncWorkQueue, count: int) -> None:
     ids = {f"item-{number}" for number in range(3_000)}
     await queue.add_items([Item(b"", id=one) for one in ids])
-    shares = [await list_ids(bulk(queue), Share(number, count), ALL) for number in range(count)]
+    shares = [await list_ids(engine_of(queue).bulk, Share(number, count), ALL) for number in range(count)]
     assert sum(map(len, shares)) == len(ids)
     assert {one.decode() for share in shares for one in share} == ids
     assert min(map(len, shares)) > 0.7 * len(ids) / count
@@ -190,7 +191,7 @@ async def test_items_that_change_between_listing_and_lookup_are_found(queue: Asy
     await queue.fail(await take(queue, 600), "an error", retry_in=None)
     await take(queue, 600)
     await queue.add_item(Item(b"", id="later"), delay=600)
-    ids = await list_ids(bulk(queue), Share(0, 1), ALL)
+    ids = await list_ids(engine_of(queue).bulk, Share(0, 1), ALL)
     assert await queue.dead_letters.requeue("died")
     leases = await queue.lease_many(10, 600)
     for lease in leases:

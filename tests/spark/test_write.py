@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from leasequeue import Item, ServerError
-from leasequeue.queue.internals import bulk
+from leasequeue.queue.queue import engine_of
 from leasequeue.spark import add, register
 from leasequeue.spark.add_rows import PartitionReport, add_batches
 from leasequeue.spark.bulk_writer import BulkWriter
@@ -342,7 +342,7 @@ async def test_a_second_run_of_a_partition_adds_nothing(spark: SparkSession, que
     second = add_batches(batches, columns, target, "job", 10)
     assert (first.added, second.added, second.repeated, second.already_there) == (2_500, 0, 2_500, 0)
     assert (await queue.counts()).total == 1_500
-    assert await bulk(queue).end_run(b"job", ended_ms=1000) == 2_500
+    assert await engine_of(queue).bulk.end_run(b"job", ended_ms=1000) == 2_500
 
 
 async def test_two_parallel_tasks_add_each_item_once(spark: SparkSession, queue: AsyncWorkQueue) -> None:

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.scripting.scripts import load
+from leasequeue.wire.scripts import load
 
 if TYPE_CHECKING:
     from tests.lua.space import Call, Space

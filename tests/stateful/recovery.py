@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from leasequeue import AsyncWorkQueue, Lease, LeasequeueError
-from leasequeue.queue.internals import registry
+from leasequeue.queue.queue import engine_of
 from tests.lua.space import Call, Expiring, Space, State
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Recovery:
         queue = self._queues[drawn.return_front]
         self.now = drawn.now + ROUND_MS
         if "closed" in after.hash("control"):  # its deletion was interrupted: the next one finishes it
-            await queue.delete()
+            await queue.admin.delete()
             after = View(await self.space.snapshot())
             if after.items:
                 return [f"these items are not deleted: {after.items}"]
@@ -211,7 +211,7 @@ class Recovery:
 
     async def _fail_workers(self, queue: AsyncWorkQueue) -> None:
         """Fail the workers that are gone, as another worker does; those that are permanent, by hand."""
-        workers = registry(queue)
+        workers = engine_of(queue).registry
         beat = await workers.beat({}, alive_ms=1000, first=True)
         permanent = [one.session for one in await workers.workers() if one.until_ms is None]
         for worker in (*beat.expired, *permanent):

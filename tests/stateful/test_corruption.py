@@ -28,7 +28,8 @@ from tests.stateful.leftovers import Drawn, draw, furnish, restore
 from tests.stateful.recovery import Recovery, View
 
 if TYPE_CHECKING:
-    from leasequeue import CleanReport, Lease
+    from leasequeue import Lease
+    from leasequeue.views import CleanReport
 
 pytestmark = [pytest.mark.core, pytest.mark.timeout(1800)]
 
@@ -124,7 +125,7 @@ class Cases:
 
     async def _repair(self, *, checks: bool) -> CleanReport:
         if checks:
-            return await self._queue.fsck()
+            return await self._queue.admin.fsck()
         return await self._queue.light_clean() + await self._queue.deep_clean()
 
     async def _lost(self, before: View, found: View) -> list[str]:
@@ -164,7 +165,7 @@ class Load:
                 await asyncio.sleep(0.002)
             self._corrupts = False
             await asyncio.gather(adding, cleaning)
-            await queue.fsck()
+            await queue.admin.fsck()
             await until("all items have ended", self._all_ended)
             # Not cancelled: one may not have read yet that an item was completed.
             self._works = False
@@ -202,7 +203,7 @@ class Load:
 
     async def _clean(self, queue: AsyncWorkQueue) -> None:
         while self._corrupts:
-            for clean in (queue.light_clean, queue.deep_clean, queue.fsck):
+            for clean in (queue.light_clean, queue.deep_clean, queue.admin.fsck):
                 with contextlib.suppress(LeasequeueError):
                     await clean()
                 await asyncio.sleep(0.02)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
+import runpy
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.pages import ROOT
-from tests.stateful.explorer.replay import program
-from tests.stateful.explorer.search import EVERYTHING, Bound, Result, search
-from tests.stateful.explorer.server import Fault
+from tests.stateful.explorer.engine import Fault, Result, search
+from tests.stateful.explorer.queue import EVERYTHING, Bound, program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,18 +152,19 @@ async def test_no_path_breaks_a_rule(make_server: MakeServer, name: str) -> None
     ],
 )
 async def test_a_fault_is_found(
-    make_server: MakeServer, what: str, bound: Bound, faults: tuple[Fault, ...], tmp_path: Path
+    make_server: MakeServer,
+    what: str,
+    bound: Bound,
+    faults: tuple[Fault, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The program that shows it can be run."""
     result, path = await explore(make_server, replace(bound, faults=faults))
     assert what in result.what
     file = tmp_path / "path.py"
     file.write_text(path)
-    shown = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, str(file), (await make_server()).url],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "q:" in shown.stdout
+    monkeypatch.setattr(sys, "argv", [str(file), (await make_server()).url])
+    runpy.run_path(str(file))
+    assert "q:" in capsys.readouterr().out

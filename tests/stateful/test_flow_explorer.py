@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
-from tests.stateful.explorer.server import Fault, composed
+from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
+from tests.stateful.explorer.engine import Fault, Result, composed, search
 from tests.stateful.flows.cutting import stoppable_scripts
-from tests.stateful.flows.explorer import Bound, Explorer, Result
-from tests.stateful.flows.world import World
+from tests.stateful.flows.explorer import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,24 +25,26 @@ pytestmark = [pytest.mark.core, pytest.mark.timeout(1800)]
 HOME, OTHER = "{q}", "{q}:other"
 
 
-def chain() -> Plan:
-    return Plan((StagePlan("a", HOME, b"1"), StagePlan("b", OTHER, b"2", after=("a",))), result="b")
+def chain() -> FlowPlan:
+    return FlowPlan((StagePlan("a", HOME, b"1"), StagePlan("b", OTHER, b"2", after=("a",))), result="b")
 
 
-def single() -> Plan:
-    return Plan((StagePlan("a", HOME, b"1"),), result="a")
+def single() -> FlowPlan:
+    return FlowPlan((StagePlan("a", HOME, b"1"),), result="a")
 
 
-def joined(join: str) -> Plan:
+def joined(join: str) -> FlowPlan:
     """Return a plan of two stages and one that joins them."""
     stages = (StagePlan("a", HOME, b"1"), StagePlan("b", OTHER, b"2"))
-    return Plan((*stages, StagePlan("c", HOME, b"3", after=("a", "b"), join=join)), result="c")
+    return FlowPlan((*stages, StagePlan("c", HOME, b"3", after=("a", "b"), join=join)), result="c")
 
 
-def group(policy: str) -> Plan:
+def group(policy: str) -> FlowPlan:
     """Return a plan of two children and a stage after them."""
     children = (ChildPlan(HOME, b"1"), ChildPlan(OTHER, b"2"))
-    return Plan((StagePlan("a", children=children, policy=policy), StagePlan("b", HOME, b"3", after=("a",))))
+    return FlowPlan(
+        (StagePlan("a", children=children, policy=policy), StagePlan("b", HOME, b"3", after=("a",)))
+    )
 
 
 SMALL = {
@@ -166,12 +167,8 @@ async def explore(make_server: MakeServer, bound: Bound, faults: Sequence[Fault]
     url = (await make_server()).url
 
     def work() -> Result:
-        with stoppable_scripts(composed(faults) if faults else None):
-            world = World(url, "q")
-            try:
-                return Explorer(world, bound).explore()
-            finally:
-                world.close()
+        with stoppable_scripts(composed(tuple(faults))):
+            return search([url], bound)
 
     return await asyncio.to_thread(work)
 
@@ -180,7 +177,7 @@ async def explore(make_server: MakeServer, bound: Bound, faults: Sequence[Fault]
 @pytest.mark.seed("GLD-B2", "GLD-B3", "GLD-B4", "GLD-B5")
 async def test_no_short_path_breaks_a_rule_of_flow_runs(make_server: MakeServer, name: str) -> None:
     result = await explore(make_server, SMALL[name])
-    assert not result.wrong, result.wrong
+    assert not result.what, result
     assert result.recoveries > 5
 
 
@@ -188,7 +185,7 @@ async def test_no_short_path_breaks_a_rule_of_flow_runs(make_server: MakeServer,
 @pytest.mark.parametrize("name", LARGE)
 async def test_no_path_breaks_a_rule_of_flow_runs(make_server: MakeServer, name: str) -> None:
     result = await explore(make_server, LARGE[name])
-    assert not result.wrong, result.wrong
+    assert not result.what, result
     assert result.recoveries > 100
 
 
@@ -206,5 +203,5 @@ async def test_a_fault_in_flow_runs_is_found(
     make_server: MakeServer, what: str, bound: Bound, faults: tuple[Fault, ...]
 ) -> None:
     result = await explore(make_server, bound, faults)
-    assert result.wrong
-    assert what in result.wrong, result.wrong
+    assert result.what
+    assert what in result.what, result

@@ -22,14 +22,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leasequeue.queue.runs.stages import StageRow, fan, report, settle
+from leasequeue.queue.plans.stages import FinishRow, fan, report, settle
+from leasequeue.queue.queue import engine_of
 from tests.stateful.flows.cutting import stoppable_scripts
 from tests.stateful.flows.plans import children, plans
 from tests.stateful.flows.world import World
 
 if TYPE_CHECKING:
     from leasequeue import Lease
-    from leasequeue.queue.plan import ChildPlan
+    from leasequeue.queue.plans.plan import ChildPlan
 
 pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
 
@@ -70,7 +71,7 @@ class FlowMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(min_value=0), value=st.sampled_from([b"1", b"[]", b'{"a":1.50}']), stop=STOPS)
     def finish(self, pick: int, value: bytes, stop: int | None) -> None:
         queue, lease = self.held[pick % len(self.held)]
-        self.world.finish(queue, StageRow(lease, "done", value), stop=stop)
+        self.world.finish(queue, FinishRow(lease, "done", value), stop=stop)
 
     @precondition(lambda self: self.held)
     @rule(pick=st.integers(min_value=0), data=st.data(), stop=STOPS)
@@ -79,13 +80,13 @@ class FlowMachine(RuleBasedStateMachine):
         stage = self.world.stage_of(lease)
         if stage is not None and stage.choice and stage.then:
             chosen = data.draw(st.lists(st.sampled_from(stage.then), unique=True))
-            self.world.finish(queue, StageRow(lease, "done", b"1", json.dumps(chosen).encode()), stop=stop)
+            self.world.finish(queue, FinishRow(lease, "done", b"1", json.dumps(chosen).encode()), stop=stop)
 
     @precondition(lambda self: self.held)
     @rule(pick=st.integers(min_value=0), fenced=st.booleans(), stop=STOPS)
     def fail(self, pick: int, fenced: bool, stop: int | None) -> None:  # noqa: FBT001 - Hypothesis fills it in
         queue, lease = self.held[pick % len(self.held)]
-        self.world.finish(queue, StageRow(lease, "failed", b"an error", fenced=fenced), stop=stop)
+        self.world.finish(queue, FinishRow(lease, "failed", b"an error", fenced=fenced), stop=stop)
 
     @precondition(lambda self: self.held)
     @rule(pick=st.integers(min_value=0), fans=children(PLACES), stop=STOPS)
@@ -94,13 +95,13 @@ class FlowMachine(RuleBasedStateMachine):
         places = dict(zip(PLACES, self.world.names, strict=True))
         rows = [json.dumps({"queue": places[one.queue], "data": '"child"'}).encode() for one in fans[0]]
         value = b"[" + b",".join(rows) + b"]"
-        self.world.finish(queue, StageRow(lease, "fan", value, fans[1].encode()), stop=stop)
+        self.world.finish(queue, FinishRow(lease, "fan", value, fans[1].encode()), stop=stop)
 
     @precondition(lambda self: self.held)
     @rule(pick=st.integers(min_value=0), stop=STOPS)
     def go_on_fanning(self, pick: int, stop: int | None) -> None:
         queue, lease = self.held[pick % len(self.held)]
-        self.world.call(lambda: fan(self.world.queues[queue], lease), stop=stop)
+        self.world.call(lambda: fan(engine_of(self.world.queues[queue]), lease), stop=stop)
 
     @precondition(lambda self: self.held)
     @rule(pick=st.integers(min_value=0))
@@ -135,13 +136,15 @@ class FlowMachine(RuleBasedStateMachine):
         stage = lease.stage
         assert stage is not None
         self.world.call(
-            lambda: report(self.world.queues[queue], stage, result=b"2" if good else None, error="theirs"),
+            lambda: report(
+                engine_of(self.world.queues[queue]), stage, result=b"2" if good else None, error="theirs"
+            ),
             stop=stop,
         )
 
     @rule(queue=QUEUES, stop=STOPS)
     def settle(self, queue: int, stop: int | None) -> None:
-        self.world.call(lambda: settle(self.world.queues[queue]), stop=stop)
+        self.world.call(lambda: settle(engine_of(self.world.queues[queue])), stop=stop)
 
     @rule()
     def cancel_what_is_left(self) -> None:
@@ -161,11 +164,11 @@ class FlowMachine(RuleBasedStateMachine):
 
     @rule()
     def check(self) -> None:
-        self.world.call(self.world.home.runs.check)
+        self.world.call(self.world.home.flow_runs.check)
 
     @rule(queue=QUEUES)
     def purge(self, queue: int) -> None:
-        self.world.call(self.world.queues[queue].purge)
+        self.world.call(self.world.queues[queue].admin.purge)
 
     @rule(seconds=st.sampled_from([1, 50, 120, 400]))
     def move_the_clock(self, seconds: int) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from redis.asyncio import Redis
 
-from leasequeue.scripting.scripts import load
+from leasequeue.wire.scripts import load
 from tests.lua.space import Space
 from tests.queue.keyspace import glob
 from tests.stateful.calls_of_scripts import CALLS, drawn_call

@@ -100,7 +100,7 @@ async def drain(space: Space, queue: AsyncWorkQueue, lost: str) -> None:
     await queue.light_clean()
     while rows := await lease(space):
         assert await space.run("complete_many", rows, now_ms=Stage.now) == [1] * len(rows)
-    await queue.fsck()
+    await queue.admin.fsck()
 
 
 def keys_of(state: State) -> list[str]:
@@ -112,19 +112,19 @@ async def test_all_rules_hold_again_after_any_key_was_lost(
     space: Space, queue: AsyncWorkQueue, way: str
 ) -> None:
     state = await furnish(space)
-    assert (await queue.fsck()).findings == (), "a healthy queue"
+    assert (await queue.admin.fsck()).findings == (), "a healthy queue"
     wrong: dict[str, object] = {}
     for lost in keys_of(state):
         Stage.now = NOW + 1  # what was leased before is older than the cleaning
         await space.send("FLUSHDB")
         await space.seed({key: contents for key, contents in state.items() if key != lost})
         if way == "fsck":
-            await queue.fsck()
+            await queue.admin.fsck()
         else:
             await queue.light_clean()
             await queue.deep_clean()
         problems: list[object] = [*violations(View(await space.snapshot()), NOW, waits=way != "fsck")]
-        problems += [(await queue.fsck()).findings] if way == "fsck" else []
+        problems += [(await queue.admin.fsck()).findings] if way == "fsck" else []
         await drain(space, queue, lost)
         left = await space.snapshot()
         kept = {*KEPT, "rates"} if "control" in left else KEPT

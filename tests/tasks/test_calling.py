@@ -17,17 +17,8 @@ import msgspec
 import pydantic
 import pytest
 
-from leasequeue import (
-    InvalidArgument,
-    InvalidCall,
-    Item,
-    JobExpired,
-    JobFailed,
-    JobUnknown,
-    Provided,
-    ResultError,
-    TaskQueue,
-)
+from leasequeue import InvalidArgument, Item, JobExpired, JobFailed, JobUnknown, Provided, TaskQueue
+from leasequeue.errors import InvalidCall, ResultError
 from leasequeue.worker import RetryPolicy
 from tests.worker.working import new_worker, the_dead
 

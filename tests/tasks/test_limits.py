@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import InvalidArgument, InvalidTask, Limit, TaskQueue, Worker
+from leasequeue import InvalidArgument, TaskQueue, Worker
+from leasequeue.errors import InvalidTask
+from leasequeue.views import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import (
-    AsyncWorkQueue,
-    InvalidArgument,
-    InvalidTask,
-    Lease,
-    Provided,
-    TaskQueue,
-)
+from leasequeue import AsyncWorkQueue, InvalidArgument, Lease, Provided, TaskQueue
+from leasequeue.errors import InvalidTask
 from leasequeue.tasks import AsyncTask, BatchTask, PlainTask
 from tests.tasks import models
 from tests.worker.models import Opaque  # noqa: TC001 - tasks read annotations
@@ -71,9 +65,9 @@ def in_process(number: int, *, lease: Lease = Provided()) -> None: ...
         (
             union,
             {},
-            "what: JSON cannot tell the types of this union apart; use one of them, or msgspec structs",
+            "what: JSON does not distinguish the types of this union; use one of them, or msgspec structs",
         ),
-        (text_or_time, {}, "when: JSON cannot tell the types of this union apart"),
+        (text_or_time, {}, "when: JSON does not distinguish the types of this union"),
         (opaque, {}, r"Opaque cannot be read from JSON: use a dataclass.*write connection = Provided\(\)"),
         (nested, {}, "connections: Opaque cannot be read from JSON"),
         (lease, {}, r"the worker fills in lease: write lease: .*Lease = Provided\(\)"),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import InvalidArgument, InvalidTask, Lease, Provided, TaskQueue
-from leasequeue.queue.internals import declare, expire_declared
+from leasequeue import InvalidArgument, Lease, Provided, TaskQueue
+from leasequeue.errors import InvalidTask
 from leasequeue.retry import RetryPolicy
 from leasequeue.worker import maintenance
 from tests.eventually import eventually
@@ -49,7 +49,7 @@ async def start(tasks: TaskQueue) -> None:
     """Declare what a worker declares when it starts, and each minute."""
     for consumer in tasks.consumers(retry=RetryPolicy(), lease_time=30):
         for declaration in consumer.declarations:
-            await declare(consumer.queue, declaration)
+            await consumer.queue.schedules._declare(declaration)
 
 
 async def expressions(tasks: TaskQueue) -> list[str | float | None]:
@@ -147,7 +147,7 @@ async def test_an_old_worker_that_restarts_during_a_deploy_changes_nothing(
             for one in (old, unscheduled, new, old):
                 await start(one)
                 assert await expressions(one) == ["0 5 * * *"]
-            assert await expire_declared(unscheduled.queue) == []
+            assert await unscheduled.queue.schedules._expire_declared() == []
 
 
 async def test_after_a_rollback_the_older_definition_counts_again(
@@ -176,9 +176,9 @@ async def test_a_schedule_that_no_worker_declares_for_an_hour_is_removed(
         await old.queue.schedules.every(2 * HOUR, "by hand")
         await start(old)
         clock.advance(HOUR)
-        assert await expire_declared(old.queue) == []
+        assert await old.queue.schedules._expire_declared() == []
         clock.advance(1)
-        assert await expire_declared(old.queue) == ["clean"]
+        assert await old.queue.schedules._expire_declared() == ["clean"]
         assert [view.name for view in await old.queue.schedules.list()] == ["by hand"]
 
 
@@ -195,7 +195,7 @@ async def test_ticks_that_were_missed_while_no_worker_ran_are_made_up_for(
 
 
 async def goes_on(tasks: TaskQueue, clock: Clock) -> bool:
-    """Return whether the schedule of five hours ago has been ticked, and goes on with its series."""
+    """Return whether the schedule of five hours ago has been ticked, and continues with its series."""
     [view] = await tasks.queue.schedules.list()
     return view.next_due is not None and abs((view.next_due - clock.now).total_seconds() - HOUR) < 1
 

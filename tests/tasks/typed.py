@@ -19,7 +19,6 @@ from leasequeue import (
     FlowRun,
     Group,
     Job,
-    JobStatus,
     Lease,
     Next,
     Provided,
@@ -30,6 +29,7 @@ from leasequeue import (
     group,
 )
 from leasequeue.flow import Stage
+from leasequeue.views import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import Item, Reject, ServerError, Snooze, TaskQueue, WrongKeyType
+from leasequeue import Item, Reject, ServerError, Snooze, TaskQueue
+from leasequeue.errors import WrongKeyType
 from leasequeue.telemetry import meters
 from tests.eventually import eventually
 from tests.telemetry.recorded import Recorded
@@ -43,7 +44,7 @@ async def test_items_that_are_delivered_are_counted_as_leased(
     queue: AsyncWorkQueue, name: str, recorded: Recorded
 ) -> None:
     waiting = asyncio.create_task(queue.lease(30))
-    await eventually("the caller waits", lambda: queue._engine()._dispatcher.waits)
+    await eventually("the caller waits", lambda: queue._engine().leasing.waits)
     await queue.add_item(Item(b""))
     await queue.complete(await waiting)
     await work(queue, lambda _: None, b"", b"")
@@ -141,7 +142,7 @@ async def test_runs_that_go_on_are_counted(queue: AsyncWorkQueue, recorded: Reco
         assert recorded.count(ACTIVE, queue=queue.name) == 2
         gate.opened.set()
         await finished(queue)
-        await eventually("none goes on", lambda: recorded.count(ACTIVE, queue=queue.name) == 0)
+        await eventually("none continues", lambda: recorded.count(ACTIVE, queue=queue.name) == 0)
 
 
 async def test_tasks_are_told_apart(

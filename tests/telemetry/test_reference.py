@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.telemetry.recorded import Recorded
 
 PAGE = (Path(__file__).parents[2] / "docs/pages/reference/metrics.md").read_text()
-#: What is described here; `leasequeue stats` has metrics of its own.
+#: What is described here; `leasequeue stats` has its own metrics.
 OURS = re.compile(
     r"`((?:messaging|leasequeue)\.(?!queue\.|worker\.)[\w.]+)` \| (?:counter|up-down counter|histogram),"
 )

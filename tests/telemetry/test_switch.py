@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from leasequeue import ExtraMissing, telemetry
+from leasequeue import telemetry
+from leasequeue.errors import ExtraMissing
 
 
 def is_on() -> bool:

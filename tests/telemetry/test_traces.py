@@ -1,4 +1,4 @@
-"""Runs are linked to what led to them, whichever way an item takes. One concept."""
+"""Runs are linked to what led to them, whichever way an item takes."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_a_run_is_linked_to_the_call_that_added_its_item(
         "leasequeue.attempt": 1,
         "leasequeue.outcome": "completed",
     }
-    assert len({place_of(span)[0] for span in recorded.spans}) == 3, "each run has a trace of its own"
+    assert len({place_of(span)[0] for span in recorded.spans}) == 3, "each run has its own trace"
 
 
 async def test_the_trace_is_an_option_and_the_data_stays_as_it_is(
@@ -204,10 +204,10 @@ async def test_a_lease_has_its_trace_whichever_way_it_was_leased(
         yield one.trace
         (one,) = await lease_from([make_queue(name=f"{name}-other"), queue], 1, 30)
         yield one.trace
-        (one,) = await queue.recover(1, 0, 30)
+        (one,) = await queue.admin.recover(1, 0, 30)
         yield one.trace
         delivered = asyncio.create_task(lease_from([make_queue(name=f"{name}-other"), queue], 1, 30))
-        await eventually("the caller waits", lambda: queue._engine()._dispatcher.waits)
+        await eventually("the caller waits", lambda: queue._engine().leasing.waits)
         await queue.add_item(Item(b"delivered"))
         (one,) = await delivered
         yield one.trace
@@ -279,8 +279,8 @@ async def test_moved_and_expired_leases_keep_the_trace_and_cancelled_items_leave
     await queue.add_items([Item(b"", id="a"), Item(b"", id="b")])
     (producer,) = recorded.producers
     await queue.lease(30)
-    await queue.clear_leases()
-    assert len(await queue.move_to(other)) == 2
+    await queue.admin.clear_leases()
+    assert len(await queue.admin.move(other)) == 2
     assert not await redis.exists(f"{name}:options")
     leases = await other.lease_many(2, 30)
     assert producer.context is not None
@@ -401,7 +401,7 @@ async def test_what_the_sdk_raises_fails_neither_calls_nor_runs(
     recorded.switch_on()
     monkeypatch.setattr("opentelemetry.sdk.trace.Tracer.start_span", lambda *_, **__: 1 / 0)
     monkeypatch.setattr("opentelemetry.sdk.metrics._internal.instrument.Histogram.record", lambda *_: 1 / 0)
-    monkeypatch.setattr("leasequeue.telemetry.guard._logged", {})
+    monkeypatch.setattr("leasequeue.telemetry.meters._logged", {})
     done: list[bytes] = []
 
     async def handler(payload: bytes) -> None:

@@ -15,7 +15,7 @@ from leasequeue.testing import (
     assert_empty,
     assert_not_added,
 )
-from leasequeue.testing.contents import PAGE
+from leasequeue.testing.assertions import PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

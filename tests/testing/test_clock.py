@@ -66,7 +66,7 @@ async def test_a_waiting_caller_is_woken_from_any_thread(
     await queue.add_item(Item("second"), delay=timedelta(days=2))
     for data, attempt in ((b"first", 2), (b"second", 1)):
         waiting = asyncio.create_task(queue.lease(timedelta(days=9)))
-        await eventually("a caller waits", lambda: bool(queue._engine()._dispatcher._waiting))
+        await eventually("a caller waits", lambda: bool(queue._engine().leasing._waiting))
         if in_thread:
             await asyncio.to_thread(clock.advance, timedelta(days=1))
         else:

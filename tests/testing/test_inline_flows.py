@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import FanOut, FlowFailed, Provided, RetryPolicy, TaskQueue, Worker, fan_out, group
+from leasequeue import FanOut, JobFailed, Provided, RetryPolicy, TaskQueue, Worker, fan_out, group
 
 if TYPE_CHECKING:
     from leasequeue.testing import Clock, Inline
@@ -60,7 +60,7 @@ async def test_what_a_stage_raises_is_raised_where_the_run_is_started(leasequeue
         await look_up.call("b").then(double).add(id="7")
     assert [one.attempt for one in inline.runs] == [1, 2]
     run = look_up.call("b").then(double).flow_run("7")
-    with pytest.raises(FlowFailed, match="KeyError"):
+    with pytest.raises(JobFailed, match="KeyError"):
         await run.result()
     table["b"] = 4
     assert await run.retry()
@@ -84,5 +84,5 @@ async def test_a_worker_like_that_of_a_program_runs_its_chains(leasequeue_worker
     run = await chain.add(id="7")
     await worker.drain()
     assert await run.result(timeout=120) == 1
-    assert [view.id for view in await tasks.queue.runs.list() if view is not None] == ["7"]
+    assert [view.id for view in await tasks.queue.flow_runs.list() if view is not None] == ["7"]
     assert not await run.cancel()

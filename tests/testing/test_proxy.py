@@ -15,7 +15,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from leasequeue import EmbeddedServer, InvalidArgument
+from leasequeue import InvalidArgument
+from leasequeue.embedded import EmbeddedServer
 from leasequeue.testing import Proxy
 from tests.eventually import eventually
 
@@ -41,6 +42,16 @@ async def test_records_each_command_of_a_pipeline(client: Redis, proxy: Proxy) -
             pipeline.rpush("list", number)
         await pipeline.execute()
     assert proxy.commands.count(b"RPUSH") == 100
+
+
+async def test_forwards_what_is_no_array_of_strings(client: Redis, proxy: Proxy) -> None:
+    await client.ping()
+    address = urlsplit(proxy.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(b"PING\r\nPING\r\n")
+    assert await reader.readexactly(14) == b"+PONG\r\n+PONG\r\n"
+    writer.close()
+    assert proxy.commands[-1] == b"PING"
 
 
 async def test_delays_both_directions(client: Redis, proxy: Proxy) -> None:

@@ -1,4 +1,4 @@
-"""What rules name: the commands of the scripts, and those that are declared in `scripting/access.py`."""
+"""What rules name: the commands of the scripts, and those that are declared in `wire/access.py`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 import leasequeue
 from docs import generated
-from leasequeue.scripting.access import CONNECTIONS, PRODUCING, Role, ServerFacts, pattern_of, rules_of
-from leasequeue.scripting.scripts import load
+from leasequeue.wire.access import CONNECTIONS, PRODUCING, Role, ServerFacts, pattern_of, rules_of
+from leasequeue.wire.scripts import load
 from tests.docs.pages import DOCS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_a_new_command_of_a_script_is_in_the_line(monkeypatch: pytest.MonkeyPatc
     )
     one = load()["counts"]
     changed = {**load(), "counts": one.__class__(**{**vars(one), "commands": frozenset({"ZUNION"})})}
-    monkeypatch.setattr("leasequeue.scripting.access.load", lambda: changed)
+    monkeypatch.setattr("leasequeue.wire.access.load", lambda: changed)
     for role in Role:
         assert rules_of(["q"], role, server)[:8] == [
             *("clearselectors", "resetkeys", "~q:*", "resetchannels", "&q:*", "-@all", "+eval", "+zunion")

@@ -102,9 +102,9 @@ def test_an_item_takes_the_values_that_handlers_take(annotation: Any, value: Any
         (dict[str, list[Opaque]], "Opaque cannot be read"),
         (complex, "complex cannot be read"),
         (object, "object cannot be read"),
-        (Order | Mail, "cannot tell the types of this union apart"),
-        (str | bytes, "cannot tell the types of this union apart"),
-        (datetime | str, "cannot tell the types of this union apart"),
+        (Order | Mail, "does not distinguish the types of this union"),
+        (str | bytes, "does not distinguish the types of this union"),
+        (datetime | str, "does not distinguish the types of this union"),
     ],
 )
 def test_a_type_that_cannot_be_told_from_json_is_refused(annotation: Any, problem: str) -> None:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasequeue import ExtraMissing, InvalidArgument
+from leasequeue import InvalidArgument
 from leasequeue.durations import moment_ms
+from leasequeue.errors import ExtraMissing
 from leasequeue.queue.cron import Cron, Every, moment, read_timing, stamp
 
 BERLIN = "Europe/Berlin"

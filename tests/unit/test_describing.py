@@ -33,7 +33,7 @@ def test_any_exception_has_a_text_with_the_frames_it_was_raised_from(
     make: Callable[[], BaseException],
 ) -> None:
     error = raised(make)
-    name = type.__dict__["__name__"].__get__(type(error))
+    name = type(error).__name__
     assert describe(error).startswith(name)
     assert text_of(error)
     assert name in traceback_of(error)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasequeue import InvalidArgument
 from leasequeue.durations import LONGEST_SECONDS, check_int, seconds, to_ms
-from leasequeue.errors import InvalidArgument
 
 LONGEST = int(LONGEST_SECONDS)
 

@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from leasequeue import InvalidArgument, PayloadError
+from leasequeue import InvalidArgument
+from leasequeue.errors import PayloadError
 from leasequeue.retry import RetryPolicy
 from leasequeue.worker import Reject, Retry, Signal, Snooze
 from leasequeue.worker.outcomes import Fail, Outcome, Release, attempts_used_up, outcome_of

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from leasequeue import InvalidArgument, Item, PayloadError
+from leasequeue import InvalidArgument, Item
+from leasequeue.errors import PayloadError
 from leasequeue.item import MAX_DATA_BYTES
 from leasequeue.worker.payload import decoder, encode_result
 from tests.worker.models import Mail, Opaque, Order, Parcel

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.scripting.scripts import LINES, SCRIPTS, find_script, load
+from leasequeue.wire.scripts import LINES, SCRIPTS, find_script, load
 from lua.compose.linker import BrokenContract
 from lua.compose.writer import Sources
 
@@ -26,7 +26,7 @@ COMPOSE = [
     "-m",
     "lua.compose",
 ]  # nothing but Python is installed where a wheel is built
-LOAD = [sys.executable, "-c", "from leasequeue.scripting.scripts import load; print(len(load()))"]
+LOAD = [sys.executable, "-c", "from leasequeue.wire.scripts import load; print(len(load()))"]
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def checkout(tmp_path: Path) -> Path:
     """Return a copy of what composes and loads scripts, without the scripts."""
     shutil.copytree(ROOT / "lua", tmp_path / "lua", ignore=shutil.ignore_patterns("__pycache__"))
     package, copied = ROOT / "src/leasequeue", tmp_path / "src/leasequeue"
-    (copied / "scripting").mkdir(parents=True)
-    for file in (*package.glob("*.py"), package / "scripting/__init__.py", package / "scripting/scripts.py"):
+    (copied / "wire").mkdir(parents=True)
+    for file in (*package.glob("*.py"), package / "wire/__init__.py", package / "wire/scripts.py"):
         shutil.copy(file, copied / file.relative_to(package))
     return tmp_path
 
@@ -44,7 +44,7 @@ def checkout(tmp_path: Path) -> Path:
 def composed(checkout: Path) -> Path:
     """Return such a copy with its scripts."""
     for name in (SCRIPTS, LINES):
-        shutil.copy(ROOT / "src/leasequeue/scripting" / name, checkout / "src/leasequeue/scripting" / name)
+        shutil.copy(ROOT / "src/leasequeue/wire" / name, checkout / "src/leasequeue/wire" / name)
     assert run(checkout, *COMPOSE).returncode == 0
     return checkout
 
@@ -62,7 +62,7 @@ def run(checkout: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 def written(checkout: Path) -> dict[str, bytes]:
     """Return the files that composing has written, also those that it has left behind."""
-    folder = checkout / "src/leasequeue/scripting"
+    folder = checkout / "src/leasequeue/wire"
     return {path.name: path.read_bytes() for path in folder.iterdir() if ".json" in path.name}
 
 
@@ -115,7 +115,7 @@ def test_a_process_that_is_killed_leaves_the_old_files_or_the_new_ones(composed:
     assert after[SCRIPTS] == before[SCRIPTS]
     assert json.loads(after[LINES])
     [left] = after.keys() - before.keys()
-    os.utime(composed / "src/leasequeue/scripting" / left, (0, 0))
+    os.utime(composed / "src/leasequeue/wire" / left, (0, 0))
     assert "Composed" in run(composed, *COMPOSE).stdout
     assert written(composed).keys() == before.keys()
     assert b"local more=1" in written(composed)[SCRIPTS]

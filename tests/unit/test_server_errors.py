@@ -10,7 +10,7 @@ from redis._parsers.base import BaseParser
 from redis.sentinel import MasterNotFoundError
 
 from leasequeue import errors
-from leasequeue.scripting.server_errors import is_lost, translate
+from leasequeue.wire.server_errors import is_lost, translate
 
 #: The server's words, and what they are to us. What redis-py makes of them differs between its versions.
 TABLE: list[tuple[str, type[errors.LeasequeueError]]] = [

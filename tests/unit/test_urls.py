@@ -10,8 +10,8 @@ from redis.asyncio import RedisCluster
 from redis.asyncio.connection import SSLConnection
 
 from leasequeue import AsyncWorkQueue, InvalidArgument, TaskQueue
-from leasequeue.scripting.endpoints import client_for
-from leasequeue.scripting.urls import holds_login
+from leasequeue.wire.endpoints import client_for
+from leasequeue.wire.urls import holds_login
 
 SECRET = "s3cr3tpw"  # noqa: S105 - not a real one
 #: Each is wrong, and holds SECRET, whole or in pieces of which the first is "s3c" and the last "tpw".

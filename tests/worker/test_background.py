@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leasequeue import WorkerNotRunning
+from leasequeue.errors import WorkerNotRunning
 from leasequeue.worker.background import BackgroundThread
 
 

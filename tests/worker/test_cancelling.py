@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasequeue import AsyncWorkQueue, EmbeddedServer
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.embedded import EmbeddedServer
     from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue.queue.internals import running_engine
+from leasequeue.queue.queue import engines_of
 from leasequeue.worker.maintenance import Maintenance
 from tests.queue.keyspace import calls
 
@@ -58,7 +58,7 @@ async def test_a_call_sends_as_many_commands_with_a_thousand_workers_as_with_ten
     queue: AsyncWorkQueue, redis: Redis, name: str, script: str
 ) -> None:
     await queue.counts()
-    engine = running_engine(queue)
+    engine = engines_of(queue).running
     assert engine is not None
     sent = []
     for count in (10, 1000):
@@ -74,7 +74,7 @@ async def test_a_call_sends_as_many_commands_with_a_thousand_workers_as_with_ten
 async def test_one_of_many_workers_cleans(
     make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And another one goes on when that has missed its turns."""
+    """And another one continues when that has missed its turns."""
     queues = [make_queue() for _ in range(8)]
     cleaned: Counter[str] = Counter()
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import Item, NoCurrentRun, RetryPolicy, current_run
+from leasequeue import Item, RetryPolicy, current_run
+from leasequeue.errors import NoCurrentRun
 from tests.queue.asking import until
 from tests.worker.working import dead_letter_of, finished, new_worker, work, working
 

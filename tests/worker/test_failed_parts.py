@@ -1,4 +1,4 @@
-"""A part of a worker that fails: the worker heals or stops, and says so meanwhile."""
+"""A part of a worker that fails: the worker heals or stops, and says so."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from leasequeue import Item
-from leasequeue.queue.internals import registry
+from leasequeue.alive.membership import Membership
+from leasequeue.queue.engines import Engines
 from leasequeue.queue.pushes.listener import Listener
-from leasequeue.worker import background, fetcher, served
+from leasequeue.queue.queue import engine_of
+from leasequeue.worker import background, fetcher
 from leasequeue.worker.acknowledger import Acknowledger
 from leasequeue.worker.health import Monitor
 from leasequeue.worker.lease_renewer import LeaseRenewer
-from leasequeue.worker.membership import Membership
 from leasequeue.worker.runtime import WorkerRuntime
 from tests.eventually import eventually
 from tests.worker.working import Gate, add, counted, finished, new_worker
@@ -66,7 +67,7 @@ async def begun(worker: Worker, gate: Gate, queue: AsyncWorkQueue) -> asyncio.Ta
 async def raised(running: asyncio.Task[None], error: type[BaseException] = Bug) -> None:
     """Wait until the worker has ended with this error."""
     with pytest.raises(error):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await running
 
 
@@ -121,8 +122,8 @@ async def test_a_queue_that_cannot_be_begun_anew_stops_the_worker(
     worker = new_worker(dead_after=0.5)
     gate = Gate(worker, queue)
     running = await begun(worker, gate, queue)
-    monkeypatch.setattr(served, "replace_session", fail_when_called)
-    await registry(queue).fail(queue.session)
+    monkeypatch.setattr(Engines, "replace_session", fail_when_called)
+    await engine_of(queue).registry.fail(queue.session)
     await raised(running)
     assert {*gate.cancelled} == {"1"}, "and perhaps once more, before it was noticed"
 

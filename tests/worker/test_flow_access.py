@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import AccessDenied, Flow, Item, RetryPolicy, RunGone, TaskQueue
-from leasequeue.queue.plan import Plan, StagePlan
+from leasequeue import Flow, Item, RetryPolicy, TaskQueue
+from leasequeue.errors import AccessDenied, JobUnknown
+from leasequeue.queue.plans.plan import FlowPlan, StagePlan
 from tests.eventually import eventually
 from tests.queue.asking import command
 from tests.worker.working import new_worker, working
@@ -16,7 +17,7 @@ from tests.worker.working import new_worker, working
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasequeue import EmbeddedServer
+    from leasequeue.embedded import EmbeddedServer
     from leasequeue.worker import Worker
     from tests.queue.fixtures import MakeQueue
 
@@ -42,13 +43,13 @@ async def test_a_run_does_not_start_if_the_queue_of_a_later_stage_is_forbidden(
     there = f"other-{name}"
     url = await login(admin, own, f"~{name}:*", *(one.format(there=there) for one in RULES[rule]))
     queue = make_queue(url=url)
-    plan = Plan((StagePlan("a", name, b"{}"), StagePlan("b", there, b"{}", after=("a",))))
+    plan = FlowPlan((StagePlan("a", name, b"{}"), StagePlan("b", there, b"{}", after=("a",))))
     with pytest.raises(AccessDenied, match=f"(?s)write to the queue '{there}'.*ACL SETUSER bob ~{there}:"):
-        await queue.runs.start(plan, "r")
-    with pytest.raises(RunGone):
-        await queue.runs.get("r")
+        await queue.flow_runs.start(plan, "r")
+    with pytest.raises(JobUnknown):
+        await queue.flow_runs.get("r")
     await command(admin, "ACL", "SETUSER", "bob", f"~{there}:*")
-    assert await queue.runs.start(plan, "r")
+    assert await queue.flow_runs.start(plan, "r")
 
 
 @pytest.mark.parametrize("forbidden", ["home", "successor"])
@@ -98,8 +99,8 @@ async def test_a_stage_whose_queue_the_worker_may_not_write_to_fails_with_its_na
     there = f"other-{name}"
     url = await login(admin, own, f"~{name}:*", *(one.format(there=there) for one in RULES[rule]))
     owner = make_queue(url=own.url)
-    plan = Plan((StagePlan("a", name, b"{}"), StagePlan("b", there, b"{}", after=("a",))))
-    assert await owner.runs.start(plan, "r")
+    plan = FlowPlan((StagePlan("a", name, b"{}"), StagePlan("b", there, b"{}", after=("a",))))
+    assert await owner.flow_runs.start(plan, "r")
     worker = new_worker()
 
     @worker.handler(make_queue(url=url))
@@ -108,7 +109,7 @@ async def test_a_stage_whose_queue_the_worker_may_not_write_to_fails_with_its_na
 
     async with asyncio.timeout(TIMEOUT):
         await worker.drain()
-    view = await owner.runs.get("r")
+    view = await owner.flow_runs.get("r")
     assert view.state == "failed"
     assert view.error is not None
     assert (
@@ -124,7 +125,7 @@ async def test_a_worker_that_may_not_use_the_home_of_a_run_leaves_the_stage_to_o
     there = f"other-{name}"
     url = await login(admin, own, f"~{there}:*")
     owner = make_queue(url=own.url)
-    assert await owner.runs.start(Plan((StagePlan("a", there, b"{}"),)), "r")
+    assert await owner.flow_runs.start(FlowPlan((StagePlan("a", there, b"{}"),)), "r")
     called = []
 
     def serve(url: str) -> Worker:
@@ -150,5 +151,5 @@ async def test_a_worker_that_may_not_use_the_home_of_a_run_leaves_the_stage_to_o
     assert item is not None
     assert item.attempt == 0
     async with working(serve(own.url)):
-        await owner.runs.result("r", timeout=TIMEOUT)
+        await owner.flow_runs.result("r", timeout=TIMEOUT)
     assert len(called) == 1

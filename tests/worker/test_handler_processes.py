@@ -199,7 +199,7 @@ async def main() -> None:
         worker = Worker(tasks, concurrency=8)
         running = asyncio.create_task(worker.run())
         jobs = await tasks.add_many([where.call("in") for _ in range(8)])
-        print({await job.result(timeout=40) for job in jobs})
+        print({await job.result(timeout=120) for job in jobs})
         worker.stop()
         await running
 

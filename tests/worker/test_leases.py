@@ -10,8 +10,8 @@ import pytest
 from redis.asyncio import Redis
 
 from leasequeue import Item
-from leasequeue.queue.internals import running_engine
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.queue.queue import engines_of
 from tests.eventually import eventually
 from tests.queue.asking import take
 from tests.queue.keyspace import calls
@@ -48,7 +48,7 @@ class Blocker:
         self._begun.set()
         self._over.wait(seconds)
 
-    def meanwhile(
+    def act(
         self, redis_url: str, queue: AsyncWorkQueue, act: Callable[[AsyncWorkQueue, Redis], Awaitable[None]]
     ) -> asyncio.Future[None]:
         """Act on a queue while this event loop is blocked, and then unblock it."""
@@ -80,7 +80,7 @@ async def test_leases_are_renewed_while_a_handler_blocks_the_event_loop(
             await renewed(redis, other, clock, "1")
             assert not await other.lease(60, block=False)
 
-    watching = blocker.meanwhile(redis_url, rival, watch)
+    watching = blocker.act(redis_url, rival, watch)
     worker = new_worker(lease_time=SHORT_LEASE, concurrency=2)
     worker.handler(queue)(handle)
     await add(queue, b"x")
@@ -121,7 +121,7 @@ async def test_a_handler_that_blocks_the_event_loop_for_20_s_under_a_2_s_lease_r
     async def steal(other: AsyncWorkQueue, _: Redis) -> None:
         assert not await other.lease(60, timeout=20)
 
-    stealing = blocker.meanwhile(redis_url, make_queue(), steal)
+    stealing = blocker.act(redis_url, make_queue(), steal)
     worker = new_worker(lease_time=2, concurrency=2)
     worker.handler(queue)(handle)
     await add(queue, b"x")
@@ -141,9 +141,9 @@ async def test_items_that_wait_behind_a_handler_that_blocks_go_to_other_workers(
     @worker.handler(queue)
     async def handle(payload: bytes) -> None:
         if payload == b"blocks":
-            engine = running_engine(queue)
+            engine = engines_of(queue).running
             assert engine is not None
-            while engine._dispatcher._gate.busy:  # noqa: ASYNC110 - there is no event
+            while engine.leasing._gate.busy:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0)  # items of a reply in flight could not be released
             blocker.block()
 
@@ -152,7 +152,7 @@ async def test_items_that_wait_behind_a_handler_that_blocks_go_to_other_workers(
             lease = await take(other, 60)
             leased.append((lease.data, lease.attempt))
 
-    leasing = blocker.meanwhile(redis_url, make_queue(), lease_all)
+    leasing = blocker.act(redis_url, make_queue(), lease_all)
     await queue.add_items(Item(b"quick") for _ in range(300))
     await add(queue, b"blocks", b"a", b"b", b"c")
     async with working(worker):
@@ -187,7 +187,7 @@ async def test_past_its_time_limit_a_run_is_renewed_only_if_it_has_finished(
             await renewed(redis, other, clock, "1")
             assert await other.lease(60, block=False) is None
 
-    leasing = blocker.meanwhile(redis_url, rival, lease_all)
+    leasing = blocker.act(redis_url, rival, lease_all)
     worker = new_worker(concurrency=2, lease_time=SHORT_LEASE)
     worker.handler(queue, timeout=0.1)(handle)
     await add(queue, b"quick", b"blocks")

@@ -38,14 +38,14 @@ async def test_async_runs_pass_runs_of_their_queue_that_wait_for_a_process(
         jobs = await tasks.add_many([slow.call(str(tmp_path)) for _ in range(300)])
         later = await tasks.add_many([quick.call(number) for number in range(20)])
         async with working(worker):
-            await asyncio.gather(*(job.result(timeout=40) for job in later))
+            await asyncio.gather(*(job.result(timeout=120) for job in later))
             assert len(begun(tmp_path)) <= 2
             runtime = worker._runtime
             assert runtime is not None
             served = runtime.queues.consumers[0].queue
-            await counted(served, "most are put aside", lambda counts: counts.scheduled > 200)
+            await counted(served, "most are delayed", lambda counts: counts.scheduled > 200)
             (tmp_path / "open").touch()
-            await asyncio.gather(*(job.result(timeout=40) for job in jobs))
+            await asyncio.gather(*(job.result(timeout=120) for job in jobs))
         assert len(begun(tmp_path)) == 300
 
 
@@ -64,7 +64,7 @@ async def test_runs_that_wait_for_a_process_are_run_by_another_worker(
             async with working(second):
                 await eventually("so does the second", lambda: len(begun(tmp_path)) == 2)
                 (tmp_path / "open").touch()
-                await asyncio.gather(*(job.result(timeout=40) for job in jobs))
+                await asyncio.gather(*(job.result(timeout=120) for job in jobs))
 
 
 async def test_runs_that_wait_for_a_process_return_to_the_queue_when_the_worker_or_its_queue_stops(
@@ -91,7 +91,7 @@ async def test_runs_that_wait_for_a_process_return_to_the_queue_when_the_worker_
 
 
 async def all_are_back(queue: AsyncWorkQueue) -> None:
-    """Check that both items are in the queue; one may just be put aside."""
+    """Check that both items are in the queue; one may just be delayed."""
     views = [*await queue.inspect(), *await queue.inspect("scheduled")]
     assert [view.attempt for view in views] == [0, 0]
 
@@ -99,7 +99,7 @@ async def all_are_back(queue: AsyncWorkQueue) -> None:
 async def test_a_run_does_not_wait_behind_all_those_of_another_queue(
     make_queue: MakeQueue, queue: AsyncWorkQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is kept, while theirs are put aside, again and again."""
+    """It is kept, while theirs are delayed, again and again."""
     monkeypatch.setattr("leasequeue.worker.parking.OFFER_SECONDS", 3600)
     looks: list[Parking] = []
     look = Parking._look
@@ -119,12 +119,12 @@ async def test_a_run_does_not_wait_behind_all_those_of_another_queue(
         runtime = worker._runtime
         assert runtime is not None
         parked = runtime.renewer.parked
-        await counted(queue, "most are put aside", lambda counts: counts.scheduled > 90)
+        await counted(queue, "most are delayed", lambda counts: counts.scheduled > 90)
         await other.add_item(Item(str(tmp_path), id="mine"))
         await eventually("it waits", lambda: "mine" in {run.lease.id for run in parked})
         [mine] = [run for run in parked if run.lease.id == "mine"]
         before = len(looks)
-        await eventually("it could have been put aside", lambda: len(looks) > before + 10)
+        await eventually("it could have been delayed", lambda: len(looks) > before + 10)
         assert mine in parked
         (tmp_path / "open").touch()
         await finished(other)

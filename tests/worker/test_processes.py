@@ -46,7 +46,7 @@ async def process_on(url: str, name: str, concurrency: int = 1) -> AsyncIterator
 
 async def ended(process: Process) -> tuple[int | None, list[list[str]]]:
     """Wait for the end of a process, and return its exit code and the words of its further lines."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         output, _ = await process.communicate()
     return process.returncode, [line.split() for line in output.decode().splitlines()]
 
@@ -77,7 +77,7 @@ async def test_a_run_in_another_process_is_cancelled_and_its_slot_is_free(
     await queue.add_item(Item("600", id="long"))
     async with process_on(redis_url, name, 1) as worker:
         assert worker.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not (await worker.stdout.readline()).startswith(b"long "):
                 pass  # until it runs
         assert await queue.cancel("long")
@@ -96,7 +96,7 @@ async def test_a_process_whose_thread_is_stuck_stops_and_leaves_nothing_behind(
     await stuck.add_item(Item("x", id="x"))
     async with process_on(redis_url, name, 2) as worker:
         assert worker.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while await worker.stdout.readline() != b"x\n":
                 pass  # until the thread is stuck
         worker.terminate()

@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import (
-    AccessDenied,
-    AsyncWorkQueue,
-    DatabaseMissing,
-    FanOut,
-    Item,
-    LoginRefused,
-    ServerRefused,
-    ServerTooOld,
-)
-from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue import AsyncWorkQueue, FanOut, Item
+from leasequeue.errors import AccessDenied, DatabaseMissing, LoginRefused, ServerRefused, ServerTooOld
+from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
 from leasequeue.worker import health, refusals
 from tests.eventually import eventually
 from tests.queue.asking import command, until
@@ -31,7 +23,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasequeue import EmbeddedServer
+    from leasequeue.embedded import EmbeddedServer
     from leasequeue.worker import Worker
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
@@ -154,7 +146,7 @@ async def test_a_worker_waits_for_a_server_that_is_down_and_ends_if_it_then_refu
 async def test_a_worker_waits_for_a_server_that_accepts_no_writes(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, away: str, back: str
 ) -> None:
-    """Such a server comes back by itself, so it does not count as a refusal."""
+    """Such a server recovers by itself, so it does not count as a refusal."""
     queue = make_queue(url=own.url)
     worker = new_worker()
     gate = Gate(worker, queue)
@@ -255,7 +247,7 @@ async def test_a_worker_that_is_refused_later_works_on_when_it_is_accepted_again
 async def test_a_stage_whose_queue_the_worker_may_not_use_fails(
     admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, name: str, kind: str
 ) -> None:
-    """The worker that would add its item ends the work before it all the same, and names the queue."""
+    """The worker that would add its item still ends the work before it, and names the queue."""
     there = f"other-{name}"
     owner = make_queue(url=own.url)
     await command(admin, "ACL", "SETUSER", "bob", "on", ">pw", f"~{name}:*", "&*", "+@all")
@@ -264,7 +256,7 @@ async def test_a_stage_whose_queue_the_worker_may_not_use_fails(
         await command(admin, "HSET", f"{there}:control", "closed", "deleted 1")
     queue = make_queue(url=own.url.replace("redis://", "redis://bob:pw@"))
     b = [StagePlan("b", there, b"{}", after=("a",))] if kind == "successor" else []
-    assert await owner.runs.start(Plan((StagePlan("a", name, b"{}"), *b)), "r")
+    assert await owner.flow_runs.start(FlowPlan((StagePlan("a", name, b"{}"), *b)), "r")
     worker = new_worker()
     runs = 0
 
@@ -277,7 +269,7 @@ async def test_a_stage_whose_queue_the_worker_may_not_use_fails(
 
     async with asyncio.timeout(TIMEOUT):
         await worker.drain()
-    view = await owner.runs.get("r")
+    view = await owner.flow_runs.get("r")
     assert (view.state, runs) == ("failed", 1)
     assert view.error is not None
     assert there in view.error

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import Item, WorkerBusy
-from leasequeue.queue.engine import Engine
+from leasequeue import Item
+from leasequeue.errors import WorkerBusy
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.queue.leasing import LeaseDispatcher
 from leasequeue.queue.pushes.router import PushRouter
 from leasequeue.worker import Retry, RetryPolicy
 from tests.eventually import eventually
@@ -171,7 +172,7 @@ async def test_a_worker_releases_no_item_that_is_delivered_while_it_leases(
     queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released: list[int] = []
-    monkeypatch.setattr(Engine, "_release_spare", lambda _, spare: released.append(len(spare)))
+    monkeypatch.setattr(LeaseDispatcher, "_release", lambda _, spare: released.append(len(spare)))
     worker, adder = new_worker(concurrency=100), make_queue()
     gate = Gate(worker, queue)
     gate.opened.set()

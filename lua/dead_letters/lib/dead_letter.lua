@@ -22,7 +22,7 @@ local function enter_dead(id, data, text, attempt, token, carried)
   if carried then
     redis.call('HSET', key, 'options', carried)
   end
-  redis.call('UNLINK', prefix .. ':result:' .. id) -- of an earlier item, which is not what became of this one
+  redis.call('UNLINK', prefix .. ':result:' .. id) -- of an earlier item with this id
 end
 
 -- Return the number in a text; 0: there is none, or it cannot be read.

@@ -1,4 +1,4 @@
--- Tell the readers of published events that no more will follow: see `events/lib/emit`.
+-- Notify the readers of published events that no more will follow: see `events/lib/emit`.
 --
 -- Needs: prefix
 -- Gives: end_publishing

@@ -1,10 +1,10 @@
--- Cancel items: remove their data and all bookkeeping, and tell those who work on them and who wait for them.
+-- Cancel items: remove their data and all bookkeeping, and notify those that hold or await them.
 --
 -- Removing the data decides, as in `complete`. An id that is left in a list has no
 -- data, so that leasing drops it.
 --
--- The session that holds an item is told by `cancel <token> <id>` on its channel `:push:<session>`; sessions
--- that wait for its end by `cancelled <id>`. Who asks later is told so while the id is in `:cancelled`.
+-- The session that holds an item is notified by `cancel <token> <id>` on its channel `:push:<session>`;
+-- sessions that wait for its end by `cancelled <id>`. Later callers find the id in `:cancelled`.
 --
 -- Needs: prefix, ledger, deadlines
 -- Gives: cancel

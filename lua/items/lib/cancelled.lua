@@ -1,5 +1,5 @@
 -- Note what was cancelled lately, or has expired (then the time has `EXPIRED_MARK`): id → until when a
--- caller that waits for its result is told so.
+-- caller that waits for its result finds it here.
 --
 -- Needs: nothing
 -- Gives: note_cancelled

@@ -1,7 +1,7 @@
 -- Discard items that have expired: the time in their options has passed, and no worker has begun with them.
 --
--- Removing the data decides. An id that is left in a list has no data, so that leasing drops it. Who
--- asks for the result is told so while the id is in `:cancelled`, with a time that has
+-- Removing the data decides. An id that is left in a list has no data, so that leasing drops it. Callers
+-- that ask for the result find the id in `:cancelled`, with a time that has
 -- the mark `EXPIRED_MARK`, unlike that of a cancelled item.
 --
 -- Needs: prefix, scheduled, ledger
@@ -31,7 +31,7 @@ local function late_among(ids)
   return over
 end
 
--- Tell the sessions that wait for the end of items. An error must not end the
+-- Notify the sessions that wait for the end of items. An error must not end the
 -- script, as it has written before.
 local function tell_watchers(ids)
   local watchers_key = prefix .. ':watchers'

@@ -36,7 +36,7 @@ end
 
 -- Remove items with all their bookkeeping: `keys` are those of their data and leases, `leased` the ids under
 -- lease, and `others` those that wait or are scheduled, and `places` what `find_waiting` has found of them;
--- `answer_of`, `asked`: see `forget_facts`. Call it after `check_processing`, and tell the watchers after it.
+-- `answer_of`, `asked`: see `forget_facts`. Call it after `check_processing`, and notify watchers after it.
 local function remove_items(ids, leased, others, places, keys, answer_of, asked)
   note_options(leased)
   in_chunks('UNLINK', nil, keys) -- decides

@@ -10,7 +10,7 @@ local function is_count(text)
 end
 
 -- Return the last token that was given, and the number that is stored; nil if that is no number. If
--- the counter was removed from a queue in which items were leased, tokens go on from the time in µs,
+-- the counter was removed from a queue in which items were leased, tokens continue from the time in µs,
 -- which is above all that were given.
 local function read_fence()
   local stored = redis.call('GET', fence)

@@ -57,7 +57,7 @@ local function choose(source, skip, limit, with_data, room)
       elseif data and not is_held and is_over and is_over[id] then
         late[#late + 1], taken[id] = id, true
       elseif data and not is_held then
-        -- If its lease is watched all the same, the foreign client has returned it early.
+        -- If its lease is watched nevertheless, the foreign client has returned it early.
         local size, n = with_data and #data or data, #chosen + 1
         if n > 1 and bytes + size > room then
           return #next_ids - i, true

@@ -1,7 +1,7 @@
 -- Put ids into `processing`, and remove them without searching the whole list.
 --
 -- `deadlines` says who is leased. The list only shows it to foreign clients, and an entry that is
--- missing or left over does no harm.
+-- missing or left over has no effect.
 --
 -- From a short list each id is removed at once. In a long one a few old entries per id are read: those that
 -- explain nothing any more are dropped, the others move to the young end, and ids that were not found are

@@ -71,7 +71,7 @@ local any_expired, any_due = first_end and first_end <= now, first_due and first
 local can_reclaim = any_expired or any_due or absent[1]
 
 -- Reclaim up to `limit` of each; returns whether there may be more, and how many ids were reclaimed.
--- `inbox_`: a list that the script goes on with.
+-- `inbox_`: a list that the script continues with.
 local function reclaim(limit, inbox_)
   local leases, delayed, inboxes, more_leases, more_delayed, more = 0, 0, 0, false, false, false
   -- Read before anything is written, as all keys are.

@@ -135,8 +135,8 @@ local function add_active(run, number)
   set_run(run, 'active', (tonumber(run_field(run, 'active') or 0) or 0) + number)
 end
 
--- Return a reference as the items of a run carry it: the run's mark tells them from
--- those of an earlier run of its id.
+-- Return a reference as the items of a run carry it: the run's mark distinguishes them
+-- from those of an earlier run of its id.
 local function reference_of_stage(run, path)
   local mark = run_field(run, 'mark')
   return table.concat({ run.home, run.id, path, mark and mark ~= '' and mark or nil }, REF_CUT)

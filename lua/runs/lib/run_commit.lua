@@ -191,7 +191,7 @@ local function result_text(run)
   })
 end
 
--- Publish what became of a run, and have it expire. Repeating it changes nothing.
+-- Publish the outcome of a run, and have it expire. Repeating it changes nothing.
 local function publish_end(run)
   local watchers_key = run.home .. ':watchers'
   local waiters = redis.pcall('HGET', watchers_key, run.id)

@@ -2,7 +2,7 @@
 -- and where the next one begins.
 --
 -- A cursor is the score and the id of the last entry of a page, so that pages miss no entry and have none
--- twice, whatever enters or leaves the set meanwhile.
+-- twice, whatever enters or leaves the set in between.
 --
 -- Needs: cursor, count
 -- Gives: page_of_runs

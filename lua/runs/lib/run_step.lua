@@ -3,7 +3,7 @@
 -- States of a stage or a child, in `s:<path>`: `w` entered, `x` fanned out, `d` done, `f` failed, `c`
 -- cancelled, `k` skipped. A stage that can never be entered has none; its edges count as failed. What
 -- a stage has ended with is resolved step by step: `todo` has the stages whose edges, or whose
--- parents, are still to be told.
+-- parents, are still to be informed.
 --
 -- Needs: nothing
 -- Gives: room_to_add, forget_child, end_stage, enter_stage, start_children, enter_batch, enter_first,
@@ -142,7 +142,7 @@ end
 
 -- Count an edge of a join, and enter or skip the stage if that decides. `edge`: the place of its
 -- count in `i:<stage>`. After a retry of some of the edges, the failures of the others still count: a
--- success waits for their retries. The fifth number is 1 if the stages that follow were told that
+-- success waits for their retries. The fifth number is 1 if the stages that follow have noted that
 -- this one can never be entered.
 local function arrive(run, name, edge, reason, todo)
   local found = stage_definition(run, name)
@@ -203,7 +203,7 @@ local function forget_child(run, path)
   end
 end
 
--- Tell the stage whose child has ended, and end it if that decides.
+-- Inform the stage whose child has ended, and end it if that decides.
 local function tell_parent(run, path, one, todo)
   read_fields(run, { 'j:' .. path, 's:' .. path, 'm:' .. path, 'e:' .. path, 'l:' .. path .. '/' })
   local led = add_trace(run, 'l:' .. path .. '/', one.led, 8)
@@ -245,7 +245,7 @@ local function tell_parent(run, path, one, todo)
   end
 end
 
--- Tell the successors of a stage, or the parent of a child, what became of it, and so on.
+-- Pass the outcome of a stage on to its successors, or of a child to its parent, and so on.
 local function resolve(run, todo)
   local at = 1
   while todo[at] do

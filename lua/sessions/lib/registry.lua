@@ -1,6 +1,6 @@
 -- Keep the registrations of workers.
 --
--- `workers` says what each worker is, and in `told:<worker>` what it was told last; `heartbeats` until when
+-- `workers` says what each worker is, and in `told:<worker>` its last order; `heartbeats` until when
 -- it is alive, or 0: it is being failed. A worker that has no entry there is given one by `fsck_entries`.
 -- Once a worker has been failed, `:failed_session:<worker>` says so for an hour: it may still be alive, and
 -- must not take itself for one whose registration was lost.

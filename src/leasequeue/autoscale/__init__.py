@@ -7,7 +7,17 @@ from leasequeue.lazy import lazy_names
 if TYPE_CHECKING:
     from leasequeue.autoscale.answer import wanted_workers
     from leasequeue.autoscale.backends import Backend
-    from leasequeue.autoscale.config import Config, DeploymentConfig, JobConfig, TierConfig, load_config
+    from leasequeue.autoscale.config import (
+        CommandSettings,
+        Config,
+        DeploymentConfig,
+        HttpSettings,
+        JobConfig,
+        KubernetesSettings,
+        ProcessSettings,
+        TierConfig,
+        load_config,
+    )
     from leasequeue.autoscale.estimating import Estimate, estimate
     from leasequeue.autoscale.flow_children import FlowChildren
     from leasequeue.autoscale.loop import Autoscaler
@@ -31,20 +41,24 @@ __all__ = [
     "Answer",
     "Autoscaler",
     "Backend",
+    "CommandSettings",
     "Config",
     "DeploymentConfig",
     "DeploymentPolicy",
     "Estimate",
     "FlowChildren",
+    "HttpSettings",
     "JobConfig",
     "JobPolicy",
     "JobReport",
+    "KubernetesSettings",
     "Measured",
     "MetricValue",
     "PassError",
     "PassReport",
     "Plan",
     "Policy",
+    "ProcessSettings",
     "Sample",
     "Signals",
     "TierConfig",
@@ -65,7 +79,7 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers would accept any name
     # A module that others depend on comes first; a function of a module's name is not shadowed by it.
     _MODULES = (
-        *("model", "answer", "backends", "estimating", "measuring", "planning", "config"),
+        *("model", "answer", "config", "backends", "estimating", "measuring", "planning"),
         *("flow_children", "report", "loop"),
     )
     __getattr__ = lazy_names(__name__, __all__, _MODULES)

@@ -12,17 +12,16 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leasequeue.errors import RunGone
-from leasequeue.queue.internals import run_reader
-from leasequeue.queue.runs.views import child_counts
+from leasequeue.errors import JobUnknown
+from leasequeue.queue.plans.reading import FlowRunReader, child_counts
+from leasequeue.queue.queue import engines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from leasequeue.queue import AsyncWorkQueue
-    from leasequeue.queue.plan import StagePlan
-    from leasequeue.queue.runs.reads import RunReader
-    from leasequeue.queue.runs.views import FlowRunView, RunState
+    from leasequeue.queue.plans.plan import StagePlan
+    from leasequeue.queue.plans.reading import FlowRunState, FlowRunView
 
 #: How many completed runs of a queue are counted, how many active ones are looked at; and fewer completed
 #: ones than this are too few, so that active ones count as well.
@@ -103,7 +102,7 @@ class FlowChildren:
         completed = await _latest(home, "completed", COMPLETED)
         active = await _latest(home, "active", ACTIVE)
         plans: dict[object, Sequence[StagePlan] | None] = {}
-        reading = _Reading(run_reader(home), self._learned, home.name)
+        reading = _Reading(FlowRunReader(engines_of(home).here), self._learned, home.name)
         few = len(completed) < ENOUGH
         # Active runs first: they know the queues of children that are not done.
         for run in (*active, *completed):
@@ -175,7 +174,7 @@ class _Reading:
         home: The name of the home queue.
     """
 
-    def __init__(self, reader: RunReader, learned: dict[tuple[str, str, str], Shares], home: str) -> None:
+    def __init__(self, reader: FlowRunReader, learned: dict[tuple[str, str, str], Shares], home: str) -> None:
         self._reader = reader
         self._learned = learned
         self._home = home
@@ -210,20 +209,20 @@ class _Reading:
         return fan
 
 
-async def _latest(home: AsyncWorkQueue, state: RunState, most: int) -> list[FlowRunView]:
+async def _latest(home: AsyncWorkQueue, state: FlowRunState, most: int) -> list[FlowRunView]:
     """Return the latest runs of a state, fewer if they have many stages."""
-    first = [one for one in await home.runs.list(state=state, fields=(), count=3) if one is not None]
+    first = [one for one in await home.flow_runs.list(state=state, fields=(), count=3) if one is not None]
     count = min(most, STAGES // max((len(one.stages) for one in first), default=1))
     if len(first) < 3 or count <= len(first):
         return first
-    return [one for one in await home.runs.list(state=state, fields=(), count=count) if one is not None]
+    return [one for one in await home.flow_runs.list(state=state, fields=(), count=count) if one is not None]
 
 
 async def _plan(home: AsyncWorkQueue, run_id: str) -> Sequence[StagePlan] | None:
     """Return the stages of the plan of a run; None: it has gone meanwhile."""
     try:
-        plan = (await home.runs.get(run_id, fields=())).plan
-    except RunGone:
+        plan = (await home.flow_runs.get(run_id, fields=())).plan
+    except JobUnknown:
         return None
     return None if plan is None else plan.stages
 

@@ -17,12 +17,14 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from leasequeue.autoscale.liveness import Liveness, Mark
+from leasequeue.alive.connections import NOT_CHECKABLE, Mark
+from leasequeue.alive.ring import LeaderWatch
 from leasequeue.autoscale.state import State, decode_state, encode_state
 from leasequeue.errors import LeasequeueError
 from leasequeue.item import Item
 from leasequeue.log import Log
-from leasequeue.queue.internals import end_lease, replace_data
+from leasequeue.queue.encoding import encoded, encoded_id
+from leasequeue.queue.queue import engine_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -60,7 +62,7 @@ class Turn:
         self._queue = queue
         self._lease = lease
         self._copy = copy
-        self._mark = Mark()
+        self._mark = NOT_CHECKABLE
         self._lease_time = lease_time
         self._began = time.monotonic()
         #: When the item was leased, by the server's clock (s since 1970).
@@ -98,13 +100,14 @@ class Turn:
         Raises:
             ServerError: As in `keep`.
         """
-        return await self._replace(self.state.led_by("", Mark()))
+        return await self._replace(self.state.led_by("", NOT_CHECKABLE))
 
     def _claimed(self, state: State) -> State:
         return state.led_by(self._copy, self._mark)
 
     async def _replace(self, state: State) -> bool:
-        if not await replace_data(self._queue, self._lease, encode_state(state)):
+        row = (encoded(self._lease), b"%d" % self._lease.token, encode_state(state))
+        if (await engine_of(self._queue).run("replace_data", row))[0] != 1:
             return False
         self.state = state
         return True
@@ -137,6 +140,9 @@ class Turn:
 class Leadership:
     """Whether this copy leads.
 
+    Attributes:
+        liveness: Looks after the copy that leads, and the connections of this one.
+
     Args:
         queue: The autoscaler's queue.
         copy: The name of this copy, which no other has.
@@ -149,7 +155,7 @@ class Leadership:
         self._lease_time = min(max(MIN_LEASE_SECONDS, LEASE_TURNS * every), MAX_LEASE_SECONDS)
         self._standby_time = STANDBY_TURNS * every
         self._leads = self._follows = False
-        self._liveness = Liveness(queue)
+        self.liveness = LeaderWatch(queue)
         #: What was last seen of the item, and since when it has been so, by `time.monotonic()`.
         self._seen: object = None
         self._seen_since = time.monotonic()
@@ -192,7 +198,7 @@ class Leadership:
             return
         renewing = asyncio.create_task(turn.renew_until_cancelled(), name="leasequeue pass")
         try:
-            if await turn.claim(await self._liveness.mark()):
+            if await turn.claim(await self.liveness.mark()):
                 yield turn
             else:
                 self.lost()
@@ -243,24 +249,15 @@ class Leadership:
         Raises:
             LeasequeueError: If the server cannot be asked.
         """
-        if self._leads and self._kept is not None and self._kept.mark != await self._liveness.mark():
+        if self._leads and self._kept is not None and self._kept.mark != await self.liveness.mark():
             async with self.turn() as turn:
                 if turn is not None:
                     self._kept = turn.state
 
-    async def stay_known(self) -> None:
-        """Set `connected_anew` when this copy has other connections than it has noted, until cancelled."""
-        await self._liveness.watch_own()
-
-    @property
-    def connected_anew(self) -> asyncio.Event:
-        """Set when this copy has other connections, so that others may take it for dead."""
-        return self._liveness.changed
-
     @property
     def suspects(self) -> bool:
         """Whether the copy that leads seems to be dead, so that it is to be looked at again soon."""
-        return not self._leads and self._liveness.suspects
+        return not self._leads and self.liveness.suspects
 
     async def read(self) -> State | None:
         """Return the state of the last pass, without changing anything; None: there is none.
@@ -293,13 +290,13 @@ class Leadership:
 
     async def _has_died(self, found: ItemView, state: State) -> bool:
         """Return whether the copy that leads is dead; end the lease that it holds."""
-        if not await self._liveness.is_dead(state.mark):
+        if not await self.liveness.is_dead(state.mark):
             return False
-        self._liveness.forget()
         if found.state == "leased":
             if found.holder != state.session or found.token is None:
                 return False  # another copy has begun a turn
-            if not await end_lease(self._queue, PASS_ID, found.token):
+            row = (encoded_id(PASS_ID), b"%d" % found.token)
+            if (await engine_of(self._queue).run("end_leases", row))[0] != 1:
                 return False
         log.warning("the copy that led is dead, as its connections are gone: %s", state.leader)
         return True

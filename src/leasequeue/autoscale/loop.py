@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import math
 import os
 import re
@@ -13,32 +14,27 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Self
 
-from msgspec import structs
-
+from leasequeue.alive.ring import LOOK_SECONDS
 from leasequeue.autoscale.backends import open_backend as open_configured
-from leasequeue.autoscale.config.changes import FileChanges
 from leasequeue.autoscale.leader import Leadership
-from leasequeue.autoscale.others import changed_by_others
 from leasequeue.autoscale.parts import Parts
-from leasequeue.autoscale.passes import Passes, reports_of
+from leasequeue.autoscale.passes import CONFIGURATION, Passes, reports_of
 from leasequeue.autoscale.report import PassError, PassReport, read_report
-from leasequeue.autoscale.retiring import Retirement, known_tiers, removed_tiers
 from leasequeue.autoscale.state import State, digest_of
 from leasequeue.describing import describe
 from leasequeue.errors import InvalidArgument, LeasequeueError
 from leasequeue.log import Log
-from leasequeue.queue.internals import ask_server
+from leasequeue.queue.queue import engine_of
 from leasequeue.worker.maintenance import Maintenance
-from leasequeue.worker.peers import LOOK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from types import TracebackType
 
     from leasequeue.autoscale.backends import Backend
     from leasequeue.autoscale.config import Config
     from leasequeue.autoscale.leader import Turn
-    from leasequeue.autoscale.retiring import KnownTier
     from leasequeue.queue.queue import AsyncWorkQueue
 
 #: How long a copy that stops takes at most to hand over the lead (s).
@@ -54,6 +50,35 @@ CLEANER_PAUSE = 1.0
 _SECONDS = re.compile(r"\b\d+ s\b", re.ASCII)
 
 log = Log("leasequeue.autoscale")
+
+
+class FileChanges:
+    """Compares a file with what it contained.
+
+    Args:
+        path: The file; None: there is none, and it never changes.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._used = self._seen = self._digest()
+
+    def found(self) -> bool:
+        """Return whether the file contains other than what is used; True once for each change.
+
+        A file that cannot be read has not changed.
+        """
+        now = self._digest()
+        if now is None or now == self._seen:
+            return False
+        self._seen = now
+        return now != self._used
+
+    def _digest(self) -> bytes | None:
+        try:
+            return None if self._path is None else hashlib.sha256(self._path.read_bytes()).digest()
+        except OSError:
+            return None
 
 
 class Autoscaler:
@@ -88,9 +113,8 @@ class Autoscaler:
         self._config = config
         self._clock = clock
         self._settings = digest_of(config)
-        self._file = FileChanges(config.path)
+        self._changes = FileChanges(config.path)
         self._passes = Passes(config, open_backend=open_backend, clock=clock)
-        self._retirement = Retirement(config)
         self._queue = self._passes.queue_at(config.url, config.name, cluster=config.cluster)
         self._copy = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(3)}"
         self._leadership = Leadership(self._queue, copy=self._copy, every=config.every)
@@ -124,13 +148,13 @@ class Autoscaler:
         """
         beside = [
             asyncio.create_task(self._clean_until_cancelled(), name="leasequeue autoscaler cleaner"),
-            asyncio.create_task(self._leadership.stay_known(), name="leasequeue autoscaler connections"),
+            asyncio.create_task(self._leadership.liveness.run(), name="leasequeue autoscaler connections"),
             asyncio.create_task(self._note_connections(), name="leasequeue autoscaler leader"),
         ]
         try:
             while not self._stopping.is_set():
                 began = time.monotonic()
-                if self._file.found():
+                if self._changes.found():
                     log.warning("%s has changed: restart the autoscaler to use it", self._config.path)
                 async with self._lock:
                     report = await self._pass(at_once=False, dry_run=False)
@@ -157,8 +181,8 @@ class Autoscaler:
     async def _note_connections(self) -> None:
         """Have this copy seen by its present connections, whenever they have changed, until cancelled."""
         while True:
-            await self._leadership.connected_anew.wait()
-            self._leadership.connected_anew.clear()
+            await self._leadership.liveness.changed.wait()
+            self._leadership.liveness.changed.clear()
             async with self._lock:
                 with contextlib.suppress(LeasequeueError):  # the next pass does it
                     await self._leadership.announce()
@@ -191,40 +215,6 @@ class Autoscaler:
             return None
         return read_report(state.report, age=now - state.at)
 
-    async def removed_tiers(self) -> list[KnownTier]:
-        """Return the tiers that were asked for units and that the configuration no longer has.
-
-        Raises:
-            LeasequeueError: If the server cannot be asked.
-        """
-        state = await self._leadership.read() or State()
-        return removed_tiers(self._config, state.tiers)
-
-    async def retire(self, name: str) -> tuple[list[KnownTier], tuple[PassError, ...]]:
-        """Forget the tiers of a name, as `media/spot`, that the configuration no longer has.
-
-        A tier of Kubernetes is asked for no units first, and is kept if that fails.
-
-        Returns:
-            The tiers that were forgotten, and what went wrong. No tier, also if another copy makes a pass.
-
-        Raises:
-            LeasequeueError: If the server cannot be asked.
-        """
-        parts = Parts()
-        async with self._lock, self._leadership.turn(at_once=True) as turn:
-            if turn is None:
-                parts.fail("server", "another copy makes a pass at this moment: try again")
-                return [], tuple(parts.errors)
-            removed = [one for one in removed_tiers(self._config, turn.state.tiers) if one.name == name]
-            gone = [one for one in removed if await self._retirement.retire(one, parts)]
-            keys = {one.key for one in gone}
-            left = {key: one for key, one in turn.state.tiers.items() if key not in keys}
-            if not await turn.keep(structs.replace(turn.state, tiers=left)):
-                return [], (PassError(part="server", problem="another copy has taken the lead: try again"),)
-            self._leadership.lead(turn.state)
-        return gone, tuple(parts.errors)
-
     async def close(self) -> None:
         """Hand over the lead, and close the back ends and the connections. Closing twice is fine.
 
@@ -232,7 +222,6 @@ class Autoscaler:
         """
         self.stop()
         await self._hand_over()
-        await self._retirement.close()
         await self._passes.close()
         await self._queue.close()
 
@@ -279,14 +268,11 @@ class Autoscaler:
         if state.number and state.settings != self._settings:
             log.info("the configuration has changed since pass %d", state.number)
         sight = await self._passes.look(state, parts, dry_run=False)
-        for part, problem in changed_by_others(self._config, state, sight.units):
-            parts.fail(part, problem)
         planned = self._passes.plan(sight, state, parts, now=turn.at)
         # As late as possible: a copy that was paused until now must not ask for what is out of date.
         if not await turn.confirm():
             return self._lost()
         tiers = [] if planned is None else await self._passes.request(planned, sight, parts)
-        removed = await self._retirement.act(state.tiers, parts)
         report = PassReport(
             number=state.number + 1,
             at=turn.at,
@@ -302,7 +288,6 @@ class Autoscaler:
             settings=self._settings,
             plan=state.plan if planned is None else dict(planned.memory),
             jobs=sight.memory,
-            tiers={**removed, **known_tiers(self._config, state.tiers, tiers)},
             children=sight.children,
             report=asdict(report),
         )
@@ -324,7 +309,6 @@ class Autoscaler:
         except LeasequeueError as error:
             parts.fail("server", str(error))
             state, now = State(), time.time()
-        self._retirement.report(state.tiers, parts)
         sight = await self._passes.look(state, parts, dry_run=True)
         planned = self._passes.plan(sight, state, parts, now=now)
         return PassReport(
@@ -342,7 +326,7 @@ class Autoscaler:
         """Return the time of the server, in seconds since 1970."""
         if self._clock is not None:
             return self._clock()
-        answer = (await ask_server(self._queue, (b"TIME",)))[0]
+        answer = (await engine_of(self._queue).runner.ask((b"TIME",)))[0]
         if isinstance(answer, list) and len(answer) == 2:
             return int(answer[0]) + int(answer[1]) / 1_000_000
         return time.time()  # the command may be forbidden
@@ -361,7 +345,7 @@ class Autoscaler:
         for known, error in now.items():
             if known not in self._told:
                 log.warning("%s: %s", error.part, error.problem)
-        failing = {one.part for one in now}
+        failing = {CONFIGURATION, *(one.part for one in now)}
         for part in sorted({one.part for one in self._told} - failing):
             log.info("%s: works again", part)
         self._told = {*now}

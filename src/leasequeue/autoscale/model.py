@@ -1,4 +1,4 @@
-"""What is known and what is wished: the values that the autoscaler's functions take. One concept.
+"""What is known and what is wished: the values that the autoscaler's functions take.
 
 A **worker** is what runs one item at a time. A **unit** is what a back end starts and stops: a process, a
 pod or a machine, with a number of workers in it. A **job** is the work of one queue. A **deployment** is what

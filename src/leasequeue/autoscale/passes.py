@@ -8,15 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.autoscale.arrivals import look_ahead, patience_of
+from leasequeue.autoscale.config import CommandSettings
+from leasequeue.autoscale.delivery import count_in, mapping_in
 from leasequeue.autoscale.flow_children import FlowChildren
 from leasequeue.autoscale.measuring import measure, sample_of
 from leasequeue.autoscale.model import TierUnits
 from leasequeue.autoscale.planning import plan
 from leasequeue.autoscale.report import TierReport
+from leasequeue.describing import counted
 from leasequeue.errors import BackendError
 from leasequeue.log import Log
 from leasequeue.queue.queue import AsyncWorkQueue
-from leasequeue.scripting.endpoints import client_for, close_client
+from leasequeue.wire.endpoints import client_for, close_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,10 +31,12 @@ if TYPE_CHECKING:
     from leasequeue.autoscale.model import JobReport, Plan, Signals
     from leasequeue.autoscale.parts import Parts
     from leasequeue.autoscale.state import State
-    from leasequeue.scripting.endpoints import Client
+    from leasequeue.wire.endpoints import Client
 
 #: How long a queue and a back end may take to answer (s), unless a back end has a `timeout` of its own.
 CALL_SECONDS = 10.0
+#: What fails in a report if the configuration has changed so that units are left.
+CONFIGURATION = "configuration"
 #: No back end has more units.
 MAX_UNITS = 10**9
 #: A dry run that has no memory samples twice, so long apart (s), as one sample has no rates.
@@ -108,6 +113,10 @@ class Passes:
     async def look(self, state: State, parts: Parts, *, dry_run: bool) -> Sight:
         """Look at all queues and back ends at once. What fails is left out, and noted in `parts`."""
         tiers = [(name, tier) for name, one in self._config.deployments.items() for tier in one.tiers]
+        asked = _asked_before(state.plan)
+        for part in sorted(asked.keys() - {_part(*tier) for tier in tiers}):
+            had = counted(asked[part], "unit")
+            parts.fail(CONFIGURATION, f"it no longer has the {part}: stop the {had} it was asked for last")
         self._children.recall(state.children)
         children, units, measured = await asyncio.gather(
             self._average_children(parts),
@@ -236,8 +245,9 @@ class Passes:
 
     def _limit_of(self, deployment: str, tier: str) -> float:
         """Return how long a call of a back end may take (s)."""
-        own = self._config.deployments[deployment].tiers[tier].settings.get("timeout")
-        return max(CALL_SECONDS, own + 1.0) if isinstance(own, (int, float)) else CALL_SECONDS
+        settings = self._config.deployments[deployment].tiers[tier].settings
+        own = settings.timeout if isinstance(settings, CommandSettings) else 0.0
+        return max(CALL_SECONDS, own + 1.0)
 
 
 def reports_of(planned: Plan) -> list[TierReport]:
@@ -253,6 +263,16 @@ def reports_of(planned: Plan) -> list[TierReport]:
         )
         for one in planned.tiers
     ]
+
+
+def _asked_before(memory: object) -> dict[str, int]:
+    """Return how many units the plan of the last pass has asked of each tier that was to have any."""
+    found = {}
+    for deployment, tiers in mapping_in(memory, "tiers").items():
+        for tier in mapping_in(tiers):
+            if units := count_in(mapping_in(tiers, tier).get("asked")):
+                found[_part(deployment, tier)] = units
+    return found
 
 
 def _part(deployment: str, tier: str) -> str:

@@ -11,10 +11,10 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.autoscale.answer import wanted_workers
+from leasequeue.autoscale.delivery import count_in, mapping_in
 from leasequeue.autoscale.feeding import Feeder, fed, in_order
 from leasequeue.autoscale.model import Answer, JobPolicy, JobReport, Plan, Signals
-from leasequeue.autoscale.pooling import Member, pooled, shares, side_by_side
-from leasequeue.autoscale.remembered import count_in, mapping_in
+from leasequeue.autoscale.pooling import PooledJob, pooled, shares, side_by_side
 from leasequeue.autoscale.tiers import Tiers
 
 if TYPE_CHECKING:
@@ -233,9 +233,9 @@ def _by_tiers(ask: Callable[[float], Answer], steps: Sequence[tuple[float, int]]
     return answer, used
 
 
-def _member(signals: Signals, policy: JobPolicy) -> Member:
+def _member(signals: Signals, policy: JobPolicy) -> PooledJob:
     """Return a job as a member of a deployment; a service time that is not known counts as a second."""
-    return Member(signals=signals, policy=policy, service_time=_service_time(signals, policy) or 1.0)
+    return PooledJob(signals=signals, policy=policy, service_time=_service_time(signals, policy) or 1.0)
 
 
 def _service_time(signals: Signals, policy: JobPolicy) -> float | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class PooledJob:
     """One job of a deployment."""
 
     signals: Signals
@@ -61,7 +61,7 @@ def shares(total: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def pooled(members: Sequence[Member]) -> tuple[Signals, JobPolicy]:
+def pooled(members: Sequence[PooledJob]) -> tuple[Signals, JobPolicy]:
     """Return one job that stands for all: its seconds of work are theirs, its age target is their smallest.
 
     What waits is counted in items of the mean service time, and less for a job whose age target is larger.
@@ -108,7 +108,7 @@ def pooled(members: Sequence[Member]) -> tuple[Signals, JobPolicy]:
     return signals, JobPolicy(age_target=target, service_time=mean, confidence=confidence)
 
 
-def side_by_side(members: Sequence[Member], spin_up: float) -> int:
+def side_by_side(members: Sequence[PooledJob], spin_up: float) -> int:
     """Return how many workers all jobs take next to each other, since workers fetch from them in turns.
 
     Once the workers can work that are asked for now, each job has busy workers, and items that wait. While
@@ -155,7 +155,7 @@ class _Line(NamedTuple):
     left: float
 
     @classmethod
-    def of(cls, member: Member, spin_up: float) -> _Line:
+    def of(cls, member: PooledJob, spin_up: float) -> _Line:
         """Look ahead. The number of busy workers tends to rate x time, by the part of runs that end."""
         signals, time = member.signals, member.service_time
         still = math.exp(-spin_up / time)

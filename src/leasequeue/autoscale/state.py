@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from leasequeue.alive.connections import Mark
 from leasequeue.autoscale.flow_children import Learned  # noqa: TC001 - msgspec reads the types when it runs
-from leasequeue.autoscale.liveness import Mark
-from leasequeue.autoscale.retiring import KnownTier  # noqa: TC001 - msgspec reads the types when it runs
 from leasequeue.log import Log
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     #: What `plan` is to be given, and for each job what `measure` is.
     plan: dict[str, Any] = msgspec.field(default_factory=dict)
     jobs: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
-    #: The tiers that were asked for units, by their keys.
-    tiers: dict[str, KnownTier] = msgspec.field(default_factory=dict)
     #: On which queues the children are that the functions of flows return.
     children: list[Learned] = msgspec.field(default_factory=list)
     #: The last report; None: there is none.
@@ -50,7 +47,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def mark(self) -> Mark:
         """How others can see whether the copy that leads is alive."""
-        return Mark(self.session, self.connections, self.server)
+        return Mark(self.connections, self.server, self.session)
 
     def led_by(self, copy: str, mark: Mark) -> State:
         """Return this state with another copy that leads; empty: none does."""

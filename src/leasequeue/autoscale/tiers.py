@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from leasequeue.autoscale.delivery import delivered
+from leasequeue.autoscale.delivery import delivered, mapping_in, pairs_in
 from leasequeue.autoscale.model import TierRequest
-from leasequeue.autoscale.remembered import mapping_in, pairs_in
 from leasequeue.autoscale.windows import Window
 from leasequeue.describing import counted
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 
 
@@ -23,12 +22,4 @@ def main() -> None:
         sys.stderr.write('leasequeue: the command line needs an extra: pip install "leasequeue[cli]"\n')
         sys.exit(2)
 
-    def run() -> None:
-        app(prog_name="leasequeue")
-
-    if os.environ.get("_LEASEQUEUE_COMPLETE") == "complete_bash":
-        from leasequeue.cli.completion import complete_in_bash
-
-        complete_in_bash(run)
-    else:
-        run()
+    app(prog_name="leasequeue")

@@ -9,8 +9,8 @@ import typer
 from leasequeue.cli.formatting import print_json
 from leasequeue.cli.options import choice_option
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueNames, Url, command, note, open_queue
-from leasequeue.queue.internals import ask_server
-from leasequeue.scripting.access import Role, ServerFacts, questions, quoted, rules_of
+from leasequeue.queue.queue import engine_of
+from leasequeue.wire.access import Role, ServerFacts, questions, quoted, rules_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,9 @@ async def acl(
 
 async def _ask(queue: AsyncWorkQueue, user: str) -> tuple[ServerFacts, object]:
     """Return what the server knows, and what it says of the user: None if it has no such user."""
-    info, commands, known = await ask_server(queue, *questions(), (b"ACL", b"GETUSER", user.encode()))
+    info, commands, known = await engine_of(queue).runner.ask(
+        *questions(), (b"ACL", b"GETUSER", user.encode())
+    )
     for reply in (info, commands):
         if isinstance(reply, BaseException):
             raise reply

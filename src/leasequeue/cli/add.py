@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasequeue.cli.formatting import print_json, printable
-from leasequeue.cli.options import number_option
+from leasequeue.cli.options import duration_option, number_option, parse_time
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, fail, open_queue, run_command
-from leasequeue.cli.times import duration_option, parse_time
 from leasequeue.errors import ServerError
 from leasequeue.item import Item
 from leasequeue.queue.encoding import MAX_LEVEL

@@ -6,12 +6,55 @@ import functools
 import gc
 import importlib
 import importlib.metadata
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
-from leasequeue.cli.values import convert_quickly
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def convert_quickly(parameters: list[Any]) -> list[Any]:
+    """Have parameters convert texts, and values that have a parser, without pydantic; return them.
+
+    Newer versions of typer convert each value with pydantic, whose import takes longer than most commands.
+    Older ones are left as they are.
+    """
+    for one in parameters:
+        if hasattr(one, "get_runtime_param") and "get_runtime_param" not in vars(one):
+            one.get_runtime_param = _Quick(one, one.get_runtime_param).itself
+    return parameters
+
+
+class _Quick:
+    """What typer asks to convert a value.
+
+    Args:
+        parameter: The parameter.
+        make: Returns typer's own.
+    """
+
+    def __init__(self, parameter: Any, make: Callable[[], Any]) -> None:
+        self._make = make
+        annotation = parameter.type_descriptor.annotation
+        self._many = annotation == list[str]
+        self._parse = parameter.type_descriptor.parameter_info.parser
+        if self._parse is None and annotation in {str, list[str]}:
+            self._parse = str
+
+    def itself(self) -> _Quick:
+        """Return it: what is called in place of `make`."""
+        return self
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value of a parameter, converted."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if self._parse is None:
+            return self._make().coerce(value, param=param, ctx=ctx)
+        return [self._parse(one) for one in value] if self._many else self._parse(value)
+
 
 #: The end of the help of commands that use a server: see `leasequeue.cli.server.Code`.
 EXIT_CODES = (
@@ -41,7 +84,7 @@ COMMANDS = {
     ),
     "show": Command("leasequeue.cli.show", "Show the items of a queue, or one of them in full.", EXIT_CODES),
     "peek": Command(
-        "leasequeue.cli.peek", "Show the items that are leased next, without leasing them.", EXIT_CODES
+        "leasequeue.cli.show", "Show the items that are leased next, without leasing them.", EXIT_CODES
     ),
     "dead": Command("leasequeue.cli.dead", "List, show, requeue and drop dead letters.", EXIT_CODES),
     "schedule": Command("leasequeue.cli.schedule", "List schedules; add, run or remove one.", EXIT_CODES),
@@ -62,21 +105,23 @@ COMMANDS = {
         EXIT_CODES,
     ),
     "mv": Command(
-        "leasequeue.cli.mv", "Move items that wait to the end of another queue, in their order.", EXIT_CODES
+        "leasequeue.cli.whole_queues",
+        "Move items that wait to the end of another queue, in their order.",
+        EXIT_CODES,
     ),
-    "purge": Command("leasequeue.cli.purge", "Remove all items of a queue that wait.", EXIT_CODES),
+    "purge": Command("leasequeue.cli.whole_queues", "Remove all items of a queue that wait.", EXIT_CODES),
     "rm": Command(
-        "leasequeue.cli.rm",
+        "leasequeue.cli.whole_queues",
         "Delete queues, with all their items, dead letters, results, schedules, events and limits.",
         EXIT_CODES,
     ),
     "recover": Command(
-        "leasequeue.cli.recover",
+        "leasequeue.cli.whole_queues",
         "Return items that were leased long ago to the front of the queue, and print their ids.",
         EXIT_CODES,
     ),
     "clear-leases": Command(
-        "leasequeue.cli.clear_leases",
+        "leasequeue.cli.whole_queues",
         "End all leases of one queue, or of all: the items return to the front.",
         EXIT_CODES,
     ),

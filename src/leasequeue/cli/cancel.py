@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasequeue.cli.options import number_option
+from leasequeue.cli.options import duration_option, number_option
 from leasequeue.cli.server import AsJson, Code, queue_command, report_changes
-from leasequeue.cli.times import duration_option
 from leasequeue.queue.cancelling import KEEP_SECONDS, MAX_CANCELLED
 
 if TYPE_CHECKING:

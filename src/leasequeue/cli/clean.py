@@ -1,20 +1,20 @@
-"""`leasequeue clean`: clean queues once, or at intervals."""
+"""`leasequeue clean`: clean queues, once, at intervals, or as another program says."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasequeue.cli.clean_lines import clean_lines, counts_of
-from leasequeue.cli.completion import complete_queue
-from leasequeue.cli.formatting import print_rows
-from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, Url, command, open_queue
-from leasequeue.cli.times import duration_option
-from leasequeue.cli.worker.logs import set_up_logs
+from leasequeue.cli.formatting import print_json, print_rows
+from leasequeue.cli.options import duration_option
+from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note, open_queue
+from leasequeue.cli.worker.settings import set_up_logs
 from leasequeue.durations import LONGEST_KEPT_SECONDS
 from leasequeue.errors import ServerError
 from leasequeue.log import Log
@@ -22,6 +22,8 @@ from leasequeue.worker.maintenance import Maintenance
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
+    from leasequeue.views import CleanReport
+
 
 #: Seconds between two cleans: the minimum and the default.
 MIN_INTERVAL, DEFAULT_INTERVAL = 0.1, 60.0
@@ -33,9 +35,7 @@ log = Log("leasequeue.clean")
 async def clean(
     queues: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="QUEUE", help="The queues' names; none with --lines.", autocompletion=complete_queue
-        ),
+        typer.Argument(metavar="QUEUE", help="The queues' names; none with --lines."),
     ] = None,
     *,
     deep: Annotated[
@@ -123,3 +123,28 @@ async def _clean_first(queue: AsyncWorkQueue, maintenance: Maintenance, *, deep:
         await maintenance.clean_once(queue, deep=deep)
     except ServerError as error:
         log.warning("%s could not be cleaned: %s", queue.name, error)
+
+
+async def clean_lines(url: str, *, as_json: bool) -> Code:
+    """Read `light:<queue>` and `deep:<queue>`; answer each with `light cleaned <queue>` when it is done."""
+    code = Code.DONE
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        kind, _, name = line.rstrip("\r\n").partition(":")
+        if kind not in ("light", "deep") or not name:
+            note(f"cannot read {line.strip()!r}: expected light:QUEUE or deep:QUEUE")
+            code = Code.MISSED
+            continue
+        async with open_queue(url, name) as queue:
+            report = await (queue.deep_clean() if kind == "deep" else queue.light_clean())
+        if as_json:
+            print_json({"queue": name, "cleaned": kind, **counts_of(report)})
+        else:
+            typer.echo(f"{kind} cleaned {name}")
+        sys.stdout.flush()
+    return code
+
+
+def counts_of(report: CleanReport) -> dict[str, int]:
+    """Return the counts of a report."""
+    counts = {field: value for field, value in asdict(report).items() if field != "findings"}
+    return {**counts, "repaired": report.repaired}

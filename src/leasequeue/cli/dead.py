@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from leasequeue.cli.formatting import print_json, print_table, shortened, view_document
-from leasequeue.cli.options import number_option
+from leasequeue.cli.options import duration_option, format_time, number_option
 from leasequeue.cli.server import (
     DEFAULT_URL,
     AsJson,
@@ -24,14 +24,14 @@ from leasequeue.cli.server import (
     run_command,
 )
 from leasequeue.cli.show import print_dead_letter
-from leasequeue.cli.times import duration_option, format_time
 from leasequeue.durations import LONGEST_KEPT_SECONDS
 from leasequeue.errors import summary_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasequeue import AsyncWorkQueue, DeadLetter
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.views import DeadLetter
 
 app = typer.Typer(
     help="List, show, requeue and drop dead letters.", no_args_is_help=True, add_completion=False

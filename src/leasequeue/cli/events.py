@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasequeue.cli.formatting import encoded, print_json, printable, readable
+from leasequeue.cli.options import format_time
 from leasequeue.cli.server import AsJson, Code, fail, note, queue_command
-from leasequeue.cli.times import format_time
 from leasequeue.errors import NoEventsKept, NoEventsPublished
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from leasequeue import AsyncWorkQueue, Event
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.views import Event
 
 #: What each line of text begins with.
 _FIRST = ("number", "what", "id", "at")

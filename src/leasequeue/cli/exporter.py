@@ -15,8 +15,8 @@ from leasequeue.describing import text_of
 from leasequeue.errors import LeasequeueError
 from leasequeue.log import Log
 from leasequeue.queue import AsyncWorkQueue
-from leasequeue.scripting.discovery import MAX_KEYS, MAX_QUEUES, find_queues
-from leasequeue.scripting.endpoints import client_of, close_client
+from leasequeue.wire.discovery import MAX_KEYS, MAX_QUEUES, find_queues
+from leasequeue.wire.endpoints import client_of, close_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasequeue.cli.completion import complete_flow, complete_run
 from leasequeue.cli.formatting import (
     print_facts,
     print_json,
@@ -16,18 +15,17 @@ from leasequeue.cli.formatting import (
     shortened,
 )
 from leasequeue.cli.fsck import print_findings
-from leasequeue.cli.options import choice_option, number_option
+from leasequeue.cli.options import choice_option, format_time, number_option
 from leasequeue.cli.server import AsJson, Code, fail, note, queue_command, report_changes
-from leasequeue.cli.times import format_time
 from leasequeue.codec import dump_compact
-from leasequeue.errors import RunGone, RunUnfinished, summary_of
-from leasequeue.queue.runs.views import RUN_STATES, RunState
+from leasequeue.errors import FlowRunUnfinished, JobUnknown, summary_of
+from leasequeue.queue.plans.reading import FLOW_RUN_STATES, FlowRunState
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from leasequeue import AsyncWorkQueue
-    from leasequeue.queue.runs.views import FlowRunView, StageView
+    from leasequeue.queue.plans.reading import FlowRunView, StageView
 
 app = typer.Typer(
     help="List, show, find, cancel, retry, replay, delete and check flow runs.",
@@ -35,10 +33,8 @@ app = typer.Typer(
     add_completion=False,
 )
 
-RunId = Annotated[str, typer.Argument(metavar="ID", help="The id of the run.", autocompletion=complete_run)]
-RunIds = Annotated[
-    list[str], typer.Argument(metavar="ID", help="The ids of runs.", autocompletion=complete_run)
-]
+RunId = Annotated[str, typer.Argument(metavar="ID", help="The id of the run.")]
+RunIds = Annotated[list[str], typer.Argument(metavar="ID", help="The ids of runs.")]
 Count = Annotated[int, number_option("How many.", minimum=1, maximum=1000)]
 
 
@@ -47,16 +43,16 @@ Count = Annotated[int, number_option("How many.", minimum=1, maximum=1000)]
 async def list_runs(
     queue: AsyncWorkQueue,
     *,
-    state: Annotated[RunState | None, choice_option("Only those in this state.", RUN_STATES)] = None,
+    state: Annotated[FlowRunState | None, choice_option("Only those in this state.", FLOW_RUN_STATES)] = None,
     flow: Annotated[
         str | None,
-        typer.Option("--flow", metavar="FLOW", help="Only those of this flow.", autocompletion=complete_flow),
+        typer.Option("--flow", metavar="FLOW", help="Only those of this flow."),
     ] = None,
     count: Count = 100,
     as_json: AsJson = False,
 ) -> Code:
     """List flow runs, the newest first. With --json each run is a line."""
-    views = await queue.runs.list(state=state, flow=flow, count=count, fields=None if as_json else ())
+    views = await queue.flow_runs.list(state=state, flow=flow, count=count, fields=None if as_json else ())
     found = [view for view in views if view]
     _print_runs(queue.name, found, as_json=as_json)
     if not found and not as_json:
@@ -80,11 +76,11 @@ async def show_run(
     if mermaid and as_json:
         raise typer.BadParameter("cannot be combined with --json", param_hint="--mermaid")
     try:
-        view = await queue.runs.get(run_id, children=children)
-    except RunGone:
+        view = await queue.flow_runs.get(run_id, children=children)
+    except JobUnknown:
         return _gone(queue.name, run_id)
     if mermaid:
-        from leasequeue.flow.diagram import draw_run  # only then, to start quickly
+        from leasequeue.queue.plans.diagram import draw_run  # only then, to start quickly
 
         typer.echo(draw_run(view), nl=False)
     elif as_json:
@@ -119,9 +115,7 @@ def _print_run(view: FlowRunView) -> None:
 @queue_command
 async def find(
     queue: AsyncWorkQueue,
-    flow: Annotated[
-        str, typer.Argument(metavar="FLOW", help="The name of the flow.", autocompletion=complete_flow)
-    ],
+    flow: Annotated[str, typer.Argument(metavar="FLOW", help="The name of the flow.")],
     attributes: Annotated[
         list[str],
         typer.Argument(
@@ -137,7 +131,7 @@ async def find(
     Only attributes that the flow names in `lookup` are found, and of a list each element.
     """
     given: dict[str, Any] = dict(map(_attribute, attributes))
-    views = await queue.runs.find(flow, count=count, fields=None if as_json else (), **given)
+    views = await queue.flow_runs.find(flow, count=count, fields=None if as_json else (), **given)
     _print_runs(queue.name, views, as_json=as_json)
     if not views:
         return fail(f"{queue.name!r} has no run of {flow!r} with {' '.join(attributes)}", Code.MISSED)
@@ -148,14 +142,16 @@ async def find(
 @queue_command
 async def cancel(queue: AsyncWorkQueue, ids: RunIds, *, as_json: AsJson = False) -> Code:
     """Cancel flow runs: what waits is removed, what runs is cancelled, nothing follows."""
-    return await _change(queue, "cancelled", queue.runs.cancel, ids, "has ended already", as_json=as_json)
+    return await _change(
+        queue, "cancelled", queue.flow_runs.cancel, ids, "has ended already", as_json=as_json
+    )
 
 
 @app.command()
 @queue_command
 async def retry(queue: AsyncWorkQueue, ids: RunIds, *, as_json: AsJson = False) -> Code:
     """Retry failed runs from the stages that failed. What is done is not repeated."""
-    return await _change(queue, "retried", queue.runs.retry, ids, "has not failed", as_json=as_json)
+    return await _change(queue, "retried", queue.flow_runs.retry, ids, "has not failed", as_json=as_json)
 
 
 @app.command()
@@ -171,8 +167,8 @@ async def replay(
 ) -> Code:
     """Start a new run with the plan and the input of another one, and print its id."""
     try:
-        started = await queue.runs.replay(run_id, new_id=new_id)
-    except RunGone:
+        started = await queue.flow_runs.replay(run_id, new_id=new_id)
+    except JobUnknown:
         return _gone(queue.name, run_id)
     if as_json:
         print_json({"queue": queue.name, "id": started})
@@ -185,7 +181,7 @@ async def replay(
 @queue_command
 async def delete(queue: AsyncWorkQueue, ids: RunIds, *, as_json: AsJson = False) -> Code:
     """Delete finished runs with their results and dead letters. Cancel an unfinished one first."""
-    return await _change(queue, "deleted", queue.runs.delete, ids, None, as_json=as_json)
+    return await _change(queue, "deleted", queue.flow_runs.delete, ids, None, as_json=as_json)
 
 
 @app.command()
@@ -197,7 +193,7 @@ async def check(
     as_json: AsJson = False,
 ) -> Code:
     """Find runs that cannot go on, because another client has removed an item of theirs; repair them."""
-    report = await queue.runs.check(repair=not dry_run)
+    report = await queue.flow_runs.check(repair=not dry_run)
     return print_findings([(queue.name, one) for one in report.findings], as_json=as_json)
 
 
@@ -224,9 +220,9 @@ async def _change(
     for one in ids:
         try:
             changed = await change(one)
-        except RunGone:
+        except JobUnknown:
             missed.append((one, _absent(queue.name, one)))
-        except RunUnfinished:
+        except FlowRunUnfinished:
             missed.append((one, f"run {one!r} is unfinished"))
         else:
             if not changed:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from leasequeue.cli.times import format_time
+from leasequeue.cli.options import format_time
 from leasequeue.tasks.wire import call_of, task_of
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from leasequeue import DeadLetter, ItemView
     from leasequeue.queue.schedules import ScheduleView
+    from leasequeue.views import DeadLetter, ItemView
 
 #: How many characters of data or of an error a table row shows.
 PREVIEW = 48

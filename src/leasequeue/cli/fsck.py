@@ -10,7 +10,7 @@ from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueNames, Url, co
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from leasequeue import Finding
+    from leasequeue.views import Finding
 
 
 @command
@@ -29,7 +29,7 @@ async def fsck(
     found: list[tuple[str, Finding]] = []
     for name in queues:
         async with open_queue(url, name) as queue:
-            found += [(name, one) for one in (await queue.fsck()).findings]
+            found += [(name, one) for one in (await queue.admin.fsck()).findings]
     return print_findings(found, as_json=as_json)
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasequeue.cli.formatting import print_json, print_rows
-from leasequeue.cli.options import choice_option, number_option
+from leasequeue.cli.options import choice_option, duration_option, format_time, number_option, parse_time
 from leasequeue.cli.server import AsJson, Code, fail, note, queue_command
-from leasequeue.cli.times import duration_option, format_time, parse_time
 from leasequeue.queue.limits import EACH_GROUP, MAX_LIMIT, Limit
 
 if TYPE_CHECKING:

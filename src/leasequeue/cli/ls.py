@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from leasequeue.cli.completion import complete_queue
 from leasequeue.cli.formatting import print_rows
-from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note, open_queue
+from leasequeue.cli.server import DEFAULT_URL, AnyQueues, AsJson, Code, Url, command, note, open_queue
 from leasequeue.errors import WrongKeyType
-from leasequeue.queue.internals import ask_server
-from leasequeue.scripting.discovery import MAX_KEYS, MAX_QUEUES, find_queues
+from leasequeue.queue.queue import engine_of
+from leasequeue.wire.discovery import MAX_KEYS, MAX_QUEUES, find_queues
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
@@ -19,14 +16,7 @@ if TYPE_CHECKING:
 
 @command
 async def ls(
-    queues: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="QUEUE",
-            help="The queues' names; by default all queues on the server.",
-            autocompletion=complete_queue,
-        ),
-    ] = None,
+    queues: AnyQueues = None,
     *,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -61,6 +51,6 @@ async def ls(
 
 async def _note_deletion(queue: AsyncWorkQueue) -> None:
     """Say so if the queue is being deleted: its items are in no state any more, but their keys exist."""
-    [is_closed] = await ask_server(queue, (b"HEXISTS", f"{queue.name}:control".encode(), b"closed"))
+    [is_closed] = await engine_of(queue).runner.ask((b"HEXISTS", f"{queue.name}:control".encode(), b"closed"))
     if is_closed:
         note(f"{queue.name} is being deleted: if no client is doing so, `leasequeue rm` finishes it")

@@ -16,13 +16,14 @@ from rich.text import Text
 from leasequeue.cli.formatting import print_facts, print_json
 from leasequeue.cli.options import choice_option, number_option
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, fail, run_blocking_command
+from leasequeue.durations import duration_text
 from leasequeue.errors import InvalidArgument, ServerError
-from leasequeue.scripting.urls import holds_login
+from leasequeue.wire.urls import holds_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from leasequeue.spark.jobs.failures import JobFailed
+    from leasequeue.spark.jobs.session import SparkFailed
 
 app = typer.Typer(
     help="Load, archive, analyse, redrive and backfill queues with Spark.",
@@ -147,7 +148,6 @@ def report(
     queue: Annotated[
         str | None, typer.Option(help="Instead: a queue, whose kept events are read now.")
     ] = None,
-    slowest: Annotated[int, number_option("How many of the slowest items to list.")] = 20,
     url: Url = DEFAULT_URL,
     cluster: Cluster = False,
     as_json: AsJson = False,
@@ -218,7 +218,6 @@ def _run(name: str, *, as_json: bool, **given: Any) -> None:
     def work() -> Code:
         # Here, so that the help needs no Spark.
         session = importlib.import_module("leasequeue.spark.jobs.session")
-        failures = importlib.import_module("leasequeue.spark.jobs.failures")
         job = getattr(importlib.import_module(f"leasequeue.spark.jobs.{name}"), name)
         try:
             with _progress(session.task_counts) as progress:
@@ -226,7 +225,7 @@ def _run(name: str, *, as_json: bool, **given: Any) -> None:
         except InvalidArgument as error:
             error.argument, error.allowed = map(_with_our_options, (error.argument, error.allowed))
             raise
-        except failures.JobFailed as error:
+        except session.SparkFailed as error:
             return fail(_with_our_options(str(error)), exit_code(error))
         if as_json:
             print_json(report)
@@ -242,7 +241,7 @@ def _with_our_options(problem: str) -> str:
     return _SPARK_OPTION.sub(lambda match: _OPTIONS[match[0]], problem)
 
 
-def exit_code(error: JobFailed) -> Code:
+def exit_code(error: SparkFailed) -> Code:
     """Return the exit code of a job that failed: that of the Leasequeue error that ended it, else 1."""
     if error.kind in {ServerError.__name__, *(one.__name__ for one in ServerError.__subclasses__())}:
         return Code.SERVER
@@ -258,9 +257,9 @@ def facts(report: dict[str, Any]) -> dict[str, Any]:
 def _shown(name: str, value: Any) -> Any:
     if not isinstance(value, float):
         return value
-    if name == "per_second":
-        return f"{value:,.1f}"
-    return importlib.import_module("leasequeue.spark.jobs.html_page").duration(value)
+    if name == "failure_share":
+        return f"{value:.1%}"
+    return f"{value:,.1f}" if name == "per_second" else duration_text(value)
 
 
 @contextmanager

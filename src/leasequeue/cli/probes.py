@@ -8,7 +8,7 @@ import socket
 import socketserver
 import sys
 import threading
-import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-#: Seconds for which a client may be silent, and for which its connection lasts in all.
-CLIENT_SECONDS, CONNECTION_SECONDS = 5.0, 10.0
-#: So many clients are answered at the same time. For each further one, the oldest connection ends: answers
-#: take milliseconds, so it is that of a client that stalls.
-MAX_CLIENTS = 32
-#: The most threads. There are more than clients only while answers take long that no client waits for.
-MAX_THREADS = 2 * MAX_CLIENTS
+#: Seconds for which a client may be silent.
+CLIENT_SECONDS = 5.0
+#: From so many clients on, the oldest connection ends for each further one: answers take milliseconds, so it
+#: is that of a client that stalls. So many threads are the most, which answers that hang may take.
+MAX_CLIENTS, MAX_THREADS = 32, 64
 #: Seconds between two tries to listen at an address that is in use.
 RETRY_SECONDS = 0.5
 #: How often to look whether the server was closed.
@@ -43,14 +41,14 @@ def probe(problems: Callable[[], Iterable[str]]) -> WSGIApplication:
 
     def answer(_: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         found = [*problems()]
-        return _text(start_response, "503 Service Unavailable" if found else "200 OK", found or ["ok"])
+        return _answer(start_response, 503 if found else 200, *(found or ["ok"]))
 
     return answer
 
 
-def note(text: str, status: str = "404 Not Found") -> WSGIApplication:
+def note(text: str, status: int = 404) -> WSGIApplication:
     """Return an application that answers with a text."""
-    return lambda _, start_response: _text(start_response, status, [text])
+    return lambda _, start_response: _answer(start_response, status, text)
 
 
 def document(read: Callable[[], tuple[bool, Mapping[str, Any]]]) -> WSGIApplication:
@@ -58,8 +56,7 @@ def document(read: Callable[[], tuple[bool, Mapping[str, Any]]]) -> WSGIApplicat
 
     def answer(_: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
         fresh, found = read()
-        status = "200 OK" if fresh else "503 Service Unavailable"
-        return _body(start_response, status, f"{json.dumps(found)}\n".encode(), "application/json")
+        return _answer(start_response, 200 if fresh else 503, json.dumps(found), kind="application/json")
 
     return answer
 
@@ -109,11 +106,11 @@ class ProbeServer:
             AddressUnusable: If it cannot listen there.
         """
         self._server = self._listen()
-        self._in_thread(self._server.serve)
+        self._in_thread(self._serve)
 
     def start_soon(self) -> None:
         """Start it as soon as the address is free, until it is closed."""
-        self._in_thread(self._start_soon)
+        self._in_thread(self._serve)
 
     def close(self) -> None:
         """Listen no more."""
@@ -139,50 +136,45 @@ class ProbeServer:
             problem = f"cannot listen at {self._host}, port {self._port}: {error.strerror or error}"
             raise AddressUnusable(problem) from error
 
-    def _start_soon(self) -> None:
-        warned = False
-        while not self._closed.is_set():
+    def _serve(self) -> None:
+        """Answer, after waiting until the address is free."""
+        server, warned = self._server, False
+        while server is None and not self._closed.is_set():
             try:
                 server = self._listen()
             except AddressUnusable as error:
                 if not warned:
                     log.warning("%s; trying again", error)
                 warned = True
-                time.sleep(RETRY_SECONDS)
-                continue
+                self._closed.wait(RETRY_SECONDS)
+        if server is not None:
             self._server = server
             if self._closed.is_set():
                 server.server_close()
-                return
-            server.serve()
+            else:
+                server.serve_forever(POLL_SECONDS)
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"] or "/"
         if environ["REQUEST_METHOD"] not in {"GET", "HEAD"}:
-            answer: Iterable[bytes] = _text(start_response, "405 Method Not Allowed", ["GET it"])
+            answer: Iterable[bytes] = _answer(start_response, 405, "GET it")
         elif path not in self._routes:
-            answer = _text(start_response, "404 Not Found", [f"GET {one}" for one in self._routes])
+            answer = _answer(start_response, 404, *(f"GET {one}" for one in self._routes))
         else:
             try:
                 answer = [*self._routes[path](environ, start_response)]
             except Exception:
                 log.exception("%s failed", path)
-                answer = _text(start_response, "500 Internal Server Error", ["see the log"])
+                answer = _answer(start_response, 500, "see the log")
         return [] if environ["REQUEST_METHOD"] == "HEAD" else answer
 
 
-def _text(start_response: StartResponse, status: str, lines: Iterable[str]) -> list[bytes]:
+def _answer(
+    start_response: StartResponse, status: int, *lines: str, kind: str = "text/plain; charset=utf-8"
+) -> list[bytes]:
     body = "".join(f"{line}\n" for line in lines).encode(errors="replace")
-    return _body(start_response, status, body, "text/plain; charset=utf-8")
-
-
-def _body(start_response: StartResponse, status: str, body: bytes, kind: str) -> list[bytes]:
-    headers = [
-        ("Content-Type", kind),
-        ("Content-Length", f"{len(body)}"),
-        ("Cache-Control", "no-store"),
-    ]
-    start_response(status, headers)
+    headers = [("Content-Type", kind), ("Content-Length", f"{len(body)}"), ("Cache-Control", "no-store")]
+    start_response(f"{status} {HTTPStatus(status).phrase}", headers)
     return [body]
 
 
@@ -201,16 +193,10 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def __init__(self, family: int, address: tuple[str, int], answer: WSGIApplication) -> None:
         self.address_family = family
-        #: The connections and when they began, the oldest first; and all that have a thread.
-        self._since: dict[socket.socket, float] = {}
-        self._busy: set[socket.socket] = set()
-        self._lock = threading.Lock()
+        #: The connections, the oldest first.
+        self._clients: dict[socket.socket, None] = {}
         super().__init__(address, _Handler)
         self.set_app(answer)
-
-    def serve(self) -> None:
-        """Serve until it is shut down."""
-        self.serve_forever(POLL_SECONDS)
 
     def server_bind(self) -> None:
         """Bind the socket, without asking for the name of the host, which may take long."""
@@ -220,20 +206,18 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread. There are not more than `MAX_THREADS`, however many clients stall."""
-        with self._lock:
-            accepted = len(self._busy) < MAX_THREADS
-            if accepted:
-                if len(self._since) >= MAX_CLIENTS:
-                    self._end(next(iter(self._since)))
-                self._since[request] = time.monotonic()
-                self._busy.add(request)
-        if not accepted:
+        clients = [*self._clients]
+        if len(clients) >= MAX_THREADS:
             self.shutdown_request(request)
             return
+        for stalled in clients[: max(0, len(clients) + 1 - MAX_CLIENTS)]:
+            with contextlib.suppress(OSError):  # it has just ended
+                stalled.shutdown(socket.SHUT_RDWR)  # what its thread reads or writes then fails
+        self._clients[request] = None
         try:
             super().process_request(request, client_address)
         except BaseException:  # the process can have no more threads
-            self._forget(request)
+            self._clients.pop(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -241,25 +225,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._forget(request)
-
-    def _forget(self, request: socket.socket) -> None:
-        with self._lock:
-            self._since.pop(request, None)
-            self._busy.discard(request)
-
-    def service_actions(self) -> None:
-        """End connections that have lasted too long, now and then."""
-        with self._lock:
-            now = time.monotonic()
-            for one in [one for one, since in self._since.items() if now - since > CONNECTION_SECONDS]:
-                self._end(one)
-
-    def _end(self, request: socket.socket) -> None:
-        """End a connection: what its thread reads or writes then fails."""
-        del self._since[request]
-        with contextlib.suppress(OSError):  # it has just ended
-            request.shutdown(socket.SHUT_RDWR)
+            self._clients.pop(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - as in the base class
         """Ignore clients that disappear."""

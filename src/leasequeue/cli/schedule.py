@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from leasequeue.cli.completion import complete_schedule, complete_task
 from leasequeue.cli.formatting import preview, print_json, print_table, printable, view_document
-from leasequeue.cli.options import choice_option
+from leasequeue.cli.options import choice_option, duration_option, format_time, parse_time
 from leasequeue.cli.server import AsJson, Code, fail, note, queue_command, report_changes
-from leasequeue.cli.times import duration_option, format_time, parse_time
 from leasequeue.item import Item
 from leasequeue.queue.cron import stamp
 from leasequeue.queue.schedules import CatchUp
@@ -25,9 +23,7 @@ if TYPE_CHECKING:
 
 ScheduleName = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME", help="The schedule's name.", show_default=False, autocompletion=complete_schedule
-    ),
+    typer.Argument(metavar="NAME", help="The schedule's name.", show_default=False),
 ]
 
 app = typer.Typer(help="List schedules; add, run or remove one.", no_args_is_help=True, add_completion=False)
@@ -72,9 +68,7 @@ async def add(  # noqa: PLR0913 - each is an option of the command
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Add a task of this name, instead of DATA.", autocompletion=complete_task
-        ),
+        typer.Option(metavar="NAME", help="Add a task of this name, instead of DATA."),
     ] = None,
     args: Annotated[
         str | None, typer.Option(metavar="JSON", help="With --task: its arguments, as a JSON object.")
@@ -133,7 +127,7 @@ async def remove(
     queue: AsyncWorkQueue,
     schedules: Annotated[
         list[str],
-        typer.Argument(metavar="NAME", help="The schedules' names.", autocompletion=complete_schedule),
+        typer.Argument(metavar="NAME", help="The schedules' names."),
     ],
     *,
     as_json: AsJson = False,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSp
 
 import typer
 
-from leasequeue.cli.completion import complete_queue
 from leasequeue.cli.formatting import print_json
 from leasequeue.errors import ConnectionLost, InvalidArgument, LeasequeueError, ServerError
 from leasequeue.queue import AsyncWorkQueue
@@ -29,11 +28,11 @@ Url = Annotated[
     typer.Option("--url", envvar=["LEASEQUEUE_URL", "REDIS_URL"], metavar="URL", help="The server's URL."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-QueueName = Annotated[
-    str, typer.Argument(metavar="QUEUE", help="The queue's name.", autocompletion=complete_queue)
-]
-QueueNames = Annotated[
-    list[str], typer.Argument(metavar="QUEUE", help="The queues' names.", autocompletion=complete_queue)
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+QueueNames = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")]
+AnyQueues = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="QUEUE", help="The queues' names; by default all queues on the server."),
 ]
 
 

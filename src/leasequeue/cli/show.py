@@ -1,4 +1,4 @@
-"""`leasequeue show`: show the items of a queue, or one item in full."""
+"""`leasequeue show`, `leasequeue peek`: show the items of a queue, or one item in full."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from leasequeue.cli.formatting import (
     shortened,
     view_document,
 )
-from leasequeue.cli.options import choice_option, number_option
+from leasequeue.cli.options import choice_option, format_time, number_option
 from leasequeue.cli.server import AsJson, Code, fail, note, queue_command
-from leasequeue.cli.times import format_time
 from leasequeue.codec import dump_compact
 from leasequeue.states import ITEM_STATES, State
 from leasequeue.tasks.wire import task_of
@@ -27,7 +26,9 @@ from leasequeue.tasks.wire import task_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leasequeue import AsyncWorkQueue, Counts, DeadLetter, ItemView
+    from leasequeue import AsyncWorkQueue
+    from leasequeue.views import Counts, DeadLetter, ItemView
+
 
 #: What is said to `--state dead`.
 DEAD_ELSEWHERE = "`leasequeue dead ls QUEUE` lists dead letters"
@@ -167,3 +168,21 @@ def print_dead_letter(letter: DeadLetter) -> None:
     print_block("error", letter.error)
     if letter.data:
         print_block("data", readable(letter.data))
+
+
+@queue_command
+async def peek(
+    queue: AsyncWorkQueue,
+    *,
+    count: Annotated[int, number_option("How many items.", minimum=1, maximum=1000)] = 1,
+    as_json: AsJson = False,
+) -> Code:
+    """Show the items that are leased next, without leasing them.
+
+    With --json each item is a line. The exit code is 1 if no item waits.
+    """
+    views = await queue.peek(count)
+    print_views(queue.name, views, as_json=as_json)
+    if not views:
+        note(f"{queue.name} has no waiting items")
+    return Code.DONE if views else Code.MISSED

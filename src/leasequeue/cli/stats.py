@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasequeue.cli.completion import complete_queue
 from leasequeue.cli.formatting import print_rows
-from leasequeue.cli.options import number_option
+from leasequeue.cli.options import duration_option, format_time, number_option
 from leasequeue.cli.probes import AddressUnusable, ProbeServer, one_at_a_time, probe
-from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, Url, command, fail, note, open_queue
-from leasequeue.cli.times import duration_option, format_time
+from leasequeue.cli.server import DEFAULT_URL, AnyQueues, AsJson, Code, Url, command, fail, note, open_queue
 from leasequeue.errors import ExtraMissing
-from leasequeue.scripting.discovery import MAX_KEYS, MAX_QUEUES, find_queues
+from leasequeue.wire.discovery import MAX_KEYS, MAX_QUEUES, find_queues
 
 if TYPE_CHECKING:
     from leasequeue.queue import QueueStats
@@ -28,14 +26,7 @@ SHORTEST = 0.1
 
 @command
 async def stats(
-    queues: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="QUEUE",
-            help="The queues' names; by default all queues on the server.",
-            autocompletion=complete_queue,
-        ),
-    ] = None,
+    queues: AnyQueues = None,
     *,
     port: Annotated[
         int | None,
@@ -107,7 +98,7 @@ async def _serve(url: str, queues: list[str], *, port: int, host: str, every: fl
         from leasequeue.cli.exporter import Exporter
     except ImportError as error:
         raise ExtraMissing("metrics at a port", "prometheus") from error
-    from leasequeue.cli.worker.logs import set_up_logs
+    from leasequeue.cli.worker.settings import set_up_logs
 
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

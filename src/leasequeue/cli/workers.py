@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasequeue.cli.completion import complete_worker
+from leasequeue import Fleet
 from leasequeue.cli.formatting import print_json, print_table
+from leasequeue.cli.options import format_time
 from leasequeue.cli.server import (
     DEFAULT_URL,
     AsJson,
@@ -23,13 +24,11 @@ from leasequeue.cli.server import (
     open_queue,
     queue_command,
 )
-from leasequeue.cli.times import format_time
 from leasequeue.errors import WorkerUnknown
-from leasequeue.fleet import Fleet
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
-    from leasequeue.fleet import WorkerView
+    from leasequeue.views import WorkerView
 
 app = typer.Typer(
     help="List the workers of queues; fail, quiet or stop one.", no_args_is_help=True, add_completion=False
@@ -37,7 +36,7 @@ app = typer.Typer(
 
 WorkerName = Annotated[
     str,
-    typer.Argument(metavar="WORKER", help="The worker's name, or its id.", autocompletion=complete_worker),
+    typer.Argument(metavar="WORKER", help="The worker's name, or its id."),
 ]
 
 

@@ -18,8 +18,7 @@ try:
 except ImportError as error:
     raise ExtraMissing("queues in FastAPI", "fastapi") from error
 
-from leasequeue.fastapi.dependencies import Queue, Tasks, queue_of, tasks_of
-from leasequeue.fastapi.errors import DependencyMissing
+from leasequeue.fastapi.dependencies import DependencyMissing, Queue, Tasks, queue_of, tasks_of
 from leasequeue.fastapi.lifespan import lifespan
 from leasequeue.fastapi.router import router
 

@@ -8,10 +8,25 @@ from typing import Annotated, TypeVar
 from fastapi import Depends
 from fastapi.requests import HTTPConnection
 
-from leasequeue.fastapi.errors import DependencyMissing
+from leasequeue.errors import LeasequeueError
 from leasequeue.fastapi.lifespan import STATE, Serving
 from leasequeue.queue.queue import AsyncWorkQueue
 from leasequeue.tasks.queue import TaskQueue
+
+
+class DependencyMissing(LeasequeueError, LookupError):
+    """A path operation asks for a queue or task queue that the application was not started with.
+
+    Attributes:
+        wanted: What was asked for.
+        problem: Why it is not there, and what to do.
+    """
+
+    def __init__(self, wanted: str, problem: str) -> None:
+        self.wanted = wanted
+        self.problem = problem
+        super().__init__(f"{wanted}: {problem}")
+
 
 T = TypeVar("T")
 

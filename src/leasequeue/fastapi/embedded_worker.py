@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from leasequeue.describing import describe
-from leasequeue.fastapi.hurrying import hurried_by_signals
 from leasequeue.log import Log
-from leasequeue.worker.signals import end_process
+from leasequeue.worker.signals import SIGNALS, end_process
 
 if TYPE_CHECKING:
     from leasequeue.worker.worker import Worker
+
 
 #: The exit code of a process that ends because its worker has crashed.
 CRASHED = 1
@@ -45,7 +48,7 @@ class EmbeddedWorker:
     async def start(self) -> None:
         """Start the worker, and return when it fetches work; a server that is down is waited for later.
 
-        If the process gets a signal to stop meanwhile, the worker is stopped, and this returns.
+        If the process gets a signal to stop before that, the worker is stopped, and this returns.
 
         Raises:
             Exception: If it does not start: its lifespan has failed, the server has refused it, or it is
@@ -103,7 +106,7 @@ class EmbeddedWorker:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What is wrong with the worker, a sentence each; empty if it is healthy, or was told to stop.
+        """What is wrong with the worker, a sentence each; empty if it is healthy, or was ordered to stop.
 
         They are for answers to anyone: the log has the errors.
         """
@@ -117,7 +120,7 @@ class EmbeddedWorker:
         error = asyncio.CancelledError("its task was cancelled") if task.cancelled() else task.exception()
         if error is None:
             if not self._is_stopping:
-                log.info("the embedded worker was stopped; the application goes on")
+                log.info("the embedded worker was stopped; the application continues")
             return
         self.crash = error
         if task.cancelled():
@@ -141,3 +144,34 @@ def _is_main_thread() -> bool:
 
 def _exit() -> NoReturn:
     raise SystemExit(CRASHED)
+
+
+@contextmanager
+def hurried_by_signals(hurry: Callable[[], None]) -> Iterator[None]:
+    """Call a function at each SIGTERM and SIGINT inside the block, and then the handler from before.
+
+    The server of the application got the first signal, and passes no other on. Outside of the main thread,
+    where no handler can be set, this does nothing.
+
+    Args:
+        hurry: The function. It is called in the main thread, between any two steps of its program.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        hurry()
+        previous = before[signal.Signals(number)]
+        if callable(previous):
+            previous(number, frame)
+
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        signal.signal(number, on_signal)
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            if signal.getsignal(number) is on_signal:  # otherwise another part of the program has set its own
+                signal.signal(number, signal.SIG_DFL if previous is None else previous)

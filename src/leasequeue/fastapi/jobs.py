@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from fastapi import Request
 
-from leasequeue import codec
 from leasequeue.errors import (
     InvalidArgument,
-    ItemCancelled,
-    ItemExpired,
-    ItemFailed,
-    ItemUnknown,
+    JobCancelled,
+    JobExpired,
     JobFailed,
+    JobUnknown,
     ResultError,
 )
 from leasequeue.fastapi.models import JobError, State, job_info
@@ -37,6 +37,37 @@ if TYPE_CHECKING:
     from leasequeue.fastapi.models import JobInfo
     from leasequeue.fastapi.sources import Sources
     from leasequeue.queue.queue import AsyncWorkQueue
+
+
+T = TypeVar("T")
+
+
+async def until_disconnected(request: Request, work: Coroutine[Any, Any, T], *, watch: bool) -> T | None:
+    """Return what `work` returns, or raise its error; None if the client has closed the connection before.
+
+    Args:
+        request: The request, whose body was read.
+        work: What takes some time. It is cancelled if the client has gone.
+        watch: Whether to look for that; what is done at once needs no watching.
+    """
+    if not watch:
+        return await work
+    working = asyncio.create_task(work, name="leasequeue wait")
+    gone = asyncio.create_task(_disconnected(request), name="leasequeue watch client")
+    both = (working, gone)
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for one in both:
+            one.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
 
 #: How long to wait for an answer about a job that has ended, as far as is known (s).
 ANSWER_SECONDS = 1.0
@@ -60,8 +91,8 @@ class Result:
     def envelope(self, item_id: str) -> bytes:
         """Return the answer in JSON."""
         return b'{"id":%b,"queue":%b,"state":"completed","result":%b}' % (
-            codec.encode(item_id),
-            codec.encode(self.queue),
+            msgspec.json.encode(item_id),
+            msgspec.json.encode(self.queue),
             self.data or b"null",
         )
 
@@ -143,15 +174,14 @@ class Jobs:
         try:
             data = await queue.results.wait(item_id, timeout=timeout)
             return self._read(queue, item_id, data)
-        except ItemFailed as error:
-            failed = error if isinstance(error, JobFailed) else JobFailed(item_id, error.error)
-            shown = JobError(type=failed.type, message=failed.message).model_dump()
-            raise ProblemFound(JOB_FAILED, str(failed), error=shown) from error
-        except ItemCancelled as error:
+        except JobFailed as error:
+            shown = JobError(type=error.type, message=error.message).model_dump()
+            raise ProblemFound(JOB_FAILED, str(error), error=shown) from error
+        except JobCancelled as error:
             raise ProblemFound(JOB_CANCELLED, f"The job {item_id!r} was cancelled.") from error
-        except ItemExpired as error:
+        except JobExpired as error:
             raise ProblemFound(JOB_EXPIRED, f"The job {item_id!r} has expired.") from error
-        except ItemUnknown as error:
+        except JobUnknown as error:
             raise _unknown(item_id) from error
         except ResultError as error:
             raise ProblemFound(RESULT_UNREADABLE, error.problem) from error
@@ -175,9 +205,9 @@ async def _look_up(queue: AsyncWorkQueue, item_id: str) -> JobInfo:
     if state == "unknown":
         try:
             await queue.results.wait(item_id, timeout=ANSWER_SECONDS)
-        except ItemExpired:
+        except JobExpired:
             state = "expired"
-        except (ItemFailed, ItemCancelled, ItemUnknown, TimeoutError):
+        except (JobFailed, JobCancelled, JobUnknown, TimeoutError):
             pass  # the status is that of a moment before
     return job_info(item_id, queue.name, status, state=state)
 

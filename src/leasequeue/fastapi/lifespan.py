@@ -57,7 +57,7 @@ def lifespan(
 
     Args:
         sources: One or more task queues and queues.
-        worker: Whether to run the tasks in this process, in the application's event loop. A worker of its own
+        worker: Whether to run the tasks in this process, in the application's event loop. A worker of other
             settings, or with handlers: run that one. With True, what `then` yields is what tasks are
             passed for `Provided()`.
         then: The application's own lifespan. What it yields is in the state of the requests, too.

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from leasequeue.errors import JobFailed
 
 if TYPE_CHECKING:
-    from leasequeue.fleet.views import RunView, WorkerView
+    from leasequeue.alive import RunView, WorkerView
     from leasequeue.queue.stats import QueueStats
     from leasequeue.queue.views import Counts
     from leasequeue.tasks.job import JobStatus
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 State = Literal["waiting", "leased", "scheduled", "dead", "completed", "cancelled", "expired", "unknown"]
 _ANY = TypeAdapter[Any](Any)
 _ID = "4f0c9e0b5a3d4b7f8f5e1c2d3a4b5c6d"
+_COUNTS = {"name": "default", "waiting": 12, "leased": 3, "scheduled": 1, "dead": 0}
+
+
+def _example(**fields: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [fields]})
 
 
 class JobError(BaseModel):
@@ -32,20 +37,14 @@ class JobError(BaseModel):
 class JobInfo(BaseModel):
     """A job at one moment."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": _ID,
-                    "queue": "default",
-                    "state": "leased",
-                    "attempt": 1,
-                    "error": None,
-                    "due": "2026-01-01T12:00:30Z",
-                    "progress": 0.5,
-                }
-            ]
-        }
+    model_config = _example(
+        id=_ID,
+        queue="default",
+        state="leased",
+        attempt=1,
+        error=None,
+        due="2026-01-01T12:00:30Z",
+        progress=0.5,
     )
 
     id: str = Field(description="The id of the job.")
@@ -62,11 +61,7 @@ class JobInfo(BaseModel):
 class JobResult(BaseModel):
     """The result of a job."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"id": _ID, "queue": "default", "state": "completed", "result": {"total": 6}}]
-        }
-    )
+    model_config = _example(id=_ID, queue="default", state="completed", result={"total": 6})
 
     id: str = Field(description="The id of the job.")
     queue: str = Field(description="The name of its queue.")
@@ -77,11 +72,7 @@ class JobResult(BaseModel):
 class QueueInfo(BaseModel):
     """How many items of a queue are in each state."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"name": "default", "waiting": 12, "leased": 3, "scheduled": 1, "dead": 0}]
-        }
-    )
+    model_config = _example(**_COUNTS)
 
     name: str = Field(description="The name of the queue.")
     waiting: int = Field(description="Items that can be leased.")
@@ -110,24 +101,14 @@ class PauseInfo(BaseModel):
 class QueueDetails(QueueInfo):
     """What is known of a queue at one moment."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "name": "default",
-                    "waiting": 12,
-                    "leased": 3,
-                    "scheduled": 1,
-                    "dead": 0,
-                    "oldest_age": 4.2,
-                    "oldest_age_error": 0.5,
-                    "wait": {"mean": 1.5, "median": 1.2, "longest": 4.2, "samples": 64},
-                    "leases": 20000,
-                    "workers": 2,
-                    "paused": None,
-                }
-            ]
-        }
+    model_config = _example(
+        **_COUNTS,
+        oldest_age=4.2,
+        oldest_age_error=0.5,
+        wait={"mean": 1.5, "median": 1.2, "longest": 4.2, "samples": 64},
+        leases=20000,
+        workers=2,
+        paused=None,
     )
 
     oldest_age: float = Field(description="Seconds for which the oldest waiting item has waited at least.")
@@ -152,26 +133,20 @@ class RunInfo(BaseModel):
 class WorkerInfo(BaseModel):
     """A worker at its last heartbeat."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": "lh:web-1/4711/0a1b2c3d4e5f6071",
-                    "name": "web-1/4711",
-                    "host": "web-1",
-                    "pid": 4711,
-                    "queues": ["default"],
-                    "dead": False,
-                    "quiet": False,
-                    "stopping": False,
-                    "started": "2026-01-01T12:00:00Z",
-                    "concurrency": 100,
-                    "runs": 20000,
-                    "failures": 3,
-                    "running": [],
-                }
-            ]
-        }
+    model_config = _example(
+        id="lh:web-1/4711/0a1b2c3d4e5f6071",
+        name="web-1/4711",
+        host="web-1",
+        pid=4711,
+        queues=["default"],
+        dead=False,
+        quiet=False,
+        stopping=False,
+        started="2026-01-01T12:00:00Z",
+        concurrency=100,
+        runs=20000,
+        failures=3,
+        running=[],
     )
 
     id: str = Field(description="Its session, which is unique.")
@@ -181,7 +156,7 @@ class WorkerInfo(BaseModel):
     queues: list[str] = Field(description="The names of the queues that it serves.")
     dead: bool = Field(description="Whether it has missed its heartbeats.")
     quiet: bool = Field(description="Whether it fetches nothing more.")
-    stopping: bool = Field(description="Whether it was told to stop.")
+    stopping: bool = Field(description="Whether it was ordered to stop.")
     started: datetime | None
     concurrency: int = Field(description="How many runs it may have at once.")
     runs: int = Field(description="How many runs have ended.")
@@ -192,7 +167,7 @@ class WorkerInfo(BaseModel):
 class Health(BaseModel):
     """The health of the application."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"status": "ok"}]})
+    model_config = _example(status="ok")
 
     status: Literal["ok"]
 

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.params import Depends
 from starlette.convertors import Convertor, register_url_convertor
 
+from leasequeue.alive import Fleet
 from leasequeue.durations import check_list
 from leasequeue.errors import InvalidArgument, LeasequeueError, ServerRefused
 from leasequeue.fastapi.dependencies import find_serving
-from leasequeue.fastapi.disconnecting import until_disconnected
-from leasequeue.fastapi.jobs import Jobs
+from leasequeue.fastapi.jobs import Jobs, until_disconnected
 from leasequeue.fastapi.models import (
     Health,
     JobInfo,
@@ -46,7 +46,6 @@ from leasequeue.fastapi.problems import (
     path_of,
 )
 from leasequeue.fastapi.sources import Source, Sources
-from leasequeue.fleet.fleet import Fleet
 from leasequeue.log import Log
 
 #: The longest time that a request may wait for a result (s): proxies end silent connections, and a server
@@ -160,7 +159,6 @@ def _add_jobs(made: APIRouter, jobs: Jobs, reading: dict[str, Any], refused: tup
 
     @made.get(
         "/jobs/{id:leasequeue}/result",
-        name="job_result",
         tags=["jobs"],
         summary="Get the result of a job",
         response_description="The result.",
@@ -197,7 +195,6 @@ def _add_jobs(made: APIRouter, jobs: Jobs, reading: dict[str, Any], refused: tup
 
     @made.get(
         "/jobs/{id:leasequeue_job}",
-        name="job",
         tags=["jobs"],
         summary="Get the status of a job",
         response_description="The job.",
@@ -212,7 +209,6 @@ def _add_jobs(made: APIRouter, jobs: Jobs, reading: dict[str, Any], refused: tup
 def _add_writes(made: APIRouter, jobs: Jobs, guards: list[Depends]) -> None:
     @made.post(
         "/jobs/{id:leasequeue}/cancel",
-        name="cancel_job",
         tags=["jobs"],
         summary="Cancel a job",
         response_description="The job, which is cancelled.",
@@ -230,7 +226,6 @@ def _add_writes(made: APIRouter, jobs: Jobs, guards: list[Depends]) -> None:
 def _add_queues(made: APIRouter, sources: Sources, reading: dict[str, Any], refused: tuple[Any, ...]) -> None:
     @made.get(
         "/queues",
-        name="queues",
         tags=["queues"],
         summary="List the queues",
         response_description="The queues.",
@@ -245,7 +240,6 @@ def _add_queues(made: APIRouter, sources: Sources, reading: dict[str, Any], refu
 
     @made.get(
         "/queues/{name:leasequeue}",
-        name="queue",
         tags=["queues"],
         summary="Get a queue",
         response_description="The queue.",
@@ -265,7 +259,6 @@ def _add_queues(made: APIRouter, sources: Sources, reading: dict[str, Any], refu
 
     @made.get(
         "/workers",
-        name="workers",
         tags=["queues"],
         summary="List the workers",
         response_description="The workers, those that started first first.",
@@ -283,18 +276,16 @@ def _add_health(made: APIRouter, sources: Sources) -> None:
 
     @made.get(
         "/live",
-        name="live",
         tags=["health"],
         summary="Whether the process answers",
         response_description="It answers.",
     )
     async def live() -> Health:
-        """For a liveness probe: a process that does not answer should be started anew."""
+        """For a liveness probe: a process that does not answer should be started again."""
         return Health(status="ok")
 
     @made.get(
         "/ready",
-        name="ready",
         tags=["health"],
         summary="Whether the application can work",
         response_description="It can.",

@@ -35,7 +35,7 @@ class Sources:
                 raise InvalidArgument("sources", one, "one or more task queues or queues")
         self._sources = sources
         self.task_queues = tuple(one for one in sources if isinstance(one, TaskQueue))
-        _ = self.queues  # refuses those that cannot be told apart
+        _ = self.queues  # refuses those of equal names
 
     @property
     def named_task_queues(self) -> dict[str, TaskQueue]:
@@ -52,7 +52,7 @@ class Sources:
 
     @property
     def queues(self) -> dict[str, AsyncWorkQueue]:
-        """The queues by name. A task may have been registered since with a queue of its own."""
+        """The queues by name. A task may have been registered since with its own queue."""
         of_tasks = (task.queue for one in self.task_queues for task in one.tasks)
         return _by_name((*map(queue_from, self._sources), *of_tasks))
 

@@ -1,41 +1,42 @@
-"""A flow: its stages, what each takes, and how a run of it is started. One concept, so it may be long."""
+"""A flow: its stages, what each takes, and how a run of it is started."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import time
 import uuid
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 import msgspec
 
 from leasequeue import codec
-from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
+from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, to_ms
 from leasequeue.errors import InvalidArgument, InvalidFlow
-from leasequeue.flow.attributes import Attributes
-from leasequeue.flow.declaring import Declaration
-from leasequeue.flow.diagram import Box, draw, joined, shape_of
-from leasequeue.flow.graph import Node
-from leasequeue.flow.hand_over import hand_over
-from leasequeue.flow.inputs import Inputs
-from leasequeue.flow.runs import FlowRuns
-from leasequeue.flow.settings import HandOverSettings, StageSettings
-from leasequeue.flow.stage import Stage
-from leasequeue.queue.encoding import MAX_LEVEL, refuse_options
-from leasequeue.queue.plan import Plan, StagePlan, check_run_id, check_stage_name, no_stage
-from leasequeue.tasks.flow_run import FlowRun
-from leasequeue.tasks.plans import One
+from leasequeue.flow.inputs import FlowAttributes, FlowInputs
+from leasequeue.flow.stage import FlowDeclaration, HandOverSettings, Stage, StageSettings
+from leasequeue.queue.encoding import refuse_options
+from leasequeue.queue.plans.building import PlanBuilder
+from leasequeue.queue.plans.diagram import Box, draw, joined, shape_of
+from leasequeue.queue.plans.flow_runs import FlowRun, One
+from leasequeue.queue.plans.plan import FlowPlan, StagePlan, check_run_id, check_stage_name, no_stage
+from leasequeue.tasks.definition import Definition, Settings
+from leasequeue.tasks.fitting import accepts_none
+from leasequeue.tasks.task import AsyncTask
 from leasequeue.tasks.wire import data_of
+from leasequeue.worker.stage_context import current_stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from leasequeue.flow.inputs import Input
+    from leasequeue.queue.plans.flow_runs import FlowRuns
+    from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.retry import RetryPolicy
     from leasequeue.tasks.queue import TaskQueue
     from leasequeue.tasks.task import Task
     from leasequeue.worker.dispatch import Dispatcher
-    from leasequeue.worker.returns import FanOut, Next
+    from leasequeue.worker.stage_context import FanOut, Next
 
 R = TypeVar("R")
 
@@ -59,7 +60,7 @@ class Flow:
     `takes` and `args` say otherwise. The types of both are compared when the stage is declared.
 
     The server opens the next stage in the same step in which one is finished: no process waits or polls. Each
-    run carries its plan, so that a new version of the program does not change the runs that are under way.
+    run carries its plan, so that a new version of the program does not change the runs that have begun.
 
     Args:
         name: Its name, 1 to 100 bytes of UTF-8, under which runs are found.
@@ -94,9 +95,11 @@ class Flow:
         except InvalidArgument as error:
             raise InvalidFlow(str(name), f"its name is to be {error.allowed}") from error
         self.tasks = tasks
-        self._attributes = Attributes(name, attributes or {}, lookup)
+        self._attributes = FlowAttributes(name, attributes or {}, lookup)
         self._keep_ms = to_ms("keep", keep, zero=True, longest=LONGEST_KEPT_SECONDS)
         self._stages: dict[str, Stage[Any]] = {}
+        #: The same as they are planned, for their order.
+        self._order: dict[str, StagePlan] = {}
         self._result: str | None = None
         #: The stages that start runs of other flows.
         self._hand_overs: list[str] = []
@@ -112,8 +115,8 @@ class Flow:
 
     @property
     def runs(self) -> FlowRuns:
-        """Its runs: see `FlowRuns`."""
-        return FlowRuns(self.name, lambda: self.tasks.queue.runs, self._attributes)
+        """Its runs, among those of its queue: see `FlowRuns`."""
+        return self.tasks.queue.flow_runs.of_flow(self.name, self._attributes.sought)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -153,17 +156,18 @@ class Flow:
         """
         known = StageSettings.__annotations__
         refuse_options(settings.keys() - known.keys(), "stage() takes", known)
-        declaration = Declaration(self.name, self.tasks, self._stages, task, settings)
+        declaration = FlowDeclaration(self.name, self.tasks, self._stages, task, settings)
         made = declaration.stage()
         self._check_name(made)
-        self._inputs({**self._stages, made.name: made}).of(made, final=False)
+        order = {**self._order, made.name: made.planned()}
+        self._inputs({**self._stages, made.name: made}, order).of(made, final=False)
         result = settings.get("result")
         if result and self._result is not None:
             raise self._error(
                 f"its result is that of stage {self._result!r}, and not that of {made.name!r}, too"
             )
         made = declaration.with_own_task(made)  # which registers it, and is the last that may fail
-        self._stages[made.name] = made
+        self._stages[made.name], self._order = made, order
         if made.foreign:
             self.tasks._maintain(made.queue)  # noqa: SLF001 - not for users
         self._taken = self._planned = None
@@ -193,8 +197,7 @@ class Flow:
             InvalidFlow, InvalidArgument: As in `stage`.
         """
         stage = check_stage_name(f"start-{other.name}" if name is None else name)
-        stage = f"start-{other.name}" if name is None else name
-        task = hand_over(self.tasks.queue, stage, partial(Flow._start_handed_over, other), other.attributes)
+        task = _hand_over(self.tasks.queue, stage, other)
         # With a queue, it becomes a task of its own.
         made = self.stage(task, name=stage, queue=self.tasks.queue, **settings)
         self._hand_overs.append(made.name)
@@ -291,7 +294,7 @@ class Flow:
             one.adds_to = queues
         return found
 
-    def only(self, *stages: Stage[Any] | str) -> StagesOfFlow:
+    def only(self, *stages: Stage[Any] | str) -> FlowPart:
         """Return what a worker takes to serve the queues of some stages only.
 
             Worker(access.only("rewards", "finish"))
@@ -306,7 +309,7 @@ class Flow:
         for name in names:
             if name not in self._stages:
                 raise self._error(f"there is no stage {name!r} to serve")
-        return StagesOfFlow(self, names)
+        return FlowPart(self, names)
 
     # -------------------------------------------------------------------------- inside
 
@@ -322,45 +325,41 @@ class Flow:
         run_id = uuid.uuid4().hex if id is None else check_run_id(id)
         for stage in self._hand_overs:
             check_run_id(f"{run_id}.{stage}")
-        if correlation is not None and not isinstance(correlation, str):
-            raise InvalidArgument("correlation", correlation, "a string, or None")
-        level = check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL)
-        written = self._attributes.encode(attributes)
-        plan = dataclasses.replace(
-            self._checked_plan(written, run_id), keep_ms=keep_ms, correlation=correlation, level=level
+        plan = self._plan(
+            self._attributes.encode(attributes),
+            run_id,
+            keep_ms=keep_ms,
+            correlation=correlation,
+            priority=priority,
         )
-        created = await self.tasks.queue.runs.start(plan, run_id)
+        created = await self.tasks.queue.flow_runs.start(plan, run_id)
         return self._run_of(run_id, created=created)
 
-    async def _start_handed_over(
-        self, run_id: str, correlation: str | None, attributes: Mapping[str, Any]
-    ) -> FlowRun[Any]:
-        """Start a run for a stage of another flow, which may do so again."""
-        keep_ms = max(self._keep_ms, HANDED_OVER_MS)
-        return await self._start(attributes, keep_ms, id=run_id, correlation=correlation, priority=0)
-
-    def _checked_plan(self, written: Mapping[str, bytes], run_id: str = "") -> Plan:
-        """Return the plan of a run.
-
-        Args:
-            written: Its attributes in JSON; none: for a picture.
-            run_id: Its id.
-        """
+    def _plan(
+        self,
+        written: Mapping[str, bytes],
+        run_id: str,
+        *,
+        keep_ms: int,
+        correlation: str | None = None,
+        priority: int = 0,
+    ) -> FlowPlan:
+        """Return the plan of a run, checked, given its attributes in JSON."""
         if self._taken is None:
             self._taken = self._check()
-        stages = tuple(
+        stages = (
             one
             if stage.task is not None
             else dataclasses.replace(one, data=self._own_data(stage, written, run_id))
             for stage, one in zip(self._stages.values(), self._stage_plans(self._taken), strict=True)
         )
-        return Plan(
-            stages,
-            result=self._result_stage(),
-            attributes=written,
-            flow=self.name,
+        return PlanBuilder(stages, self.name).plan(
+            self._result_stage(),
+            keep_ms=keep_ms,
+            correlation=correlation,
+            priority=priority,
             lookup=self._attributes.lookups(written) if written else {},
-            keep_ms=self._keep_ms,
+            attributes=written,
         )
 
     def _stage_plans(self, taken: Mapping[str, Mapping[str, Input]]) -> Sequence[StagePlan]:
@@ -368,24 +367,20 @@ class Flow:
         stages = self._stages.values()
         queues = tuple(stage.queue for stage in stages)  # which a test may replace for a while
         if self._planned is None or self._planned[0] != queues:
-            plans = (_stage_plan(stage, taken[stage.name]) for stage in stages)
-            self._planned = queues, Plan(tuple(plans)).linked().stages
+            plans = (stage.planned(_task_data(stage, taken[stage.name])) for stage in stages)
+            self._planned = queues, FlowPlan(tuple(plans)).linked().stages
         return self._planned[1]
 
     def _check(self) -> dict[str, dict[str, Input]]:
-        order = (StagePlan(one.name, after=one.after, join=one.join) for one in self._stages.values())
-        plan = Plan(tuple(order), result=self._result_stage(), flow=self.name)
+        plan = FlowPlan(tuple(self._order.values()), result=self._result_stage(), flow=self.name)
         plan.check()
         for stage, one in zip(self._stages.values(), plan.linked().stages, strict=True):
             self._check_choices(stage, one.then)
-        inputs = self._inputs(self._stages)
+        inputs = self._inputs(self._stages, self._order)
         return {stage.name: inputs.of(stage, final=True) for stage in self._stages.values()}
 
-    def _inputs(self, stages: Mapping[str, Stage[Any]]) -> Inputs:
-        nodes = {
-            one.name: Node(after=one.after, chooses=one.chooses, join=one.join) for one in stages.values()
-        }
-        return Inputs(self.name, self._attributes.types, stages, nodes)
+    def _inputs(self, stages: Mapping[str, Stage[Any]], order: Mapping[str, StagePlan]) -> FlowInputs:
+        return FlowInputs(self.name, self._attributes.types, stages, order)
 
     def _own_data(self, stage: Stage[Any], written: Mapping[str, bytes], run_id: str) -> bytes:
         """Return the data of a stage without a task: what is known when the run starts."""
@@ -414,7 +409,7 @@ class Flow:
         name = self._result_stage()
         task = self._stages[name].task if name is not None else None
         read = codec.decoder(Any) if task is None else task.definition.read_output
-        return FlowRun(self.tasks.queue, run_id, One(name or "", read), created=created)
+        return FlowRun(self.tasks.queue.flow_runs, run_id, One(name or "", read), created=created)
 
     def _check_choices(self, stage: Stage[Any], followers: Sequence[str]) -> None:
         """Compare the names among which a stage says that it chooses with those that follow it."""
@@ -447,30 +442,63 @@ class Flow:
         return f"<flow {self.name!r} with {len(self._stages)} stages>"
 
 
-def _stage_plan(stage: Stage[Any], taken: Mapping[str, Input]) -> StagePlan:
-    """Return a stage as it is stored in a run."""
-    options, group, data = stage.options, stage.options.group, b""
-    if stage.task is not None:
-        limit = stage.task.definition.limit
-        group = options.group if limit is None else limit.group
-        needs = {name: one.need for name, one in taken.items()}
-        data = data_of(stage.task.name, stage.written, None, needs=needs)
-    return StagePlan(
-        stage.name,
-        stage.queue,
-        data,
-        after=stage.after,
-        join=stage.join,
-        choice=stage.chooses,
-        foreign=stage.foreign,
-        level=options.priority,
-        group=group,
-        delay_ms=options.delay_ms,
-        expires_ms=options.expires_ms,
+def _task_data(stage: Stage[Any], taken: Mapping[str, Input]) -> bytes:
+    """Return the data of a stage that calls a task; empty: it has no task."""
+    if stage.task is None:
+        return b""
+    needs = {name: one.need for name, one in taken.items()}
+    return data_of(stage.task.name, stage.written, None, needs=needs)
+
+
+def _hand_over(queue: AsyncWorkQueue, name: str, other: Flow) -> AsyncTask[..., str]:
+    """Return a task, not registered, that starts a run of another flow, and returns its id.
+
+    Two runs in different slots cannot change in one step. So the hand-over has two phases, of which the first
+    may be repeated: the run of the other flow is started under an id that is made of this run and stage, and
+    then the stage is finished. Whatever happens between them, the stage is run again and starts what is there
+    already.
+
+    Args:
+        queue: The queue of its items.
+        name: Its name.
+        other: The other flow, whose attributes the task takes as parameters.
+
+    Raises:
+        InvalidTask: If the attributes cannot be its parameters.
+    """
+
+    async def start_other(**given: Any) -> str:
+        stage = current_stage()
+        run_id = f"{stage.run}.{stage.path}"
+        await other._start(  # noqa: SLF001 - of this file
+            given,
+            max(other._keep_ms, HANDED_OVER_MS),  # noqa: SLF001 - of this file
+            id=run_id,
+            correlation=stage.correlation,
+            priority=0,
+        )
+        return run_id
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    start_other.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # read by inspect.signature
+        [
+            inspect.Parameter(
+                name,
+                keyword,
+                annotation=kind,
+                default=None if accepts_none(kind) else inspect.Parameter.empty,
+            )
+            for name, kind in other.attributes.items()
+        ],
+        return_annotation=str,
     )
+    settings = Settings(
+        run_in=None, batch=None, weight=1.0, retry=None, timeout=None, lease_time=None, keep_result=3600
+    )
+    return AsyncTask(Definition(name, start_other, queue, settings), time.time)
 
 
-class StagesOfFlow:
+class FlowPart:
     """The queues of some stages of a flow, for a worker. `Flow.only` makes it."""
 
     def __init__(self, flow: Flow, stages: Sequence[str]) -> None:

@@ -1,25 +1,138 @@
-"""What the parameters of a stage's function take: constants, attributes, and results of stages before it."""
+"""What a flow takes: the attributes of a run, and what the parameters of its stages' functions take."""
 
 from __future__ import annotations
 
+import keyword
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from leasequeue.errors import InvalidFlow
-from leasequeue.flow.graph import ancestors, certain
+from leasequeue import codec
+from leasequeue.describing import text_of
+from leasequeue.durations import check_list
+from leasequeue.errors import InvalidArgument, InvalidFlow, UnknownAttribute
 from leasequeue.flow.stage import Member, Stage
-from leasequeue.queue.plan import no_stage
-from leasequeue.tasks.fitting import list_of, misfit
+from leasequeue.queue.plans.flow_runs import lookup_texts
+from leasequeue.queue.plans.plan import certain_before, no_stage, stages_before
+from leasequeue.tasks.fitting import accepts_none, list_of, misfit, name_of, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from leasequeue.flow.graph import Node
-    from leasequeue.flow.stage import Source
+    from leasequeue.flow.stage import InputSource
+    from leasequeue.queue.plans.plan import Need, StagePlan
+
+#: What `Flow.start` has arguments for, and what `FlowRuns.find` has.
+OF_START = frozenset({"self", "id", "correlation", "priority"})
+OF_FIND = frozenset({"fields", "children", "count"})
+_DECODE = codec.decoder(Any)
 
 
-#: A place in the state of a flow run, or a list of places.
-Need: TypeAlias = "str | list[Need]"
+class _Nothing:
+    """Stands in an error for an attribute that was not given."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+class FlowAttributes:
+    """The declared attributes of a flow.
+
+    Args:
+        flow: The name of the flow.
+        types: The attributes, each with its type.
+        lookup: Those by which runs are found.
+
+    Attributes:
+        types: The attributes, each with its type.
+        lookup: Those by which runs are found.
+
+    Raises:
+        InvalidFlow: If the name or the type of one cannot be used.
+        UnknownAttribute: If one of `lookup` is not among them.
+    """
+
+    def __init__(self, flow: str, types: Mapping[str, Any], lookup: Sequence[str]) -> None:
+        self._flow = flow
+        self.types = dict(types)
+        self.lookup = tuple(check_list("lookup", lookup, "names of attributes"))
+        self._decoders: dict[str, Callable[[bytes], Any]] = {}
+        for name, kind in self.types.items():
+            if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+                raise InvalidFlow(flow, f"the attribute {name!r} is to be named like a parameter")
+            if name in OF_START or (name in OF_FIND and name in self.lookup):
+                call = "start" if name in OF_START else "find"
+                raise InvalidFlow(flow, f"the attribute {name!r} has the name of an argument of {call}")
+            try:
+                self._decoders[name] = codec.decoder(plain(kind))
+            except codec.UnknownType as error:
+                raise InvalidFlow(flow, f"the attribute {name!r}: {error}") from error
+        for name in self.lookup:
+            self.check(name)
+
+    def check(self, name: str, *, found_by: bool = False) -> None:
+        """Check that an attribute is declared.
+
+        Args:
+            name: Its name.
+            found_by: Whether runs are to be found by it.
+
+        Raises:
+            UnknownAttribute: If not.
+        """
+        known = self.lookup if found_by else tuple(self.types)
+        if name not in known:
+            raise UnknownAttribute(self._flow, name, known, found_by=found_by)
+
+    def encode(self, values: Mapping[str, Any]) -> dict[str, bytes]:
+        """Write the attributes of a run as JSON. One that is left out is null, if its type has None.
+
+        Raises:
+            UnknownAttribute: If one is not declared.
+            InvalidArgument: If one is missing, or is not of its type.
+        """
+        for name in values:
+            self.check(name)
+        return {name: self._encoded(name, values) for name in self.types}
+
+    def lookups(self, written: Mapping[str, bytes]) -> dict[str, list[str]]:
+        """Return the texts by which a run is found, for each attribute of `lookup`.
+
+        Args:
+            written: What `encode` has returned.
+        """
+        return {name: lookup_texts(_DECODE(written[name])) for name in self.lookup}
+
+    def sought(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values to find runs by, as JSON has them.
+
+        Of an attribute that is an array, a value is one element, and a list is several of them.
+
+        Raises:
+            UnknownAttribute: If runs are not found by one of these attributes.
+            InvalidArgument: If a value cannot be written as JSON.
+        """
+        found = {}
+        for name, value in values.items():
+            self.check(name, found_by=True)
+            try:
+                found[name] = _DECODE(codec.encode(value))
+            except Exception as error:
+                raise InvalidArgument(name, value, f"a value for JSON ({text_of(error)})") from error
+        return found
+
+    def _encoded(self, name: str, values: Mapping[str, Any]) -> bytes:
+        kind = self.types[name]
+        if name not in values and not accepts_none(kind):
+            raise InvalidArgument(
+                name, _Nothing(), f"{name_of(kind)}: the flow {self._flow!r} needs this attribute"
+            )
+        value = values.get(name)
+        try:
+            written = codec.encode(value)
+            self._decoders[name](written)
+        except Exception as error:
+            raise InvalidArgument(name, value, f"{name_of(kind)} ({text_of(error)})") from error
+        return written
 
 
 @dataclass(frozen=True)
@@ -41,14 +154,14 @@ class Input:
     whole: bool = True
 
 
-class Inputs:
+class FlowInputs:
     """Finds what the parameters of stages take, and refuses what does not fit.
 
     Args:
         flow: The name of the flow.
         attributes: Its attributes, with their types.
         stages: Its stages.
-        nodes: The order of the stages.
+        order: The same, as they are planned.
     """
 
     def __init__(
@@ -56,12 +169,12 @@ class Inputs:
         flow: str,
         attributes: Mapping[str, Any],
         stages: Mapping[str, Stage[Any]],
-        nodes: Mapping[str, Node],
+        order: Mapping[str, StagePlan],
     ) -> None:
         self._flow = flow
         self._attributes = attributes
         self._stages = stages
-        self._nodes = nodes
+        self._order = order
 
     def of(self, stage: Stage[Any], *, final: bool) -> dict[str, Input]:
         """Return what the parameters of a stage take, without those that have constants or defaults.
@@ -73,7 +186,7 @@ class Inputs:
         Raises:
             InvalidFlow: If a parameter takes nothing, or something that does not fit.
         """
-        before = ancestors(self._nodes, stage.name)
+        before = stages_before(self._order, stage.name)
         found = self._by_name(stage, before, final=final)
         for name, source in stage.takes.items():
             # Whose stages before it are all known takes nothing of a later one.
@@ -87,7 +200,7 @@ class Inputs:
                 raise self._error(stage, problem)
         return found
 
-    def _by_name(self, stage: Stage[Any], before: frozenset[str] | None, *, final: bool) -> dict[str, Input]:
+    def _by_name(self, stage: Stage[Any], before: Collection[str] | None, *, final: bool) -> dict[str, Input]:
         """Return what parameters take that `takes` and `args` do not name."""
         found = {}
         required = _required_by(stage)
@@ -106,7 +219,9 @@ class Inputs:
                 )
         return found
 
-    def _of_source(self, stage: Stage[Any], parameter: str, source: Source, *, final: bool) -> Input | None:
+    def _of_source(
+        self, stage: Stage[Any], parameter: str, source: InputSource, *, final: bool
+    ) -> Input | None:
         """Return what is named; None if it may be the name of a later stage."""
         if isinstance(source, (Stage, Member)):
             of = source.stage if isinstance(source, Member) else source
@@ -143,10 +258,10 @@ class Inputs:
         self,
         stage: Stage[Any],
         found: Mapping[str, Input],
-        before: frozenset[str],
+        before: Collection[str],
     ) -> None:
         required = _required_by(stage)
-        sure = certain(self._nodes, stage.name)
+        sure = certain_before(self._order, stage.name)
         for name, one in found.items():
             if any(name not in before for name in one.stages):
                 raise self._error(

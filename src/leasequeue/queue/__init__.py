@@ -7,9 +7,9 @@ from leasequeue.queue.lease import Failure, Lease
 from leasequeue.queue.limits import Limit, Pause, QueueLimits
 from leasequeue.queue.many_queues import lease_from
 from leasequeue.queue.operations import list_queues
-from leasequeue.queue.plan import AtLeast
+from leasequeue.queue.plans.plan import AtLeast
+from leasequeue.queue.plans.reading import FlowRunView, StageView
 from leasequeue.queue.queue import AsyncWorkQueue
-from leasequeue.queue.runs.views import FlowRunView, StageView
 from leasequeue.queue.schedules import ScheduleView
 from leasequeue.queue.stats import QueueStats, WaitTimes, WorkerStats
 from leasequeue.queue.views import CleanReport, Counts, ItemView

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from leasequeue.queue.engine import Engine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 #: The maximum number of rows of one call.
 MAX_ROWS = 500
@@ -31,10 +29,15 @@ class Bulk:
     """The calls of a queue that take rows which are already checked and encoded.
 
     Calls are not batched: each is a trip. Several may be in flight at once.
+
+    Args:
+        run: `Engine.run`.
+        read: `Engine.read`.
     """
 
-    def __init__(self, engine: Callable[[], Engine]) -> None:
-        self._engine = engine
+    def __init__(self, run: Callable[..., Awaitable[Any]], read: Callable[..., Awaitable[Any]]) -> None:
+        self._run = run
+        self._read_key = read
 
     async def run(self, script: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         """Run a script, with its arguments by name.
@@ -42,7 +45,7 @@ class Bulk:
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
-        return await self._engine().run(script, rest, **arguments)
+        return await self._run(script, rest, **arguments)
 
     async def open_run(self, job: bytes, new: bytes, *, keep_ms: int = KEEP_NAME_MS) -> bytes:
         """Return the open run of a job or, if none is open, open a new one.
@@ -224,4 +227,4 @@ class Bulk:
             yield page[::2]
 
     async def _read(self, command: str, key: str, *arguments: bytes | int) -> Any:
-        return await self._engine().read("list_ids", command, key, *arguments)
+        return await self._read_key("list_ids", command, key, *arguments)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: How many items one step of a search by data looks at, unless their data is large.
 STEP = 500
-#: How long a caller that asks for the result of a cancelled item is told so, unless it is said otherwise (s).
+#: How long a cancelled item is noted for callers that ask for its result, unless it is said otherwise (s).
 KEEP_SECONDS = 3600
 #: The answer to a renewal of a lease whose item was cancelled.
 CANCELLED = -1

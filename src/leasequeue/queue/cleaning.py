@@ -1,7 +1,7 @@
 """Checks the keys of a queue against each other and repairs what does not agree, in small steps.
 
 A clean may be stopped after any step and started again, and any number of cleaners may run at once: each step
-examines and repairs in one script. A light clean takes a few steps, and goes on where the last one stopped.
+examines and repairs in one script. A light clean takes a few steps, and continues where the last one stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Entries examined in one step: none takes 5 ms of the server, whatever it has to repair.
 STEP = 100
 #: How many entries of a list a step of a walk reads. Of `processing` more than it reclaims, so that a walk
-#: meets the entries of what was reclaimed meanwhile.
+#: meets the entries of what was reclaimed in between.
 WALK_STEP = 500
 #: How many of them it reads again with the next step.
 OVERLAP = 100
@@ -89,7 +89,7 @@ async def deep_clean(engine: Engine) -> CleanReport:
 
 
 async def fsck(engine: Engine) -> CleanReport:
-    """Do a deep clean, rename keys of a wrong type, drop ids that do not wait. See `AsyncWorkQueue.fsck`."""
+    """Do a deep clean, rename keys of a wrong type, drop ids that do not wait. See `QueueAdmin.fsck`."""
     report, keys = await _check_types(engine, renames=True)
     if _is_being_deleted(report):
         return report
@@ -97,7 +97,7 @@ async def fsck(engine: Engine) -> CleanReport:
         report += (await _check_types(engine))[0]  # what is missing now
     report += await _check_all(engine, keys, renames=True)
     report += await _check_queue(engine)
-    # What was reclaimed meanwhile, or dropped from the queue.
+    # What was reclaimed in between, or dropped from the queue.
     return report + await _check_keys(engine, keys & {*_LEASES, "slots"})
 
 
@@ -237,7 +237,7 @@ async def _drop_waiting(engine: Engine, suspects: set[bytes]) -> None:
     """Remove the ids of waiting items from the suspects."""
     await _drop_laned(engine, suspects)
     await _drop_listed(suspects, partial(_read_queue, engine))
-    await _drop_laned(engine, suspects)  # those that were moved from the queue into a lane meanwhile
+    await _drop_laned(engine, suspects)  # those that were moved from the queue into a lane in between
 
 
 async def _drop_laned(engine: Engine, suspects: set[bytes]) -> None:

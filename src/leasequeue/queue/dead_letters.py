@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, check_bool, check_int, to_ms
 from leasequeue.item import MAX_DATA_BYTES
-from leasequeue.queue.bulk import Bulk
 from leasequeue.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS, TRIP_ROWS, encoded_id, pages
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ _FIELDS = 7
 class DeadLetter:
     """An item that ran out of attempts."""
 
+    #: Its id.
     id: str
     #: The data; None if it was not asked for, or did not fit into the reply.
     data: bytes | None
@@ -113,7 +113,7 @@ class DeadLetters:
             InvalidArgument: If one cannot be an id; nothing was sent.
         """
         ids = [encoded_id(item_id) for item_id in item_ids]
-        return [answer == 1 for answer in await Bulk(self._engine).requeue(ids)]
+        return [answer == 1 for answer in await self._engine().bulk.requeue(ids)]
 
     async def requeue_all(self) -> int:
         """Requeue all dead letters, the oldest first, and return how many were requeued.
@@ -130,7 +130,7 @@ class DeadLetters:
             ]
             if not ids:
                 break
-            answers = await Bulk(self._engine).requeue(ids[::-1])
+            answers = await self._engine().bulk.requeue(ids[::-1])
             requeued += answers.count(1)
             stayed += answers.count(-1)
         return requeued

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 
 from leasequeue.describing import traceback_of
 from leasequeue.durations import Duration, check_bool, check_int, moment_ms, to_ms
 from leasequeue.errors import InvalidArgument
 from leasequeue.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
-from leasequeue.scripting.link import LARGE_BYTES
+from leasequeue.wire.link import LARGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Sequence
@@ -237,12 +237,11 @@ def error_text(error: object) -> bytes:
     Raises:
         InvalidArgument: If it is neither a text nor an exception.
     """
-    # By the type: `isinstance` also reads `__class__`, which may be a property that raises.
-    if issubclass(type(error), BaseException):
-        error = traceback_of(cast("BaseException", error))
-    if not issubclass(type(error), str):
+    if isinstance(error, BaseException):
+        error = traceback_of(error)
+    if not isinstance(error, str):
         raise InvalidArgument("error", error, "a text or an exception")
-    raw = str.encode(cast("str", error), errors="backslashreplace")
+    raw = error.encode(errors="backslashreplace")
     if len(raw) <= MAX_ERROR_BYTES:
         return raw
     half = MAX_ERROR_BYTES // 2 - 32

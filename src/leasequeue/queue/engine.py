@@ -5,30 +5,32 @@ from __future__ import annotations
 import asyncio
 import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from leasequeue import telemetry
 from leasequeue.errors import LeasequeueError, QueueClosed
 from leasequeue.keys import QueueKeys
 from leasequeue.log import Log
+from leasequeue.queue.bulk import Bulk
 from leasequeue.queue.encoding import TRIP_ROWS
-from leasequeue.queue.leasing import MAX_ITEMS, LeaseDispatcher, LeasedItem
-from leasequeue.queue.observed import observed, observed_lease
+from leasequeue.queue.leasing import LeaseDispatcher
+from leasequeue.queue.observed import observed
 from leasequeue.queue.pushes.listener import Listener
 from leasequeue.queue.pushes.live_events import LiveEvents
 from leasequeue.queue.pushes.progress import ProgressReports
 from leasequeue.queue.pushes.result_waits import ResultWaits
 from leasequeue.queue.pushes.router import PushRouter
-from leasequeue.scripting.batcher import Batcher
-from leasequeue.scripting.pushes import joined
-from leasequeue.scripting.runner import BoundScript, CommonArguments
+from leasequeue.queue.registry import Registry
+from leasequeue.queue.rights import QueueRights
+from leasequeue.wire.batcher import Batcher
+from leasequeue.wire.runner import BoundScript, CommonArguments
+from leasequeue.wire.subscriptions import joined
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from leasequeue.queue.leasing import Watcher
-    from leasequeue.scripting.pushes import Subscription
-    from leasequeue.scripting.session import Session
+    from leasequeue.wire.session import Session
+    from leasequeue.wire.subscriptions import Subscription
 
 #: After so long without a call it is closed, when the event loop has another session (s). Between two calls
 #: of one operation there is less.
@@ -36,22 +38,10 @@ UNUSED_SECONDS = 2.0
 
 log = Log("leasequeue.queue")
 
-#: What a batched script does to the item of a row.
-Effect = Literal["add", "complete", "renew", "release", "retry", "cancel", "progress"]
-
-#: The scripts whose concurrent calls share trips. This is the one list of them: the history that
-#: `leasequeue.testing` records reads it, too.
-BATCHED: dict[str, Effect] = {
-    "add_items": "add",
-    "complete_many": "complete",
-    "renew_many": "renew",
-    "release_many": "release",
-    "fail_many": "retry",
-    "cancel_many": "cancel",
-    "progress": "progress",
-}
-#: The other scripts without which no item can be leased.
-LEASING = frozenset({"lease_many", "leave", "register"})
+#: The scripts whose concurrent calls share trips.
+BATCHED = (
+    "add_items", "complete_many", "renew_many", "release_many", "fail_many", "cancel_many", "progress",
+)  # fmt: skip
 
 
 class Engine:
@@ -77,26 +67,27 @@ class Engine:
         self.keys = keys
         self.session = session
         self.loop = session.loop
-        self._name = keys.prefix.decode()
+        self.name = keys.prefix.decode()
         self._on_abandon = on_abandon
         #: Where the next light clean continues to check, by script and key.
         self.clean_cursors: dict[str, bytes] = {}
         self._common = CommonArguments(
-            keys, return_front=return_front, rights=session.runner.rights, clock=clock
+            keys, return_front=return_front, rights=session.servers.rights, clock=clock
         )
-        session.runner.probe_with(keys)
+        #: Sends scripts to the server that holds the queue, and leads there.
+        self.runner = session.runner_for(keys)
+        self.route = self.runner.route
         self._scripts: dict[str, BoundScript] = {}
-        self._runner = session.runner
         self._batchers = {
-            name: Batcher(self._runner, self._script(name), max_rows=TRIP_ROWS) for name in BATCHED
+            name: Batcher(self.runner, self._script(name), max_rows=TRIP_ROWS) for name in BATCHED
         }
         self._subscriptions: set[Subscription] = set()
         #: What is published about the queue, for those who read it.
-        self.live_events = LiveEvents(session, keys["live"], self.run)
+        self.live_events = LiveEvents(self.route, keys["live"], self.run)
         #: What is published to the session for this queue.
-        self.pushes = PushRouter(session, keys["push"])
+        self.pushes = PushRouter(self.route, keys["push"])
         self.result_waits = ResultWaits(self)
-        self.reports = ProgressReports(self, self._name)
+        self.reports = ProgressReports(self, self.name)
         self._releasing: set[asyncio.Task[None]] = set()
         self._refusal: LeasequeueError | None = None
         #: The calls that are no batched ones: how many are in flight, and how many there have been.
@@ -104,65 +95,26 @@ class Engine:
         self._unused_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
         listener = Listener(
-            session, keys, self.pushes, register=self._script("register"), leave=self._script("leave")
+            self.runner, keys, self.pushes, register=self._script("register"), leave=self._script("leave")
         )
         #: What is delivered to this session.
         self.deliveries = listener.deliveries
-        self._dispatcher = LeaseDispatcher(
-            self._runner,
+        #: Leasing items, and waiting for some.
+        self.leasing = LeaseDispatcher(
+            self.runner,
             self._script("lease_many"),
             listener,
-            release=self._release_spare,
-            deliver=self._deliver,
+            queue=self.name,
+            release=self.release_soon,
+            expect_open=self._expect_open,
         )
-        session.members[self._name] = self
-
-    async def lease(
-        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
-    ) -> list[LeasedItem]:
-        """Lease up to `count` items, in steps of at most MAX_ITEMS. See `LeaseDispatcher.lease`.
-
-        Only the first step waits. If a later one fails, return what the others have leased; if the caller is
-        cancelled, release that.
-        """
-        self._expect_open()
-        leasing = self._lease(count, lease_ms, blocks=blocks, timeout=timeout)
-        if telemetry.active is not None:
-            return await observed_lease(telemetry.active, self._name, leasing, waits=blocks)
-        return await leasing
-
-    async def _lease(
-        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
-    ) -> list[LeasedItem]:
-        size = min(count, MAX_ITEMS)
-        items = await self._dispatcher.lease(size, lease_ms, blocks=blocks, timeout=timeout)
-        leased = len(items)
-        try:
-            while leased == size and len(items) < count:
-                size = min(count - len(items), MAX_ITEMS)
-                more = await self._dispatcher.lease(size, lease_ms, blocks=False, timeout=None)
-                leased = len(more)
-                items += more
-        except LeasequeueError as error:
-            log.warning("only %d of %d items were leased from %s: %s", len(items), count, self._name, error)
-        except asyncio.CancelledError:
-            self._release_spare(items)
-            raise
-        return items
-
-    def watch(self, watcher: Watcher) -> bool:
-        """Notify a watcher once, when an item may be waiting. See `LeaseDispatcher.watch`."""
-        self._expect_open()
-        return self._dispatcher.watch(watcher)
-
-    @property
-    def is_listening(self) -> bool:
-        """Whether an id may be on its way to this session; callable from any thread."""
-        return self._dispatcher.is_listening
-
-    def unwatch(self, watcher: Watcher) -> None:
-        """Notify a watcher no more."""
-        self._dispatcher.unwatch(watcher)
+        #: The calls that take rows which are checked and encoded already.
+        self.bulk = Bulk(self.run, self.read)
+        #: The workers that are registered.
+        self.registry = Registry(session, self.run, self.read)
+        #: What the server permits the session.
+        self.rights = QueueRights(self.runner, keys, BATCHED, self.run_at)
+        session.members[self.name] = self
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
         """Send one row of a batched script, together with rows of other callers, and return its answer."""
@@ -170,7 +122,7 @@ class Engine:
         batcher = self._batchers[name]
         if telemetry.active is not None:
             send = partial(self._send_one, batcher, size)
-            return (await observed(telemetry.active, self._name, name, (row,), send))[0]
+            return (await observed(telemetry.active, self.name, name, (row,), send))[0]
         return (await batcher.call(row, size=size))[0]
 
     async def _send_one(self, batcher: Batcher, size: int, rows: Sequence[Sequence[bytes]]) -> list[Any]:
@@ -187,16 +139,18 @@ class Engine:
     async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
         """Send a script in its own trip, and return the reply."""
         self._expect_open()
-        return await self._noted(self._runner.run(self._script(name), rest, **arguments))
+        return await self._noted(self.runner.run(self._script(name), rest, **arguments))
 
     async def run_at(
         self, queue: str, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int
     ) -> Any:
-        """Send a script of another queue in the same slot, and return the reply."""
+        """Send a script of this queue, or of another one in its slot, and return the reply."""
+        if queue == self.name:
+            return await self.run(name, rest, **arguments)
         self._expect_open()
         keys = QueueKeys(queue, self.session.id)
         script = BoundScript(name, keys, self._common.of(keys))
-        return await self._noted(self._runner.run(script, rest, **arguments))
+        return await self._noted(self.runner.run(script, rest, **arguments))
 
     async def read(self, name: str, command: str, key: str, *arguments: bytes | int) -> Any:
         """Send a command with which a script would read a large reply. See `Runner.read`.
@@ -210,19 +164,19 @@ class Engine:
         self._expect_open()
         values = [one if isinstance(one, bytes) else b"%d" % one for one in arguments]
         return await self._noted(
-            self._runner.read(self._script(name), command.encode(), self.keys[key], *values)
+            self.runner.read(self._script(name), command.encode(), self.keys[key], *values)
         )
 
     async def read_many_at(self, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
         """Send commands that read keys in the slot of the queue at once, and return the replies."""
         self._expect_open()
-        replies: list[Any] = await self._noted(self._runner.read_many(self._script("run_finish"), commands))
+        replies: list[Any] = await self._noted(self.runner.read_many(self._script("run_finish"), commands))
         return replies
 
     async def read_at(self, command: bytes, key: bytes, *arguments: bytes) -> Any:
         """Send a command that reads a key in the slot of the queue, and return the reply."""
         self._expect_open()
-        return await self._noted(self._runner.read(self._script("run_finish"), command, key, *arguments))
+        return await self._noted(self.runner.read(self._script("run_finish"), command, key, *arguments))
 
     async def _noted(self, call: Awaitable[Any]) -> Any:
         """Return the reply to a call, and note that it is in flight."""
@@ -238,15 +192,20 @@ class Engine:
         return self._script(name).command({}, rest)
 
     async def subscribe(self, channel: str, notify: Callable[[], None]) -> Subscription:
-        """Subscribe to a channel of the queue. See `Session.subscribe`.
+        """Subscribe to a channel of the queue, and return when the server has confirmed.
 
         Args:
             channel: Its name among the keys.
             notify: Called for each message, when messages may have been missed, and when the engine closes.
         """
         self._expect_open()
-        one = await self.session.subscribe(self.keys[channel], lambda _: notify(), notify)
+        one = self.route.subscribe(self.keys[channel], lambda _: notify(), notify)
         self._subscriptions.add(one)
+        try:
+            await one.confirmed()
+        except BaseException:
+            self.unsubscribe(one)
+            raise
         return one
 
     def unsubscribe(self, one: Subscription) -> None:
@@ -254,13 +213,9 @@ class Engine:
         self._subscriptions.discard(one)
         one.close()
 
-    def due_in(self, seconds: float) -> None:
-        """Lease in `seconds`, if any caller waits. See `LeaseDispatcher.due_in`."""
-        self._dispatcher.due_in(seconds)
-
     async def stop_listening(self) -> None:
         """Stop listening if no caller waits for items, and return when none is on its way here."""
-        await self._dispatcher.stop_listening()
+        await self.leasing.stop_listening()
         await joined(asyncio.gather(*self._releasing))
 
     async def close(self) -> None:
@@ -294,28 +249,29 @@ class Engine:
             self._unused_timer = self.loop.call_later(UNUSED_SECONDS, self.close_when_unused, seen)
 
     async def end(self) -> None:
-        """See `Member`."""
+        """See `SessionUser`."""
         await self._close()
 
     def abandon(self) -> None:
-        """See `Member`."""
-        self._refusal = QueueClosed(self._name)
+        """See `SessionUser`."""
+        self._refusal = QueueClosed(self.name)
         self._on_abandon()
 
     async def _close(self) -> None:
-        refusal = QueueClosed(self._name)
-        await self._dispatcher.close(refusal)
+        refusal = QueueClosed(self.name)
+        await self.leasing.close(refusal)
         for batcher in self._batchers.values():
             await batcher.drained()
         await asyncio.gather(*self._releasing)
         self._refusal = refusal
         for one in [*self._subscriptions]:
-            self.unsubscribe(one)
-            one.on_end()
+            one.close(refusal)  # for those who wait for its begin
+            one.on_missed()
+        self._subscriptions.clear()
         self.pushes.close()
         self.reports.close()
         await self.live_events.close(refusal)
-        await self.session.leave(self._name, refusal)
+        await self.session.leave(self.name, self.runner, refusal)
 
     @property
     def refusal(self) -> LeasequeueError | None:
@@ -331,17 +287,6 @@ class Engine:
             self._scripts[name] = BoundScript(name, self.keys, self._common)
         return self._scripts[name]
 
-    def _deliver(self, watcher: Watcher, item: LeasedItem) -> bool:
-        """Give a watcher an item that was delivered; return whether it has taken it."""
-        taken = watcher.delivered(item)
-        if taken and telemetry.active is not None:
-            telemetry.active.leased(self._name, 1)
-        return taken
-
-    def _release_spare(self, spare: list[LeasedItem]) -> None:
-        """Release items that were leased for callers that have been cancelled."""
-        self.release_soon([(item_id, token) for item_id, _, token, *_ in spare])
-
     def release_soon(self, held: Sequence[tuple[bytes, int]]) -> None:
         """Release items to the front in their order, by id and token, in a task that `close` waits for."""
         if held:
@@ -356,7 +301,7 @@ class Engine:
             try:
                 await work
             except LeasequeueError as error:
-                log.warning("some work on %s is left for later: %s", self._name, error)
+                log.warning("some work on %s is left for later: %s", self.name, error)
 
         task = asyncio.create_task(run(), name="leasequeue work")
         self._releasing.add(task)

@@ -56,7 +56,8 @@ class Event:
     worker: str | None = None
     #: The result of a completed item, if the event was published.
     result: bytes | None = None
-    #: Bytes of the result, if it was too large to be published.
+    #: Bytes of the result, if it was too large to be published: more than 64 KiB, or, with those of the same
+    #: step, more than 1 MiB.
     result_size: int | None = None
 
 

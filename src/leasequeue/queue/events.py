@@ -1,4 +1,4 @@
-"""The events of a queue: what happened to its items, to itself and to its workers, told by the scripts."""
+"""The events of a queue: what happened to its items, to itself and to its workers, as scripts record it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from leasequeue.queue.engine import Engine
     from leasequeue.queue.event import Event
     from leasequeue.queue.pushes.live_events import LiveEvents, LiveReader
-    from leasequeue.scripting.pushes import Subscription
+    from leasequeue.wire.subscriptions import Subscription
 
 #: The highest count of kept events.
 MAX_KEPT = 1_000_000_000
@@ -88,7 +88,7 @@ class Events:
         """Stop keeping events, and drop those that are kept; stop publishing them.
 
         Args:
-            only: `kept` to go on publishing, `live` to go on keeping.
+            only: `kept` to keep publishing, `live` to keep storing.
 
         Raises:
             InvalidArgument: If `only` is something else.

@@ -156,7 +156,7 @@ class Problem(StrEnum):
     SETTLED_STAGE = (
         "settled_stage",
         "a stage of a flow run waited for an item that exists nowhere",
-        "the stage has ended, and the run goes on",
+        "the stage has ended, and the run continues",
     )
     STUCK_STAGE = (
         "stuck_stage",
@@ -171,7 +171,7 @@ class Problem(StrEnum):
     )
     ENDLESS_WINDOW = (
         "endless_window",
-        "an id stays taken, or is told to be cancelled, for more than 31 days",
+        "an id stays taken, or is noted as cancelled, for more than 31 days",
         "dropped",
     )
     NO_DEAD_LETTER = "no_dead_letter", "an entry of `P:dead` has no dead letter", "dropped"
@@ -214,8 +214,8 @@ class Problem(StrEnum):
     )
     LOST_WORKER = (
         "lost_worker",
-        "an entry of `P:heartbeats`, or what a worker was told, has no registration",
-        "it ends in 15 s, unless the worker lives and registers again; what was told was dropped",
+        "an entry of `P:heartbeats`, or the order for a worker, has no registration",
+        "it ends in 15 s, unless the worker lives and registers again; the order was dropped",
     )
     SCHEDULE_WITHOUT_TICK = (
         "schedule_without_tick",
@@ -280,6 +280,7 @@ class Finding:
 
     #: Its name, a string.
     problem: Problem
+    #: How often it was found.
     count: int
     #: Ids of items, names of schedules or sessions, or keys: five at most.
     examples: tuple[str, ...]

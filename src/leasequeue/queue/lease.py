@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from leasequeue.item import Item
-from leasequeue.queue.stage_ref import StageRef
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +19,42 @@ if TYPE_CHECKING:
 CANCELLED = float("-inf")
 #: What an item takes of a flow run if it is no stage of one.
 NO_INPUTS: Mapping[str, bytes] = MappingProxyType({})
+
+
+class StageRef(NamedTuple):
+    """Where a stage of a flow run is recorded.
+
+    Attributes:
+        home: The name of the queue whose keys hold the run.
+        run: The id of the run.
+        path: The name of the stage; of a child, `<path of its parent>/<index>`. Empty: the run itself.
+        mark: What tells this run from earlier and later ones of its id; empty: it is not known.
+    """
+
+    home: str
+    run: str
+    path: str
+    mark: str = ""
+
+    @property
+    def item_id(self) -> str:
+        """The id of the stage's item."""
+        return f"{self.run}/{self.path}"
+
+    @property
+    def stage(self) -> str:
+        """The name of the stage of the plan that this is, or that it is a child of."""
+        return self.path.partition("/")[0]
+
+    def encode(self) -> bytes:
+        """Return the reference as the scripts know it."""
+        return "\0".join(self if self.mark else self[:3]).encode(errors="surrogateescape")
+
+    @classmethod
+    def decode(cls, raw: bytes) -> Self | None:
+        """Read a reference; None if this is none."""
+        parts = raw.decode(errors="surrogateescape").split("\0")
+        return cls(*parts) if len(parts) in (3, 4) and parts[0] and parts[1] else None
 
 
 class LeasingQueue(Protocol):
@@ -152,7 +187,7 @@ class Lease(Item):
 
     @property
     def _group(self) -> bytes | None:
-        """What tells the group of the item from others; None: it is in none."""
+        """What distinguishes the group of the item from others; None: it is in none."""
         return None if self._carried is None else self._rest[1]
 
     @property

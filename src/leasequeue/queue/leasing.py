@@ -1,4 +1,4 @@
-"""Leases items for all coroutines of one queue object. One concept, so this file may be longer than others.
+"""Leases items for all coroutines of one queue object.
 
 Requests are gathered as in the batcher: one call of the script serves many of them. A request that finds the
 queue empty may wait. While any waits, one connection listens for new items (`BLMOVE` into the inbox of this
@@ -17,19 +17,24 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from leasequeue import telemetry
+from leasequeue.errors import LeasequeueError, copied
+from leasequeue.log import Log
 from leasequeue.queue.encoding import MAX_REPLY_BYTES
-from leasequeue.scripting.batcher import TripGate, copied
+from leasequeue.queue.observed import observed_lease
+from leasequeue.wire.batcher import TripGate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from leasequeue.errors import LeasequeueError
     from leasequeue.queue.pushes.deliveries import Delivery
     from leasequeue.queue.pushes.listener import Listener
-    from leasequeue.scripting.runner import BoundScript, Runner
+    from leasequeue.wire.runner import BoundScript, Runner
 
 #: The maximum number of items of one trip, unless one request asks for more.
 MAX_ITEMS = 250
+log = Log("leasequeue.queue")
+
 #: How long the listener is kept after the last request has left (s): the next one often comes at once.
 LINGER_SECONDS = 0.25
 
@@ -91,8 +96,10 @@ class LeaseDispatcher:
         runner: Sends the scripts.
         script: `lease_many`, bound to the queue.
         listener: Listens for new items.
-        release: Called with leased items whose callers were cancelled, to release them to the front.
-        deliver: Called with an item for a watcher; returns whether the watcher has taken it.
+        queue: The queue's name.
+        release: Called with the ids and tokens of items whose callers were cancelled, to release them to the
+            front.
+        expect_open: Raises QueueClosed once nothing can be leased any more.
     """
 
     def __init__(
@@ -101,13 +108,15 @@ class LeaseDispatcher:
         script: BoundScript,
         listener: Listener,
         *,
-        release: Callable[[list[LeasedItem]], None],
-        deliver: Callable[[Watcher, LeasedItem], bool],
+        queue: str,
+        release: Callable[[Sequence[tuple[bytes, int]]], None],
+        expect_open: Callable[[], None],
     ) -> None:
         self._gate = TripGate(runner, script, self._send)
         self._listener = listener
-        self._release = release
-        self._deliver = deliver
+        self._queue = queue
+        self._release_soon = release
+        self._expect_open = expect_open
         self._loop = asyncio.get_running_loop()
         #: Requests that no trip has carried yet.
         self._new: deque[LeaseRequest] = deque()
@@ -133,7 +142,10 @@ class LeaseDispatcher:
     async def lease(
         self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
     ) -> list[LeasedItem]:
-        """Lease up to `count` items.
+        """Lease up to `count` items, in steps of at most MAX_ITEMS.
+
+        Only the first step waits. If a later one fails, return what the others have leased; if the caller is
+        cancelled, release that.
 
         Args:
             count: The maximum number of items, 1 to 1,000.
@@ -144,6 +156,34 @@ class LeaseDispatcher:
         Returns:
             At least one item, or an empty list if there was none (in time).
         """
+        self._expect_open()
+        leasing = self._lease(count, lease_ms, blocks=blocks, timeout=timeout)
+        if telemetry.active is not None:
+            return await observed_lease(telemetry.active, self._queue, leasing, waits=blocks)
+        return await leasing
+
+    async def _lease(
+        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
+    ) -> list[LeasedItem]:
+        size = min(count, MAX_ITEMS)
+        items = await self._request(size, lease_ms, blocks=blocks, timeout=timeout)
+        leased = len(items)
+        try:
+            while leased == size and len(items) < count:
+                size = min(count - len(items), MAX_ITEMS)
+                more = await self._request(size, lease_ms, blocks=False, timeout=None)
+                leased = len(more)
+                items += more
+        except LeasequeueError as error:
+            log.warning("only %d of %d items were leased from %s: %s", len(items), count, self._queue, error)
+        except asyncio.CancelledError:
+            self._release(items)
+            raise
+        return items
+
+    async def _request(
+        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
+    ) -> list[LeasedItem]:
         request = LeaseRequest(
             count, lease_ms, blocks=blocks, future=self._loop.create_future(), made_at=self._loop.time()
         )
@@ -174,9 +214,16 @@ class LeaseDispatcher:
     def watch(self, watcher: Watcher) -> bool:
         """Notify a watcher once, when an item may be waiting. Listen until `unwatch`, also between two calls.
 
+        An item that arrives while no watcher expects to be notified, or that none will lease, returns to the
+        front of the queue at once.
+
         Returns:
-            False if an item may be waiting now: the watcher is not notified.
+            False if an item may be waiting now: lease without waiting, and then try again.
+
+        Raises:
+            QueueClosed: If the queue object is closed.
         """
+        self._expect_open()
         self._watchers[watcher] = self._empty
         if self._empty:
             self._listener.start(self)
@@ -270,7 +317,7 @@ class LeaseDispatcher:
     def _offer(self) -> None:
         """Have a watcher lease what may be waiting. If none can, return the id that has arrived.
 
-        If this session alone was to ask now, another one is told to.
+        If this session alone was to ask now, another one is notified to ask.
         """
         if any(watcher.arrived() for watcher in self._expecting()):
             return
@@ -314,6 +361,16 @@ class LeaseDispatcher:
             if timer is not None:
                 timer.cancel()
         await self._listener.stop()
+
+    def _release(self, items: Sequence[LeasedItem]) -> None:
+        self._release_soon([(item_id, token) for item_id, _, token, *_ in items])
+
+    def _deliver(self, watcher: Watcher, item: LeasedItem) -> bool:
+        """Give a watcher an item that was delivered; return whether it has taken it."""
+        taken = watcher.delivered(item)
+        if taken and telemetry.active is not None:
+            telemetry.active.leased(self._queue, 1)
+        return taken
 
     def _abandon(self, request: LeaseRequest) -> None:
         """Forget the request of a cancelled caller, and release what was just leased for it."""

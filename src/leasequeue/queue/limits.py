@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from leasequeue.queue.engine import Engine
 
-#: In place of a group: each group that has no limits of its own.
+#: In place of a group: each group without separate limits.
 EACH_GROUP = "*"
 #: The maximum of items that are leased at once, and of a burst.
 MAX_LIMIT = 1_000_000
@@ -88,6 +88,7 @@ class Pause:
     since: float
     #: When it ends by itself; None: never.
     until: float | None
+    #: Why the queue or the group was paused.
     reason: str
 
 
@@ -97,7 +98,7 @@ class QueueLimits:
 
     #: Those of the whole queue.
     queue: Limit = Limit()
-    #: Those of each group that has none of its own.
+    #: Those of each group without separate ones.
     each_group: Limit = Limit()
     #: Those of single groups.
     groups: dict[str, Limit] = field(default_factory=dict)
@@ -149,11 +150,12 @@ class Limits:
             burst: How many items may be leased at once when fewer than the rate were leased before; 1 if it
                 is not given with the rate. Alone, it changes that of a rate which is set.
             concurrency: How many items may be under lease at once.
-            group: A group; `"*"`: each group that has no such limit of its own; None: the whole queue.
+            group: A group; `"*"`: each group without a separate one; None: the whole queue.
             ageing: Seconds after which a level from which no item was leased counts as one higher, so that
                 items of a low priority do not wait without end.
             shared: A name: `rate` and `concurrency` are those of all queues together that share limits under
-                it. It contains the same hash tag as the queue's name, and is not the name of a queue.
+                it, at most 64. It contains the same hash tag as the queue's name, and is not the name of a
+                queue.
 
         Returns:
             Whether one was changed.
@@ -219,7 +221,7 @@ class Limits:
                 return _read(stored)
 
     async def _declare(self, limit: DeclaredLimit) -> None:
-        """See `internals.declare_limit`."""
+        """Set the limits of a group to those that a program declares."""
         await self._send([(f"{name}/{limit.group}", value) for name, value in limit.fields()])
 
     async def _send(self, fields: Sequence[tuple[str, str]]) -> bool:

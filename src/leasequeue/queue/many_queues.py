@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from leasequeue.durations import Duration, check_bool, check_int, check_list, to_ms
 from leasequeue.errors import InvalidArgument, LeasequeueError
 from leasequeue.log import Log
-from leasequeue.queue.internals import release_soon, unwatch, watch
+from leasequeue.queue.encoding import encoded
 from leasequeue.queue.lease import Lease
-from leasequeue.queue.queue import MAX_AT_ONCE, AsyncWorkQueue, waiting_time
+from leasequeue.queue.queue import MAX_AT_ONCE, AsyncWorkQueue, engine_of, engines_of, waiting_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,9 +89,14 @@ async def _take(queues: Sequence[AsyncWorkQueue], count: int, lease_time: Durati
         log.warning("only %d of %d items were leased: %s", len(leases), count, error)
     except asyncio.CancelledError:
         for queue in queues:
-            release_soon(queue, [lease for lease in leases if lease.queue is queue])
+            _release_soon(queue, [lease for lease in leases if lease.queue is queue])
         raise
     return leases
+
+
+def _release_soon(queue: AsyncWorkQueue, leases: Sequence[Lease]) -> None:
+    if (engine := engines_of(queue).running) is not None:
+        engine.release_soon([(encoded(lease), lease.token) for lease in leases])
 
 
 class _Arrivals:
@@ -114,16 +119,16 @@ class _Arrivals:
         """Return what was delivered; an empty list if items may wait in a queue."""
         watchers = [(queue, _Watcher(self, queue)) for queue in self.queues]
         try:
-            if all(watch(queue, watcher) for queue, watcher in watchers):
+            if all(engine_of(queue).leasing.watch(watcher) for queue, watcher in watchers):
                 await self.news
         except asyncio.CancelledError:
             for queue, leases in self.delivered.items():
-                release_soon(queue, leases)
+                _release_soon(queue, leases)
             raise
         finally:
             self.room = 0
             for queue, watcher in watchers:
-                unwatch(queue, watcher)
+                engines_of(queue).unwatch(watcher)
             if self.news.done() and not self.news.cancelled():
                 self.news.exception()  # it may come while nothing awaits it
         return [lease for leases in self.delivered.values() for lease in leases]

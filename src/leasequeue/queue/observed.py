@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from leasequeue.queue.plan import Plan
     from leasequeue.telemetry.instruments import Instruments
 
     Row = Sequence[bytes]
@@ -68,32 +66,6 @@ async def observed_lease(active: Instruments, queue: str, leasing: Awaitable[T],
         if not waits:
             active.called(queue, "lease", began)
     return items
-
-
-async def observed_start(
-    active: Instruments, queue: str, plan: Plan, run_id: str, start: Callable[[Plan], Awaitable[bool]]
-) -> bool:
-    """Start a flow run whose items get the trace of this call; return whether it was started.
-
-    Args:
-        active: What records the call.
-        queue: The name of the run's home queue.
-        plan: The plan.
-        run_id: The run's id.
-        start: Starts it.
-    """
-    producer = active.producer(queue, 1, run_id.encode())
-    if producer is not None and producer.trace is not None:
-        plan = replace(plan, trace=producer.trace.decode())
-    failed: BaseException | None = None
-    try:
-        return await start(plan)
-    except BaseException as error:
-        failed = error
-        raise
-    finally:
-        if producer is not None:
-            producer.end(failed)
 
 
 def traced_row(active: Instruments, queue: str, row: Row) -> Row:

@@ -14,21 +14,21 @@ from leasequeue.keys import FAMILIES, KEYS, MADE_KEYS, NONE
 from leasequeue.queue.cleaning import light_clean
 from leasequeue.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS, TRIP_ROWS, pages
 from leasequeue.queue.views import ItemView, read_inspection
-from leasequeue.scripting.discovery import find_queues
+from leasequeue.wire.discovery import find_queues
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from leasequeue.queue.engine import Engine
     from leasequeue.queue.leasing import LeasedItem
-    from leasequeue.scripting.endpoints import Client
+    from leasequeue.wire.endpoints import Client
 
 #: Leases checked in one step.
 STEP = 250
 #: Where waiting items are: on their way to a process, in the queue, and in the lanes of a controlled one.
 WAITING_PLACES = ("inboxes", "queue", "held", "lanes")
 #: The same for `move`: in the order in which they are leased, and twice, as the queue may become a controlled
-#: or a plain one meanwhile, with which its items change their places.
+#: or a plain one in between, with which its items change their places.
 MOVED_FROM = ("queue", "lanes", "held", "lower") * 2
 #: What follows the queue's name in keys that `delete` does not remove, or removes last.
 KEPT = {"fence", "control", "sessions", "workers", "heartbeats", "inbox", "probe", NONE}
@@ -44,7 +44,7 @@ async def list_queues(redis: Client | str, *, prefix: str = "") -> list[str]:
         names = await list_queues("redis://localhost", prefix="shop-")
 
     No list of queues is stored: all keys of the server are scanned, in steps of 1,000, which block nothing.
-    A queue that is made or deleted meanwhile may be there or not.
+    A queue that is made or deleted during the scan may be there or not.
 
     Args:
         redis: The server's URL, or a client of redis-py, of which the address and the login are used. Of a
@@ -78,7 +78,7 @@ async def peek(engine: Engine, count: int, *, with_data: bool) -> list[ItemView]
 
 
 async def recover(engine: Engine, count: int, elapsed_ms: int, lease_ms: int) -> list[LeasedItem]:
-    """Lease again what was leased long ago. See `AsyncWorkQueue.recover`."""
+    """Lease again what was leased long ago. See `QueueAdmin.recover`."""
     ours = [lease async for lease in _leases(engine, elapsed_ms) if lease[1] > 0]
     oldest = [(item_id, token) for item_id, token, _ in heapq.nsmallest(count, ours, key=_when)]
     items: list[LeasedItem] = []
@@ -101,7 +101,7 @@ async def recover(engine: Engine, count: int, elapsed_ms: int, lease_ms: int) ->
 
 
 async def clear_leases(engine: Engine, elapsed_ms: int, count: int | None) -> list[str]:
-    """End leases before they expire. See `AsyncWorkQueue.clear_leases`."""
+    """End leases before they expire. See `QueueAdmin.clear_leases`."""
     if elapsed_ms == 0:
         await light_clean(engine)  # finds the leases of other clients
     found = [lease async for lease in _leases(engine, elapsed_ms)]
@@ -116,7 +116,7 @@ async def clear_leases(engine: Engine, elapsed_ms: int, count: int | None) -> li
 
 
 async def purge(engine: Engine, places: Sequence[str]) -> int:
-    """Remove the items that are in some places now. See `AsyncWorkQueue.purge`."""
+    """Remove the items that are in some places now. See `QueueAdmin.purge`."""
     removed = 0
     for place in places:
         left: int | None = None
@@ -140,7 +140,7 @@ async def note_purge(engine: Engine, removed: int) -> None:
 
 
 async def move(engine: Engine, other: str, count: int | None, ids: Sequence[bytes] | None) -> list[str]:
-    """Move items to another queue. See `AsyncWorkQueue.move_to`."""
+    """Move items to another queue. See `QueueAdmin.move`."""
     if ids is not None:
         steps = [ids[at : at + SLOW_ROWS] for at in range(0, len(ids), SLOW_ROWS)]
         replies = [await _move_step(engine, other, "ids", 0, SLOW_ROWS, step) for step in steps]
@@ -183,7 +183,7 @@ async def _move_step(
 
 
 async def delete(engine: Engine) -> int:
-    """Close the queue, and remove its keys. See `AsyncWorkQueue.delete`."""
+    """Close the queue, and remove its keys. See `QueueAdmin.delete`."""
     removed, ended = 0, SLOW_ROWS
     while ended == SLOW_ROWS:
         ended = await engine.run("close_queue", count=SLOW_ROWS)

@@ -1,4 +1,4 @@
-"""AsyncWorkQueue: all that can be done with a queue. One concept, so this file may be longer than others."""
+"""AsyncWorkQueue: all that can be done with a queue."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from leasequeue.queue.encoding import (
     row_size,
     trips,
 )
+from leasequeue.queue.engines import Engines
 from leasequeue.queue.events import Events
 from leasequeue.queue.lease import Failure, Lease
-from leasequeue.queue.lifecycle import Lifecycle
 from leasequeue.queue.limits import Limits, Pause, pause, resume
 from leasequeue.queue.observed import observed, traced_row
+from leasequeue.queue.plans.flow_runs import FlowRuns
 from leasequeue.queue.pushes.progress import progress_text
 from leasequeue.queue.results import Results
-from leasequeue.queue.runs.runs import Runs
 from leasequeue.queue.schedules import Schedules
 from leasequeue.queue.stats import QueueStats, read_stats
 from leasequeue.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
-from leasequeue.scripting.endpoints import Client, client_for
-from leasequeue.scripting.link import LARGE_BYTES
 from leasequeue.states import ITEM_STATES, State
+from leasequeue.wire.endpoints import Client, client_for
+from leasequeue.wire.link import LARGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from leasequeue.item import Item
     from leasequeue.queue.encoding import Pipeline, Rows
+    from leasequeue.queue.engine import Engine
 
 #: The maximum number of items of one `lease_many` or `inspect`.
 MAX_AT_ONCE = 1000
@@ -84,21 +85,27 @@ class AsyncWorkQueue:
     Execution is at least once; completion is exactly once: of all holders that an item ever had, one gets
     True.
 
+    Nothing is sent before the first call. An object may be used in any event loop, thread and forked process,
+    also in several at once. Each event loop has its own connections, which the queues of one server share.
+
     Args:
         name: The queue's name, which is the prefix of its keys: 1 to 512 bytes of UTF-8. On a cluster it
-            contains a hash tag, such as `"{emails}"`.
+            contains a hash tag, such as `"{emails}"`. A name such as `emails:item` is refused, as keys that
+            begin with it belong to the queue `emails`.
         redis: A client of redis-py (`redis.asyncio.Redis` or `RedisCluster`). Only its address and login
             are used; closing it remains your task.
         return_to: Where items go whose lease has expired: `"end"` of the queue, as in redis-work-queue, or
             `"front"`, as in Worqr.
         reply_timeout: Seconds for which the server may be silent while a call waits for its reply, before the
-            connection counts as lost.
+            connection counts as lost; also how long a call waits for the end of the move of a cluster's slot.
         clock: For tests: returns the time in seconds since 1970, in place of the server's clock.
 
     Raises:
         InvalidArgument: If an argument cannot be used.
     """
 
+    #: The whole queue, and the leases of others: check, move, purge, delete, recover, clear.
+    admin: QueueAdmin
     #: The items that ran out of attempts: list, requeue or drop them.
     dead_letters: DeadLetters
     #: What happened to each item, if the queue keeps events.
@@ -108,7 +115,7 @@ class AsyncWorkQueue:
     #: The results of completed items.
     results: Results
     #: The flow runs whose home this queue is: list, find, cancel, retry or delete them.
-    runs: Runs
+    flow_runs: FlowRuns
     #: What is added repeatedly: at intervals, or by the clock.
     schedules: Schedules
 
@@ -121,16 +128,15 @@ class AsyncWorkQueue:
         reply_timeout: Duration = 10.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._lifecycle = Lifecycle(
-            name, redis, return_to=return_to, reply_timeout=reply_timeout, clock=clock
-        )
-        self._name = self._lifecycle.name
-        engine = self._engine = self._lifecycle.engine
+        self._engines = Engines(name, redis, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
+        self._name = self._engines.name
+        engine = self._engine = self._engines.here
+        self.admin = QueueAdmin(self)
         self.dead_letters = DeadLetters(engine)
         self.events = Events(engine)
         self.limits = Limits(engine, self._name)
         self.results = Results(engine)
-        self.runs = Runs(self, engine, self.results)
+        self.flow_runs = FlowRuns(self._name, engine, self.results)
         self.schedules = Schedules(engine, self._name)
 
     # ----------------------------------------------------- opening and closing
@@ -154,8 +160,8 @@ class AsyncWorkQueue:
             return_to: See the class.
             reply_timeout: See the class.
             clock: See the class.
-            cluster: Whether the URL names nodes of a cluster, one or more, as in `redis://HOST:PORT,HOST:PORT`;
-                the other nodes are found through them.
+            cluster: Whether the URL names nodes of a cluster, one or more, as in
+                `redis://HOST:PORT,HOST:PORT`; the other nodes are found through them.
 
         Raises:
             InvalidArgument: If the URL or another argument cannot be used.
@@ -208,7 +214,8 @@ class AsyncWorkQueue:
     def session(self) -> str:
         """The session of the running event loop: the value of the lease keys of what is leased in it.
 
-        All queue objects that were made from one client share it. Each event loop and process has its own.
+        All queue objects share it that were made from one client, or from equal URLs, with the same
+        `reply_timeout`. Each event loop and process has its own. It is `lh:<host>/<pid>/<16 hex digits>`.
 
         Raises:
             RuntimeError: If no event loop is running.
@@ -219,14 +226,16 @@ class AsyncWorkQueue:
     @property
     def url(self) -> str | None:
         """Where the server is, for other processes to join; None on a cluster or under Sentinel."""
-        return self._lifecycle.url
+        return self._engines.url
 
     async def close(self) -> None:
         """Send what was called, then disconnect. Items under lease stay leased.
 
-        Callers that wait in `lease` get QueueClosed. Closing twice is fine.
+        This is done in all event loops that used the object; other queues of its client stay open. Callers
+        that wait in `lease` get QueueClosed. Closing twice is fine. Where an event loop ends, its connections
+        are closed without this call.
         """
-        await self._lifecycle.close()
+        await self._engines.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -249,7 +258,8 @@ class AsyncWorkQueue:
         """Add an item, unless the queue holds an unfinished one with its id.
 
         An item is unfinished while it is waiting, leased or delayed. Adding again after an error is safe: the
-        answer is False if the first try was applied.
+        answer is False if the first try was applied. Its priority, group and expiry are kept when it is
+        retried, reclaimed or released, and when a dead letter is requeued.
 
             await queue.add_item(item, priority=5, group="tenant-7", expires_in=60)
 
@@ -260,7 +270,7 @@ class AsyncWorkQueue:
                 at once.
             priority: The item's level, -9 to 9: items of a higher level are leased first. 0 is the default.
             group: The item's group, 1 to 256 bytes of UTF-8 without NUL; None: it has none. Groups take
-                turns within a level, and a group can have limits of its own: see `limits`.
+                turns within a level, and a group can have its own limits: see `limits`.
             expires_in: Seconds after which the item is discarded, unless a worker has begun with it; None:
                 never.
             dedupe_for: Seconds for which the id stays taken, even if the item is completed sooner; None: only
@@ -319,7 +329,8 @@ class AsyncWorkQueue:
     ) -> list[bool]:
         """Add many items, each as `add_item` would with the same options, in few trips.
 
-        Each trip (up to 250 items or 1 MiB) is one step; between trips other clients may act.
+        Each trip (up to 250 items, 100 if they are delayed or have options, or 1 MiB) is one step; between
+        trips other clients may act.
 
         Returns:
             For each item, whether it was added.
@@ -377,7 +388,7 @@ class AsyncWorkQueue:
         """Lease the next item.
 
         Expired leases are reclaimed here, without a cleaner: a waiting caller gets such an item within
-        milliseconds.
+        milliseconds. Callers that wait in one process are served in the order of their calls.
 
         Args:
             lease_time: How long the item is leased, in seconds; 0.001 or more.
@@ -396,7 +407,7 @@ class AsyncWorkQueue:
         """
         lease_ms = to_ms("lease_time", lease_time)
         wait = waiting_time(timeout, block=block)
-        items = await self._engine().lease(1, lease_ms, blocks=block, timeout=wait)
+        items = await self._engine().leasing.lease(1, lease_ms, blocks=block, timeout=wait)
         return Lease(self, *items[0]) if items else None
 
     async def lease_many(
@@ -420,7 +431,7 @@ class AsyncWorkQueue:
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         lease_ms = to_ms("lease_time", lease_time)
         wait = waiting_time(timeout, block=block)
-        items = await self._engine().lease(count, lease_ms, blocks=block, timeout=wait)
+        items = await self._engine().leasing.lease(count, lease_ms, blocks=block, timeout=wait)
         return [Lease(self, *item) for item in items]
 
     async def complete(
@@ -519,7 +530,7 @@ class AsyncWorkQueue:
 
     def _report(self, lease: Lease, value: Any) -> None:
         """See `Lease.progress`."""
-        self._lifecycle.report(self._claim(lease), progress_text(value))
+        self._engines.report(self._claim(lease), progress_text(value))
 
     async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
         """Release an item before its lease expires. The lease does not count as an attempt.
@@ -592,17 +603,17 @@ class AsyncWorkQueue:
     async def cancel(self, item_id: str, *, keep: Duration = KEEP_SECONDS) -> bool:
         """Cancel an item, whether it waits, is scheduled or leased: it is not leased again, nor completed.
 
-        A worker of Leasequeue that runs it is told at once: it cancels an async handler, kills the process of
-        a handler, and sets `current_run().cancelled` for a thread. The outcome of the run is discarded. A
-        client of another library cannot be told; it finds nothing to complete. Callers that wait for the
-        result get ItemCancelled.
+        A worker of Leasequeue that runs it is notified at once: it cancels an async handler, kills the
+        process of a handler, and sets `current_run().cancelled` for a thread. The outcome of the run is
+        discarded. A client of another library finds nothing to complete. Callers that wait for the result get
+        JobCancelled.
 
         Of a cancellation and completions of one incarnation, exactly one is True.
 
         Args:
             item_id: The item's id.
-            keep: How long those who ask for the result later are told that it was cancelled, in seconds, or
-                until the id is added again; 0: they are told that the item is unknown.
+            keep: For how many seconds callers that ask for the result later get JobCancelled, unless the id
+                is added again; 0: they get JobUnknown.
 
         Returns:
             False if there is no unfinished item with this id.
@@ -624,11 +635,11 @@ class AsyncWorkQueue:
         """Cancel all items whose data is equal to this, each as `cancel` would.
 
         It looks at all waiting, leased and scheduled items, 500 in each step; between two steps, other
-        clients may act. An item that is in one state all the time is found; one that moves to another
-        meanwhile may be missed.
+        clients may act. An item that is in one state all the time is found; one that moves to another may be
+        missed.
 
         Args:
-            data: The data. The items of a task have a text of their own: cancel them by their ids.
+            data: The data. No two calls of a task have the same data: cancel them by their ids.
             limit: The maximum number of items to cancel, 1 to 1,000,000; None: no limit but that.
             keep: As in `cancel`.
 
@@ -793,137 +804,6 @@ class AsyncWorkQueue:
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         return await operations.peek(self._engine(), count, with_data=data)
 
-    # ----------------------------------------------------- whole queues
-
-    async def recover(self, count: int, elapsed: Duration, lease_time: Duration) -> list[Lease]:
-        """Lease again, for this caller, items that were last leased at least `elapsed` seconds ago.
-
-        Use it if only you know when a holder is dead. Items come in the order in which they were leased, each
-        once, with a new token and one attempt more. Their holders before are rejected when they renew,
-        release or fail; if one completes its item first, it is accepted, and your `complete` is False. A
-        renewal does not count as a lease: let `elapsed` be longer than the longest work.
-
-        All leases are looked at, in steps of 250. Those of clients of other libraries are left alone.
-
-        Args:
-            count: The maximum number of items, 1 to 1,000.
-            elapsed: Seconds since they were leased last; 0: all items under lease.
-            lease_time: How long each is leased, in seconds.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `lease`.
-        """
-        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
-        elapsed_ms = to_ms("elapsed", elapsed, zero=True)
-        lease_ms = to_ms("lease_time", lease_time)
-        items = await operations.recover(self._engine(), count, elapsed_ms, lease_ms)
-        return [Lease(self, *item) for item in items]
-
-    async def clear_leases(self, *, elapsed: Duration = 0, count: int | None = None) -> list[str]:
-        """End leases now, as if they had expired: the items return to the front, the first leased first.
-
-        Their attempts count. A holder that completes its item first is accepted; when it renews, it is
-        rejected. With `elapsed=0`, leases of clients of other libraries are ended, too. Leases that begin
-        while this runs stay.
-
-        Args:
-            elapsed: End only leases that began at least so many seconds ago.
-            count: The maximum number of leases to end, those that began first; None: all.
-
-        Returns:
-            The ids of the items.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `lease`.
-        """
-        elapsed_ms = to_ms("elapsed", elapsed, zero=True)
-        if count is not None:
-            check_int("count", count, minimum=1, maximum=2**53)
-        return await operations.clear_leases(self._engine(), elapsed_ms, count)
-
-    async def move_to(
-        self,
-        other: AsyncWorkQueue | str,
-        *,
-        count: int | None = None,
-        ids: Iterable[str] | None = None,
-    ) -> list[str]:
-        """Move items that wait to the end of another queue on the same server, in their order.
-
-        Each keeps its data, options, attempts and last error, and is a new incarnation there: no earlier
-        holder can complete it. One whose id the other queue has stays here. 100 items are one step, which is
-        applied as a whole; no other client sees an item in both queues or in none. Callers that wait for the
-        result of an item wait in vain: let them wait in the other queue.
-
-        Args:
-            other: The other queue, or its name; on a cluster it has the same hash tag.
-            count: How many, in the order of `peek`; None: all that wait now.
-            ids: Instead: the ids of the items, which wait or are scheduled. Those that are leased stay.
-
-        Returns:
-            The ids of the items that were moved.
-
-        Raises:
-            InvalidArgument: If an argument cannot be used, or the other queue is in another slot or on
-                another server; nothing was sent.
-            QueueDeleted: If the other queue is being deleted.
-            QueueClosed, ServerError: As in `counts`. Repeating is safe with `ids`.
-        """
-        name = self._lifecycle.neighbour(other.name if isinstance(other, AsyncWorkQueue) else other)
-        theirs = other.url if isinstance(other, AsyncWorkQueue) else self.url
-        if theirs != self.url:
-            raise InvalidArgument("other", theirs, f"a queue on the same server, {self.url}")
-        if count is not None:
-            check_int("count", count, minimum=1, maximum=2**53)
-        chosen = None if ids is None else [encoded_id(one) for one in check_list("ids", ids, "ids")]
-        if count is not None and chosen is not None:
-            raise InvalidArgument("count", count, "a count or ids, not both")
-        return await operations.move(self._engine(), name, count, chosen)
-
-    async def purge(self, *, scheduled: bool = False, dead: bool = False) -> int:
-        """Remove all items that wait now; those under lease stay.
-
-        It works in steps of 250 items. Items that are added meanwhile stay, and others may be leased before
-        they are reached. Callers that wait for the result of a removed item get ItemCancelled.
-
-        Args:
-            scheduled: Whether to remove the scheduled items, too.
-            dead: Whether to remove the dead letters, too.
-
-        Returns:
-            How many items and dead letters were removed.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `lease`.
-        """
-        places = operations.WAITING_PLACES + ("scheduled",) * check_bool("scheduled", scheduled)
-        with_dead = check_bool("dead", dead)
-        removed = await operations.purge(self._engine(), places)
-        if with_dead:
-            removed += await self.dead_letters.drop_all()
-        await operations.note_purge(self._engine(), removed)
-        return removed
-
-    async def delete(self) -> int:
-        """Delete the queue: its items, dead letters, results, schedules, events, limits and leases.
-
-        From the first step on nothing waits, `add_item` raises QueueDeleted, and nothing is leased; holders
-        are told to cancel their runs, and can no longer complete. Then all keys of the server are scanned, in
-        steps, and those of the queue removed. When this returns, the name can be used anew. If it is
-        interrupted, the queue stays closed until another `delete` finishes.
-
-        The last token is kept, in the key `<name>:fence`, so that tokens only grow, also in a queue of this
-        name that is made later. Processes that wait for items remain registered. Clients of other libraries
-        do not see that the queue is closed: what they add meanwhile is removed, too.
-
-        Returns:
-            How many unfinished items were removed.
-
-        Raises:
-            QueueClosed, ServerError: As in `counts`. Repeating is safe.
-        """
-        return await operations.delete(self._engine())
-
     # ---------------------------------------------------------------- cleaning
 
     async def light_clean(self) -> CleanReport:
@@ -931,7 +811,8 @@ class AsyncWorkQueue:
 
         Items of Leasequeue's own clients need no cleaner. Run it about as often as the shortest lease that
         clients of other libraries take. It works in steps of 500 entries; any number of cleaners may run at
-        once. It also takes one step of `fsck` in each key, where the last light clean stopped: 100 entries.
+        once. It also takes one step of `admin.fsck` in each key, 100 entries, where the last light clean
+        stopped.
         """
         return await light_clean(self._engine())
 
@@ -940,26 +821,10 @@ class AsyncWorkQueue:
 
         A client of another library that dies between its commands leaves such orphans. Deep cleaning scans
         the keys of the database in steps, without blocking the server, and holds the ids of the waiting items
-        in memory. Run it rarely.
+        in memory. It also checks all keys as `fsck` does, but keys of a wrong type are reported, not renamed.
+        Run it rarely.
         """
         return await deep_clean(self._engine())
-
-    async def fsck(self) -> CleanReport:
-        """Check every key of the queue against the others, repair what does not agree, report each repair.
-
-        After that, whatever was lost or changed, each item whose data exists is waiting, leased or scheduled,
-        in exactly one place, and no bookkeeping is left without its item. Workers do the same in small parts,
-        but for two steps: a key of a wrong type is renamed to `<queue>:lost:<rest of the key's name>`, and
-        ids that do not wait are dropped from the middle of the queue. It works in steps of 100 entries, while
-        other clients work; any number may run at once.
-
-        Returns:
-            The repairs, and what is left to you, in `findings`.
-
-        Raises:
-            QueueClosed, ServerError: As in `counts`. What was repaired before stays.
-        """
-        return await fsck(self._engine()) + await self.runs.check()
 
     # ----------------------------------------------------------------- sending
 
@@ -1027,3 +892,170 @@ def waiting_time(timeout: Duration | None, *, block: bool) -> float | None:
     except InvalidArgument as error:
         raise InvalidArgument("timeout", timeout, _TIMEOUT_ALLOWED) from error
     return given if block else None
+
+
+class QueueAdmin:
+    """What concerns a whole queue, or the work of others in it: `queue.admin`."""
+
+    def __init__(self, queue: AsyncWorkQueue) -> None:
+        self._queue = queue
+
+    async def recover(self, count: int, elapsed: Duration, lease_time: Duration) -> list[Lease]:
+        """Lease again, for this caller, items that were last leased at least `elapsed` seconds ago.
+
+        Use it if only you know when a holder is dead. Items come in the order in which they were leased, each
+        once, with a new token and one attempt more. Their holders before are rejected when they renew,
+        release or fail; if one completes its item first, it is accepted, and your `complete` is False. A
+        renewal does not count as a lease: let `elapsed` be longer than the longest work.
+
+        All leases are looked at, in steps of 250. Those of clients of other libraries are left alone.
+
+        Args:
+            count: The maximum number of items, 1 to 1,000.
+            elapsed: Seconds since they were leased last; 0: all items under lease.
+            lease_time: How long each is leased, in seconds.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `AsyncWorkQueue.lease`.
+        """
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
+        elapsed_ms = to_ms("elapsed", elapsed, zero=True)
+        lease_ms = to_ms("lease_time", lease_time)
+        items = await operations.recover(engine_of(self._queue), count, elapsed_ms, lease_ms)
+        return [Lease(self._queue, *item) for item in items]
+
+    async def clear_leases(self, *, elapsed: Duration = 0, count: int | None = None) -> list[str]:
+        """End leases now, as if they had expired: the items return to the front, the first leased first.
+
+        Their attempts count. A holder that completes its item first is accepted; when it renews, it is
+        rejected. With `elapsed=0`, leases of clients of other libraries are ended, too. Leases that begin
+        while this runs stay.
+
+        Args:
+            elapsed: End only leases that began at least so many seconds ago.
+            count: The maximum number of leases to end, those that began first; None: all.
+
+        Returns:
+            The ids of the items.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `AsyncWorkQueue.lease`.
+        """
+        elapsed_ms = to_ms("elapsed", elapsed, zero=True)
+        if count is not None:
+            check_int("count", count, minimum=1, maximum=2**53)
+        return await operations.clear_leases(engine_of(self._queue), elapsed_ms, count)
+
+    async def move(
+        self,
+        other: AsyncWorkQueue | str,
+        *,
+        count: int | None = None,
+        ids: Iterable[str] | None = None,
+    ) -> list[str]:
+        """Move items that wait to the end of another queue on the same server, in their order.
+
+        Each keeps its data, options, attempts and last error, and is a new incarnation there: no earlier
+        holder can complete it. One whose id the other queue has stays here. 100 items are one step, which is
+        applied as a whole; no other client sees an item in both queues or in none. Callers that wait for the
+        result of an item wait in vain: let them wait in the other queue.
+
+        Args:
+            other: The other queue, or its name; on a cluster it has the same hash tag.
+            count: How many, in the order of `AsyncWorkQueue.peek`; None: all that wait now.
+            ids: Instead: the ids of the items, which wait or are scheduled. Those that are leased stay.
+
+        Returns:
+            The ids of the items that were moved.
+
+        Raises:
+            InvalidArgument: If an argument cannot be used, or the other queue is in another slot or on
+                another server; nothing was sent.
+            QueueDeleted: If the other queue is being deleted.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`. Repeating is safe with `ids`.
+        """
+        name = engines_of(self._queue).neighbour(other.name if isinstance(other, AsyncWorkQueue) else other)
+        theirs = other.url if isinstance(other, AsyncWorkQueue) else self._queue.url
+        if theirs != self._queue.url:
+            raise InvalidArgument("other", theirs, f"a queue on the same server, {self._queue.url}")
+        if count is not None:
+            check_int("count", count, minimum=1, maximum=2**53)
+        chosen = None if ids is None else [encoded_id(one) for one in check_list("ids", ids, "ids")]
+        if count is not None and chosen is not None:
+            raise InvalidArgument("count", count, "a count or ids, not both")
+        return await operations.move(engine_of(self._queue), name, count, chosen)
+
+    async def purge(self, *, scheduled: bool = False, dead: bool = False) -> int:
+        """Remove all items that wait now; those under lease stay.
+
+        It works in steps of 250 items. Items that are added during it stay, and others may be leased before
+        they are reached. Callers that wait for the result of a removed item get JobCancelled.
+
+        Args:
+            scheduled: Whether to remove the scheduled items, too.
+            dead: Whether to remove the dead letters, too.
+
+        Returns:
+            How many items and dead letters were removed.
+
+        Raises:
+            InvalidArgument, QueueClosed, ServerError: As in `AsyncWorkQueue.lease`.
+        """
+        places = operations.WAITING_PLACES + ("scheduled",) * check_bool("scheduled", scheduled)
+        with_dead = check_bool("dead", dead)
+        removed = await operations.purge(engine_of(self._queue), places)
+        if with_dead:
+            removed += await self._queue.dead_letters.drop_all()
+        await operations.note_purge(engine_of(self._queue), removed)
+        return removed
+
+    async def delete(self) -> int:
+        """Delete the queue: its items, dead letters, results, schedules, events, limits and leases.
+
+        From the first step on nothing waits, `add_item` raises QueueDeleted, and nothing is leased; holders
+        are notified to cancel their runs, and can no longer complete. Then all keys of the server are
+        scanned, in steps, and those of the queue removed. When this returns, the name can be used again. If
+        it is interrupted, the queue stays closed until another `delete` finishes.
+
+        The last token is kept, in the key `<name>:fence`, so that tokens only grow, also in a queue of this
+        name that is made later. Processes that wait for items remain registered. Clients of other libraries
+        do not see that the queue is closed: what they add before this returns is removed, too.
+
+        Returns:
+            How many unfinished items were removed.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`. Repeating is safe.
+        """
+        return await operations.delete(engine_of(self._queue))
+
+    async def fsck(self) -> CleanReport:
+        """Check every key of the queue against the others, repair what does not agree, report each repair.
+
+        After that, whatever was lost or changed, each item whose data exists is waiting, leased or scheduled,
+        in exactly one place, and no bookkeeping is left without its item. Workers do the same in small parts,
+        but for two steps: a key of a wrong type is renamed to `<queue>:lost:<rest of the key's name>`, and
+        ids that do not wait are dropped from the middle of the queue. It works in steps of 100 entries, while
+        other clients work; any number may run at once.
+
+        Returns:
+            The repairs, and what is left to you, in `findings`.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`. What was repaired before stays.
+        """
+        return await fsck(engine_of(self._queue)) + await self._queue.flow_runs.check()
+
+
+def engines_of(queue: AsyncWorkQueue) -> Engines:
+    """Return the engines of a queue object. Internal: for the rooms above this one, as `engine_of`."""
+    return queue._engines  # noqa: SLF001 - the one door to what is private, beside `engine_of`
+
+
+def engine_of(queue: AsyncWorkQueue) -> Engine:
+    """Return the engine of a queue object in the running event loop; the first call makes it.
+
+    Raises:
+        QueueClosed: If the queue object is closed.
+    """
+    return queue._engines.here()  # noqa: SLF001 - as above

@@ -7,9 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from leasequeue.queue.engine import Engine
+    from leasequeue.wire.session import Session
 
 #: About how many registrations are read at once; a small hash is read as a whole.
 PAGE = 100
@@ -27,7 +27,6 @@ class Beat(NamedTuple):
     accepted: bool
     #: If it is not: whether it was failed, or is being failed. Otherwise its registration was lost.
     failed: bool
-    now_ms: int
     #: What the worker was told last; empty: nothing.
     told: str
     #: How many workers are registered.
@@ -36,7 +35,7 @@ class Beat(NamedTuple):
     expired: list[str]
 
 
-class Registration(NamedTuple):
+class RegisteredWorker(NamedTuple):
     """A worker that is registered on a queue."""
 
     #: Its session on this queue, which holds its leases.
@@ -47,23 +46,60 @@ class Registration(NamedTuple):
     expired: bool
     #: What it was told last; empty: nothing.
     told: str
-    #: What it says of itself.
+    #: What it says of itself, as any client may write it.
     about: Mapping[str, Any]
-    #: The time of the answer, by the server's clock in ms.
-    now_ms: int
 
     @property
-    def connections(self) -> tuple[int, ...]:
-        """The server's numbers of its connections, as it has registered them; see `Registry.fail`."""
-        found = self.about.get("connections", ())
-        return tuple(one for one in found if isinstance(one, int)) if isinstance(found, list) else ()
+    def id(self) -> str:
+        """Its session when it started, and perhaps a number: the same on all its queues."""
+        return self.text("worker") or self.session
+
+    @property
+    def name(self) -> str:
+        """The name that it was given."""
+        return self.text("name") or self.session
+
+    def text(self, key: str) -> str:
+        """Return a text that it says; empty if it is none."""
+        return _as_text(self.about.get(key))
+
+    def number(self, key: str) -> float:
+        """Return a number that it says; 0 if it is none."""
+        return _as_number(self.about.get(key))
+
+    def count(self, key: str) -> int:
+        """Return a number that it says, without its fraction."""
+        return int(self.number(key))
+
+    @property
+    def running(self) -> list[tuple[str, str, float]]:
+        """Its runs of this queue: item, handler, and when it began, by its own clock in ms since 1970."""
+        rows = self.about.get("running")
+        return [
+            (_as_text(row[0]), _as_text(row[1]), _as_number(row[2]))
+            for row in (rows if isinstance(rows, list) else ())
+            if isinstance(row, list) and len(row) == 3
+        ]
 
 
 class Registry:
-    """The workers of one queue. Internal: `leasequeue.fleet` is what users see."""
+    """The workers of one queue. Internal: `Fleet` is what users see."""
 
-    def __init__(self, engine: Callable[[], Engine]) -> None:
-        self._engine = engine
+    def __init__(
+        self, session: Session, run: Callable[..., Awaitable[Any]], read: Callable[..., Awaitable[Any]]
+    ) -> None:
+        self._session = session
+        self._run = run
+        self._read = read
+
+    def new_worker_id(self) -> str:
+        """Return an id for a worker that starts in this event loop.
+
+        It is the session for the first one, and has a number for others that use the session.
+        """
+        session = self._session
+        session.workers += 1
+        return session.id if session.workers == 1 else f"{session.id}.{session.workers}"
 
     async def beat(self, about: Mapping[str, Any], *, alive_ms: int | None, first: bool) -> Beat:
         """Register the worker of this session, or refresh its registration.
@@ -77,43 +113,46 @@ class Registry:
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
-        accepted, now_ms, told, count, *expired = await self._engine().run(
+        accepted, _now_ms, told, count, *expired = await self._run(
             "worker_beat",
             alive_ms=b"" if alive_ms is None else alive_ms,
             first=int(first),
             about=json.dumps(about, separators=(",", ":")).encode(),
         )
-        ours = self._engine().session.id
+        ours = self._session.id
         others = [one for one in map(_text, expired) if one != ours]
-        return Beat(accepted == 1, accepted == 0, now_ms, _text(told), count, others)
+        return Beat(accepted == 1, accepted == 0, _text(told), count, others)
 
     async def leave(self) -> bool:
         """End the registration of the worker of this session; return whether there was one."""
-        return bool(await self._engine().run("worker_leave"))
+        return bool(await self._run("worker_leave"))
 
     async def tell(self, worker: str, what: Order) -> bool:
         """Tell a worker what to do; return False if it is not registered."""
-        return bool(await self._engine().run("worker_tell", worker=worker.encode(), what=what.encode()))
+        return bool(await self._run("worker_tell", worker=worker.encode(), what=what.encode()))
 
-    async def workers(self) -> list[Registration]:
+    async def workers(self) -> list[RegisteredWorker]:
         """Return the workers that are registered.
 
         One that leaves meanwhile is missing in the second walk; of one that comes, nothing is known but that.
         """
-        engine, cursor, until = self._engine(), b"", dict[bytes, bytes]()
+        cursor, until = b"", dict[bytes, bytes]()
         now_ms = 0
         while cursor != b"0":
-            now_ms, cursor, *values = await engine.run("workers", cursor=cursor or b"0", count=WALK_STEP)
+            now_ms, cursor, *values = await self._run("workers", cursor=cursor or b"0", count=WALK_STEP)
             until.update(zip(values[::2], values[1::2], strict=True))
         cursor, about = b"", dict[bytes, bytes]()
         while cursor != b"0":
-            cursor, values = await engine.read("workers", "HSCAN", "workers", cursor or b"0", b"COUNT", PAGE)
+            cursor, values = await self._read("workers", "HSCAN", "workers", cursor or b"0", b"COUNT", PAGE)
             about.update(zip(values[::2], values[1::2], strict=True))
-        return [
-            _registration(now_ms, name, until.get(name, b""), about.get(b"told:" + name, b""), text)
-            for name, text in about.items()
-            if not name.startswith(b"told:")
-        ]
+        found = []
+        for session, text in about.items():
+            if not session.startswith(b"told:"):
+                until_ms = None if (end := until.get(session, b"inf")) == b"inf" else int(float(end))
+                told = _text(about.get(b"told:" + session, b""))
+                expired = until_ms is not None and until_ms <= now_ms
+                found.append(RegisteredWorker(_text(session), until_ms, expired, told, read_facts(text)))
+        return found
 
     async def fail(
         self, worker: str, *, expired: bool = False, connections: Iterable[int] | None = None
@@ -152,7 +191,7 @@ class Registry:
         async def step(worker: str, ids: Sequence[bytes], *, ends: bool) -> int:
             named = workers[worker]
             return int(
-                await self._engine().run(
+                await self._run(
                     "fail_session",
                     ids,
                     worker=worker.encode(),
@@ -184,9 +223,7 @@ class Registry:
         sessions = [one.encode() for one in workers]
         cursor, found = b"0", dict[bytes, tuple[int, bytes]]()
         while True:
-            cursor, *values = await self._engine().run(
-                "session_leases", sessions, cursor=cursor, count=WALK_STEP
-            )
+            cursor, *values = await self._run("session_leases", sessions, cursor=cursor, count=WALK_STEP)
             rows = zip(values[::3], values[1::3], values[2::3], strict=True)
             found.update({one: (token, session) for one, token, session in rows})
             if cursor == b"0":
@@ -197,16 +234,22 @@ class Registry:
         return held
 
 
-def _registration(now_ms: int, session: bytes, until: bytes, told: bytes, about: bytes) -> Registration:
-    until_ms = None if until in {b"inf", b""} else int(float(until))
+def read_facts(text: object) -> dict[str, Any]:
+    """Return what a worker says of itself in its registration, which another client may have written."""
     try:
-        facts = json.loads(about)
-    except ValueError:  # another client has written it
-        facts = {}
-    expired = until_ms is not None and until_ms <= now_ms
-    return Registration(
-        _text(session), until_ms, expired, _text(told), facts if isinstance(facts, dict) else {}, now_ms
-    )
+        facts = json.loads(text) if isinstance(text, bytes) else None
+    except ValueError:
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _as_number(value: Any) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < 1e15 else 0
 
 
 def _text(value: bytes) -> str:

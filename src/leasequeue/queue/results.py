@@ -52,7 +52,7 @@ class Results:
             item_id: The item's id.
 
         Raises:
-            ItemUnknown: If there is neither an item of this id nor a result nor a dead letter.
+            JobUnknown: If there is neither an item of this id nor a result nor a dead letter.
             InvalidArgument: If `item_id` cannot be an id.
             QueueClosed, ServerError: As in `wait`.
         """
@@ -88,10 +88,10 @@ class Results:
             The result; None if the item was completed without one, or was removed.
 
         Raises:
-            ItemFailed: If it is a dead letter; `error` says why.
-            ItemCancelled: If it was cancelled.
-            ItemExpired: If no worker had begun with it in time.
-            ItemUnknown: If there is neither an item of this id nor a result: it was never added, or it has
+            JobFailed: If it is a dead letter; `error` says why.
+            JobCancelled: If it was cancelled.
+            JobExpired: If no worker had begun with it in time.
+            JobUnknown: If there is neither an item of this id nor a result: it was never added, or it has
                 been completed without a result, or the result has expired.
             TimeoutError: If it is still unfinished after `timeout`.
             InvalidArgument: If an argument cannot be used.

@@ -55,6 +55,7 @@ log = Log("leasequeue.schedules")
 class ScheduleView:
     """One schedule at one instant."""
 
+    #: Its name.
     name: str
     #: "unknown": a newer version of Leasequeue has made it.
     kind: Literal["every", "cron", "unknown"]
@@ -236,13 +237,17 @@ class Schedules:
         return 0.0
 
     async def _declare(self, declaration: Declaration) -> bool:
-        """See `internals.declare`."""
+        """Store a schedule, or keep it, because this program has it; return whether it is new or was changed.
+
+        Of several definitions of a name that are declared at the same time, the one counts that was declared
+        first at the latest time, by the server's clock.
+        """
         return await self._put(
             declaration.name, declaration.data, declaration.timing, declaration.catch_up, declares=True
         )
 
     async def _expire_declared(self) -> builtins.list[str]:
-        """See `internals.expire_declared`."""
+        """Remove the schedules that were declared once, and not in the last hour; return their names."""
         removed: builtins.list[str] = []
         cursor = b""
         while cursor != b"0":

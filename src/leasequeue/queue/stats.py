@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leasequeue.queue.limits import Limit, Pause, read_limit, read_pause
-from leasequeue.queue.registry import Registry
 from leasequeue.queue.views import Counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from leasequeue.queue.engine import Engine
-    from leasequeue.queue.registry import Registration
+    from leasequeue.queue.registry import RegisteredWorker
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitTimes:
-    """How long items waited until they were leased, in seconds: of a sample of the last 5 minutes."""
+    """How long items waited until they were leased, in seconds: of a sample of the last 5 minutes.
 
-    #: The mean, the median and the longest; 0 if there is no sample.
+    A call of `stats` samples the item that was added last, whose wait is counted from that call. If it was
+    completed before the next one, the time of its lease is estimated from the tokens that were given in
+    between.
+    """
+
+    #: The mean; 0 if there is no sample.
     mean: float = 0.0
+    #: The median.
     median: float = 0.0
+    #: The longest.
     longest: float = 0.0
     #: How many items were sampled, at most 64.
     samples: int = 0
@@ -33,24 +39,30 @@ class WaitTimes:
 class WorkerStats:
     """What a worker said of itself at its last heartbeat. What it did not say is 0 or empty."""
 
-    #: Its session when it started, which is the same on all its queues; and its name.
+    #: Its session when it started, which is the same on all its queues.
     id: str
+    #: Its name.
     name: str
     #: Whether its time without a heartbeat has passed, or it is being failed.
     dead: bool
-    #: How many runs it may have at once, and how many it had, of all its queues.
+    #: How many runs it may have at once.
     concurrency: int
+    #: How many runs it had, of all its queues.
     running: int
-    #: How many runs have ended since it started, how many of them failed, and for how many seconds they ran.
+    #: How many runs have ended since it started.
     runs: int
+    #: How many items of these runs failed.
     failures: int
+    #: For how many seconds these runs lasted, all together.
     run_seconds: float
     #: Whether it fetches nothing more.
     quiet: bool = False
-    #: How many items of this queue its runs had, for how many seconds these ran, and the sum of the squares.
-    #: Each item of a batch counts as if it had taken its part of the time.
+    #: How many items of this queue its runs had.
     items: int = 0
+    #: For how many seconds these items ran, all together. An item of a batch counts as if it had taken its
+    #: part of the time.
     item_seconds: float = 0.0
+    #: The sum of the squares of these times, for their variation.
     item_squares: float = 0.0
     #: For how many seconds its runs of this queue had run, of up to 100 of them, the longest first.
     ages: tuple[float, ...] = ()
@@ -64,14 +76,16 @@ class QueueStats:
     queue: str
     #: How many items are in each state.
     counts: Counts
-    #: For how many seconds the oldest waiting item has waited at least; 0 if none waits.
+    #: For how many seconds the oldest waiting item has waited at least; 0 if none waits. An item that is due,
+    #: or whose lease has expired, counts as waiting. After a release or a retry, the time counts from then.
     oldest_age: float
     #: By how many seconds it may have waited longer. None: unknown, as items were waiting when the sample
     #: began, or in more lanes than are sampled.
     oldest_age_error: float | None
     #: How long items waited that were leased.
     wait: WaitTimes
-    #: How many leases there have been, ever: the last token. Those that were released count, too.
+    #: How many leases there have been, ever: the last token. Those that were released, and are no attempts,
+    #: count.
     leases: int
     #: The pause of the whole queue; None: it is not paused.
     paused: Pause | None
@@ -81,13 +95,14 @@ class QueueStats:
     workers: tuple[WorkerStats, ...]
     #: When this was so, by the server's clock, in seconds since 1970.
     at: float = 0.0
-    #: How many of the scheduled items are due, though not reclaimed yet, and how many others will be within
-    #: the time ahead that was asked for.
+    #: How many of the scheduled items are due, though not reclaimed yet.
     due: int = 0
+    #: How many others will be due within the `horizon` of the call.
     due_soon: int = 0
-    #: How many of the leases have expired, though they are not reclaimed yet, and how many others are held by
-    #: workers whose time without a heartbeat has passed: of the 128 that expire next.
+    #: How many of the leases have expired, though they are not reclaimed yet.
     expired: int = 0
+    #: How many others are held by workers whose time without a heartbeat has passed, of the 128 that expire
+    #: next.
     orphaned: int = 0
 
     @property
@@ -100,7 +115,7 @@ async def read_stats(engine: Engine, name: str, *, horizon_ms: int | None, note:
     """Return what is known of a queue. See `AsyncWorkQueue.stats`."""
     reply, registrations = await asyncio.gather(
         engine.run("sample_queue", horizon_ms=b"" if horizon_ms is None else horizon_ms, note=int(note)),
-        Registry(lambda: engine).workers(),
+        engine.registry.workers(),
     )
     now_ms, waiting, leased, scheduled, dead, token, age_ms, error_ms, *others = reply
     due, due_soon, expired, orphaned, paused, rate, concurrency, *waits = others
@@ -137,40 +152,23 @@ def _wait_times(waits_ms: Sequence[int]) -> WaitTimes:
     )
 
 
-def _worker(one: Registration) -> WorkerStats:
-    about = one.about
-    session = about.get("worker")
-    name = about.get("name")
+def _worker(one: RegisteredWorker) -> WorkerStats:
+    at = one.number("at")  # by its own clock, as are the times at which its runs began
     return WorkerStats(
-        id=session if isinstance(session, str) and session else one.session,
-        name=name if isinstance(name, str) and name else one.session,
+        id=one.id,
+        name=one.name,
         dead=one.expired,
-        concurrency=int(_number(about.get("concurrency"))),
-        running=int(_number(about.get("active"))),
-        runs=int(_number(about.get("runs"))),
-        failures=int(_number(about.get("failures"))),
-        run_seconds=_number(about.get("run_seconds")),
-        quiet=about.get("quiet") is True,
-        items=int(_number(about.get("items"))),
-        item_seconds=_number(about.get("item_seconds")),
-        item_squares=_number(about.get("item_squares")),
-        ages=tuple(_ages(about)),
+        concurrency=one.count("concurrency"),
+        running=one.count("active"),
+        runs=one.count("runs"),
+        failures=one.count("failures"),
+        run_seconds=one.number("run_seconds"),
+        quiet=one.about.get("quiet") is True,
+        items=one.count("items"),
+        item_seconds=one.number("item_seconds"),
+        item_squares=one.number("item_squares"),
+        ages=tuple((at - since) / 1000 for _, _, since in one.running if 0 < since <= at),
     )
-
-
-def _ages(about: Mapping[str, Any]) -> Iterator[float]:
-    """Yield for how long the runs of a registration had run, when the worker said so, by its own clock."""
-    at, running = _number(about.get("at")), about.get("running")
-    for row in running if isinstance(running, list) else ():
-        since = _number(row[2]) if isinstance(row, list) and len(row) == 3 else 0
-        if 0 < since <= at:
-            yield (at - since) / 1000
-
-
-def _number(value: Any) -> float:
-    """Return a number of a registration, which any client may write."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if is_number and 0 <= value < 1e15 else 0
 
 
 def _text(value: bytes | None) -> str:

@@ -36,7 +36,9 @@ class Counts(NamedTuple):
 class ItemView:
     """One item at one instant."""
 
+    #: Its id.
     id: str
+    #: `"waiting"`, `"leased"` or `"scheduled"`.
     state: State
     #: Bytes of data; None for a ghost: an id whose data is gone, which `lease` will drop.
     size: int | None

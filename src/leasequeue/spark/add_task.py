@@ -96,7 +96,7 @@ def add_task(df: DataFrame, task: Task[..., Any], *, check: bool = True, **optio
 
 
 @dataclass(frozen=True)
-class Plan:
+class AddPlan:
     """How rows become items of a task. It is sent to the executors.
 
     Attributes:
@@ -104,7 +104,7 @@ class Plan:
         arguments: What the arguments are checked and written by.
         now_ms: When the rows are added, by the clock of the task, in ms since 1970.
         columns: The columns of an item, from which the writer makes it.
-        content_id: Whether the id is made of the arguments.
+        content_id: Whether the id is a hash of the arguments.
         schema: The types of these columns.
     """
 
@@ -172,7 +172,7 @@ def planned(
     idColumn: str | None,  # noqa: N803 - the name of the option
     delayColumn: str | None,  # noqa: N803
     atColumn: str | None,  # noqa: N803
-) -> tuple[DataFrame, Plan]:
+) -> tuple[DataFrame, AddPlan]:
     """Check the columns of a table against a task, and plan how its rows become items.
 
     Returns:
@@ -216,7 +216,7 @@ def planned(
     delay, at = (name if name in selected else None for name in (_DELAY, _AT))
     fields = [StructField(_ID, StringType()), StructField(_DATA, BinaryType())]
     fields += [StructField(name, selected[name][0]) for name in (delay, at) if name]
-    plan = Plan(
+    plan = AddPlan(
         task=task.name,
         arguments=node,
         now_ms=due_ms - delay_ms,
@@ -281,7 +281,7 @@ def _arguments(table: Table, task: Task[..., Any], used: set[str]) -> tuple[Fiel
     return Fields(tuple(fields)), [quoted(column).alias(name) for name, column in found.items()]
 
 
-def _check_values(rows: DataFrame, plan: Plan) -> None:
+def _check_values(rows: DataFrame, plan: AddPlan) -> None:
     """Check in one pass that each row can be a call.
 
     Raises:
@@ -291,7 +291,7 @@ def _check_values(rows: DataFrame, plan: Plan) -> None:
         raise InvalidCall(plan.task, found.problem)
 
 
-def _find_problem(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _find_problem(plan: AddPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return a row with the first problem of a partition, if it has one; runs in the executor."""
     try:
         for batch, where in _numbered(plan, batches):
@@ -302,14 +302,14 @@ def _find_problem(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
         yield pa.RecordBatch.from_pydict({"problem": [str(error)]})
 
 
-def _write_rows(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write_rows(plan: AddPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write the rows of a partition as items; runs in the executor."""
     for batch, _ in _numbered(plan, batches):
         yield batch
 
 
 def _numbered(
-    plan: Plan, batches: Iterator[pa.RecordBatch]
+    plan: AddPlan, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[pa.RecordBatch, Callable[[int], str]]]:
     context = TaskContext.get()
     partition = context.partitionId() if context else 0

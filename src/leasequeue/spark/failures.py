@@ -1,13 +1,9 @@
-"""Items of a lease set whose processing has failed: recorded first, failed when the set is completed.
-
-This module does not use Spark. The program on the driver records failures when the output of a batch is
-written; the reader of the stream fails the items when Spark has the batch in its commit log. A batch that is
-repeated in between is recorded anew.
-"""
+"""Items of a lease set whose processing has failed: recorded first, failed when the set is completed."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +17,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from leasequeue.queue.bulk import Bulk
-    from leasequeue.spark.set_id import SetId
+
+
+@dataclass(frozen=True)
+class SetId:
+    """What an executor needs to read a set, and the driver to record its failures."""
+
+    stream: str
+    reader: str
+    number: int
+    lease_ms: int
+
+    @property
+    def name(self) -> bytes:
+        """Return the set's name on the server."""
+        return f"{self.stream}:{self.number}".encode()
+
+    @property
+    def holder(self) -> str:
+        """Return the holder of its leases."""
+        return f"lh:{self.stream}"
+
 
 #: How many failures one call records or returns: with the longest errors 1.6 MiB.
 PAGE = 100

@@ -151,7 +151,7 @@ class _Item(NamedTuple):
 
 @dataclass
 class Tally:
-    """What became of the items of one task.
+    """The outcomes of the items of one task.
 
     Args:
         task: The task.

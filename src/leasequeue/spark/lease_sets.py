@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.errors import LeasequeueError
 from leasequeue.log import Log
 from leasequeue.spark.errors import StreamTakenOver
-from leasequeue.spark.failures import fail, key_of, recorded
+from leasequeue.spark.failures import SetId, fail, key_of, recorded
 from leasequeue.spark.portal import call_with_retries
 from leasequeue.spark.schema import readable
-from leasequeue.spark.set_id import SetId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

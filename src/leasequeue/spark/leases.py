@@ -14,11 +14,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 
 from leasequeue.durations import to_ms
 from leasequeue.errors import InvalidArgument
+from leasequeue.spark.failures import SetId
 from leasequeue.spark.lease_sets import FIELDS, STEP, LeaseSet, LeaseSets, read_set
 from leasequeue.spark.options import Options
 from leasequeue.spark.portal import QueuePortal, call_with_retries, check_queue, check_server, open_queue
 from leasequeue.spark.schema import ITEMS, batch_of, check_columns, readable
-from leasequeue.spark.set_id import SetId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,8 +14,8 @@ from pyspark.sql.utils import is_remote
 from leasequeue.durations import seconds
 from leasequeue.errors import InvalidArgument
 from leasequeue.keys import check_prefix
-from leasequeue.scripting.urls import holds_login
 from leasequeue.spark.secret_file import secret_file
+from leasequeue.wire.urls import holds_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -11,7 +11,7 @@ from anyio.from_thread import start_blocking_portal
 
 from leasequeue.errors import InvalidArgument, LeasequeueError, ScriptFailed
 from leasequeue.queue import AsyncWorkQueue
-from leasequeue.queue.internals import bulk
+from leasequeue.queue.queue import engine_of
 from leasequeue.retry import Backoff
 
 if TYPE_CHECKING:
@@ -26,21 +26,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The first and the longest wait between two tries while the server is unavailable (s).
-FIRST_WAIT, LONGEST_WAIT = 0.05, 2.0
-
 
 class QueuePortal:
-    """A queue, and the portal to the thread that runs its event loop."""
+    """A queue, and the portal to the thread that runs its event loop.
+
+    Attributes:
+        queue: The queue.
+        bulk: Its calls for rows that are already encoded.
+    """
 
     def __init__(self, queue: AsyncWorkQueue, portal: BlockingPortal) -> None:
         self.queue = queue
         self._portal = portal
-
-    @property
-    def bulk(self) -> Bulk:
-        """Return the queue's calls for rows that are already encoded."""
-        return bulk(self.queue)
+        # The queue has an engine for each event loop: this is that of the portal's.
+        self.bulk: Bulk = portal.call(lambda: engine_of(queue).bulk)
 
     def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Run a coroutine function in the queue's event loop and return its result."""
@@ -114,7 +113,7 @@ async def call_with_retries(call: Callable[[], Awaitable[T]], retry_timeout: flo
     Raises:
         LeasequeueError: What the last call raised.
     """
-    until, backoff = time.monotonic() + retry_timeout, Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
+    until, backoff = time.monotonic() + retry_timeout, Backoff()
     while True:
         try:
             return await call()

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from leasequeue.spark.failures import SetId
     from leasequeue.spark.portal import QueuePortal
-    from leasequeue.spark.set_id import SetId
 
 #: The local property that holds the id of the running query, which is kept in the checkpoint.
 QUERY = "sql.streaming.queryId"
@@ -353,7 +353,7 @@ def drain(
 
 def _has_ended(query: StreamingQuery) -> bool:
     """Return whether a terminated query had no input left; if it was stopped, it does not know that."""
-    execution: Any = query._jsq  # noqa: SLF001 - Spark does not tell it in another way
+    execution: Any = query._jsq  # noqa: SLF001 - Spark does not show it in another way
     return bool(execution.streamingQuery().noNewData())
 
 

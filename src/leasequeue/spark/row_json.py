@@ -1,4 +1,4 @@
-"""Rows as JSON: the data of an item whose table has no column for it, and what a hash is made of."""
+"""Rows as JSON: the data of an item whose table has no column for it, and what is hashed."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class SnapshotReader(DataSourceReader):
     two rows of the same instant: a dead letter and an item.
 
     An item that stays in its state while a task lists the ids is always included, and so is one that moves to
-    another state once. One that is leased and returns to the queue meanwhile may be missing, and so may one
+    another state once. One that is leased and returns to the queue in between may be missing, and so may one
     that is added or leaves the queue.
 
     Raises:

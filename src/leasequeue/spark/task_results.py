@@ -1,4 +1,4 @@
-"""`task_results`: what became of tasks, as a table."""
+"""`task_results`: the states and results of tasks, as a table."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ _SCALARS: dict[type[inspect.Type], tuple[Leaf, spark.DataType]] = {
         (Leaf(str), spark.StringType()),
     ),
 }
-#: What has no type of its own in a table: the JSON, as text.
+#: What has no type in a table: the JSON, as text.
 _JSON = Leaf(msgspec.Raw), spark.StringType()
 
 
 def task_results(ids: DataFrame, task: Task[..., Any], **options: Any) -> DataFrame:
-    """Return what became of tasks: a table with a row for each id.
+    """Return the states and results of tasks: a table with a row for each id.
 
         found = leasequeue.spark.task_results(ids, send_mail, url="redis://localhost", idColumn="mail")
         found.where("state = 'completed'").select("id", "result.*")

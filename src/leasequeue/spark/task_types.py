@@ -1,7 +1,7 @@
 """The arguments of a task as columns: checked against its types on the driver, written on the executors.
 
 An executor needs no module of the task: what it checks the values of a row by is described by nodes, which
-are made of Python's own types.
+consist of Python's built-in types.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def _union(kind: inspect.UnionType, column: spark.DataType, place: str) -> Node:
     if not found:
         raise Unfit("; or ".join(problems))
     node: Node = found[0]
-    if len(found) > 1 and isinstance(node, Fields):  # of tagged structs: which one is told by each row
+    if len(found) > 1 and isinstance(node, Fields):  # of tagged structs: each row shows which one
         node = Unchecked(_untyped(column, place))
     return Nullable(node) if nullable else node
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from leasequeue.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from leasequeue.queue.plans.flow_runs import FlowRun
     from leasequeue.tasks.arguments import Provided
     from leasequeue.tasks.chains import Chain, Group, group
     from leasequeue.tasks.fan_outs import fan_out
-    from leasequeue.tasks.flow_run import FlowRun
     from leasequeue.tasks.job import Job, JobStatus
     from leasequeue.tasks.queue import TaskQueue
     from leasequeue.tasks.task import AsyncTask, BatchTask, Call, PlainTask, Task
@@ -34,6 +34,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # type checkers would accept any name
-    __getattr__ = lazy_names(
-        __name__, __all__, ("arguments", "job", "flow_run", "chains", "task", "queue", "fan_outs")
-    )
+    __getattr__ = lazy_names(__name__, __all__, ("arguments", "job", "chains", "task", "queue", "fan_outs"))

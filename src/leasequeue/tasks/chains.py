@@ -1,33 +1,26 @@
 """Calls one after the other and side by side: chains and groups, which are started as flow runs."""
 
+# ruff: noqa: SLF001 - steps are parts of each other; their methods are not for users
+
 from __future__ import annotations
 
 import uuid
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    overload,
-    runtime_checkable,
-)
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 
-from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, check_int, check_list, to_ms
+from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, check_list, to_ms
 from leasequeue.errors import InvalidArgument, InvalidCall
-from leasequeue.queue.encoding import MAX_LEVEL
-from leasequeue.queue.plan import Join, Plan, check_run_id
-from leasequeue.queue.runs.lookups import lookup_texts
-from leasequeue.tasks.fitting import name_of
-from leasequeue.tasks.flow_run import FlowRun
-from leasequeue.tasks.plans import Compiled, Leaf, Node, Parallel, Sequence, compile_plan, join_of
+from leasequeue.queue.plans.building import End, PlanBuilder, join_of
+from leasequeue.queue.plans.flow_runs import FlowRun, lookup_texts
+from leasequeue.queue.plans.plan import KEEP_MS, FlowPlan, Join, check_run_id
+from leasequeue.tasks.fitting import list_of, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from leasequeue.worker.returns import FanOut
+    from leasequeue.queue.plans.building import PlannedCall
+    from leasequeue.queue.plans.flow_runs import FlowRuns, Output
+    from leasequeue.worker.stage_context import FanOut
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,8 +40,26 @@ class Takes(Protocol[T_contra, P, R_co]):
 class Step(Generic[R_co]):
     """What can begin a chain or be a part of one: a call, a chain or a group. Its result is an `R_co`."""
 
-    def _node(self) -> Node:
+    @property
+    def _returns(self) -> Any:
+        """The type of the result."""
         raise NotImplementedError
+
+    def _build(self, builder: PlanBuilder, before: End) -> End:
+        """Add the stages of this part to a plan, after what comes before it."""
+        raise NotImplementedError
+
+    def _as_part(self) -> Self:
+        """Return this, checked.
+
+        Raises:
+            InvalidCall: If it is a call that cannot be a stage.
+        """
+        return self
+
+    def _as_call(self) -> PlannedCall | None:
+        """Return what it is if it is one call."""
+        return None
 
     @overload
     def then(
@@ -79,50 +90,38 @@ class Step(Generic[R_co]):
 
         Raises:
             InvalidCall: If the task has no positional argument, its type is not that of the result, or the
-                further arguments do not fit it; or if a group follows a result, without `drop_result`.
+                further arguments do not fit it; if a group follows a result, without `drop_result`; or if a
+                call has an id of its own, or chooses successors.
             InvalidArgument: If `task` is none.
         """
-        before = self._node()
-        parts = before.parts if isinstance(before, Sequence) else (before,)
+        before = self._as_part()
+        parts = before._parts if isinstance(before, Chain) else (before,)
         if isinstance(task, Step):
             if isinstance(task, Group) and kwargs.pop("drop_result", False) is not True:
-                _check_nothing_is_dropped(before)
+                _check_nothing_is_dropped(before._returns)
             if args or kwargs:
                 raise InvalidArgument("task", task, "a task, if there are further arguments")
-            return Chain((*parts, task._node()))  # noqa: SLF001 - of this file
-        if not isinstance(task, Linkable):
+            return Chain((*parts, task._as_part()))
+        if (link := getattr(task, "_link", None)) is None:
             raise InvalidArgument("task", task, "a task, or a call, a chain or a group")
-        return Chain((*parts, task._link(args, kwargs, before.returns)))  # noqa: SLF001 - of this file
+        return Chain((*parts, link(args, kwargs, before._returns)))
 
 
-def _check_nothing_is_dropped(before: Node) -> None:
+def _check_nothing_is_dropped(returned: Any) -> None:
     """Refuse a group that follows a result, which Celery would pass to each of its calls.
 
     Raises:
         InvalidCall: As said.
     """
-    if before.returns in (None, type(None)):
+    if returned in (None, type(None)):
         return
     raise InvalidCall(
         "group",
-        f"its calls have all their arguments, so that the result before it, {name_of(before.returns)}, would "
+        f"its calls have all their arguments, so that the result before it, {name_of(returned)}, would "
         "be dropped. To pass it to each of them, go on with a task that takes it and returns fan_out([…]) of "
         "such calls, or declare a Flow, whose stages take it by name; to drop it, write "
         ".then(group(…), drop_result=True)",
     )
-
-
-@runtime_checkable
-class Linkable(Protocol):
-    """A task, with which a chain can go on."""
-
-    def _link(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Any) -> Leaf:
-        """Return a call without its first argument, which takes a value of a type.
-
-        Raises:
-            InvalidCall: If the type or the arguments do not fit the task.
-        """
-        ...
 
 
 class OneCall(Step[R_co]):
@@ -170,10 +169,11 @@ class Flowing(Step[R_co]):
         Args:
             id: The id of the run, 1 to 200 bytes of UTF-8 without NUL and slash; None: a new one. A second
                 run of an id is not started while the first one is kept.
-            keep: How long the run and its results are kept when it has ended, in seconds; 0: not at all.
+            keep: How long the run and its results are kept when it has ended, in seconds; 0: not at all, or
+                for a minute if a caller waits for them.
             correlation: An id for logs and traces, which functions read as `correlation_id`.
             priority: Is added to the level of each of its items, which stays within -9 to 9.
-            lookup: Values by which `queue.runs.find` finds the run; of a list, each of its elements.
+            lookup: Values by which `queue.flow_runs.find` finds the run; of a list, each of its elements.
 
         Returns:
             The run. `FlowRun.created` says whether this call has started it.
@@ -184,19 +184,26 @@ class Flowing(Step[R_co]):
             InvalidArgument: If an argument cannot be used. Nothing was sent.
             QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`. Repeating with the same `id` is safe.
         """
-        compiled = self._compiled()
-        plan = _plan_of(compiled, keep=keep, correlation=correlation, priority=priority, lookup=lookup or {})
+        builder, runs, result, output = self._built()
+        plan = builder.plan(
+            result,
+            keep_ms=to_ms("keep", keep, zero=True, longest=LONGEST_KEPT_SECONDS),
+            correlation=correlation,
+            priority=priority,
+            lookup={name: lookup_texts(value) for name, value in (lookup or {}).items()},
+        )
         run_id = uuid.uuid4().hex if id is None else check_run_id(id)
-        created = await compiled.home.runs.start(plan, run_id)
-        return FlowRun(compiled.home, run_id, compiled.output, created=created)
+        created = await runs.start(plan, run_id)
+        return FlowRun(runs, run_id, output, created=created)
 
-    def plan(self) -> Plan:
+    def plan(self) -> FlowPlan:
         """Return the plan of a run, as `add` stores it.
 
         Raises:
             InvalidCall, InvalidArgument: As in `add`.
         """
-        return _plan_of(self._compiled(), keep=86_400, correlation=None, priority=0, lookup={})
+        builder, _, result, _ = self._built()
+        return builder.plan(result, keep_ms=KEEP_MS, correlation=None, priority=0, lookup={})
 
     @overload
     def flow_run(self: Flowing[FanOut[T]], id: str) -> FlowRun[list[T]]: ...
@@ -209,11 +216,16 @@ class Flowing(Step[R_co]):
         Raises:
             InvalidArgument: If `id` cannot be an id.
         """
-        compiled = self._compiled()
-        return FlowRun(compiled.home, check_run_id(id), compiled.output, created=None)
+        _, runs, _, output = self._built()
+        return FlowRun(runs, check_run_id(id), output, created=None)
 
-    def _compiled(self) -> Compiled:
-        return compile_plan(self._node())
+    def _built(self) -> tuple[PlanBuilder, FlowRuns, str | None, Output]:
+        """Return the stages, the runs of the home queue, the stage of the run's result, and its output."""
+        builder = PlanBuilder()
+        end = self._build(builder, End())
+        if builder.first is None:
+            raise InvalidArgument("calls", [], "at least one call")
+        return builder, builder.first.runs, *builder.result_of(end)
 
 
 class Chain(Flowing[R_co], OneCall[R_co]):
@@ -223,11 +235,17 @@ class Chain(Flowing[R_co], OneCall[R_co]):
     await run.result(timeout=60)
     """
 
-    def __init__(self, parts: tuple[Node, ...]) -> None:
+    def __init__(self, parts: tuple[Step[Any], ...]) -> None:
         self._parts = parts
 
-    def _node(self) -> Node:
-        return Sequence(self._parts)
+    @property
+    def _returns(self) -> Any:
+        return self._parts[-1]._returns
+
+    def _build(self, builder: PlanBuilder, before: End) -> End:
+        for part in self._parts:
+            before = part._build(builder, before)
+        return before
 
     def __repr__(self) -> str:
         return f"<chain of {len(self._parts)} parts>"
@@ -236,12 +254,22 @@ class Chain(Flowing[R_co], OneCall[R_co]):
 class Group(Flowing[list[R]]):
     """Calls side by side, whose results are a list in their order. `group` makes it."""
 
-    def __init__(self, parts: tuple[Node, ...], join: str) -> None:
+    def __init__(self, parts: tuple[Step[Any], ...], join: str) -> None:
         self._parts = parts
         self._join = join
 
-    def _node(self) -> Node:
-        return Parallel(self._parts, self._join)
+    @property
+    def _returns(self) -> Any:
+        return list_of(part._returns for part in self._parts)
+
+    def _build(self, builder: PlanBuilder, before: End) -> End:
+        calls = [call for part in self._parts if (call := part._as_call()) is not None]
+        if self._parts and len(calls) == len(self._parts):
+            for call in calls:
+                builder.expect(call, before)
+            if not any(call.expires_ms for call in calls):
+                return builder.children(calls, self._join, before)
+        return builder.group([partial(part._build, builder) for part in self._parts], self._join, before)
 
     def __repr__(self) -> str:
         return f"<group of {len(self._parts)} parts, join {self._join!r}>"
@@ -276,24 +304,4 @@ def group(calls: Iterable[Step[Any]], *, join: Join = "all") -> Group[Any]:
     for one in steps:
         if not isinstance(one, Step):
             raise InvalidArgument("calls", one, "calls, chains or groups: task.call(…)")
-    return Group(tuple(one._node() for one in steps), join_of(join, len(steps)))  # noqa: SLF001 - of this file
-
-
-def _plan_of(
-    compiled: Compiled,
-    *,
-    keep: Duration,
-    correlation: str | None,
-    priority: int,
-    lookup: Mapping[str, Any],
-) -> Plan:
-    if correlation is not None and not isinstance(correlation, str):
-        raise InvalidArgument("correlation", correlation, "a string, or None")
-    return Plan(
-        compiled.stages,
-        compiled.result,
-        lookup={name: lookup_texts(value) for name, value in lookup.items()},
-        keep_ms=to_ms("keep", keep, zero=True, longest=LONGEST_KEPT_SECONDS),
-        correlation=correlation,
-        level=check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL),
-    )
+    return Group(tuple(one._as_part() for one in steps), join_of(join, len(steps)))

@@ -20,7 +20,7 @@ from leasequeue.tasks.arguments import Arguments
 from leasequeue.tasks.fitting import fits, list_of, name_of
 from leasequeue.tasks.wire import data_of
 from leasequeue.worker.handler import check_run_in, signature_of
-from leasequeue.worker.returns import FanOut, Next
+from leasequeue.worker.stage_context import FanOut, Next
 
 if TYPE_CHECKING:
     from collections.abc import Callable

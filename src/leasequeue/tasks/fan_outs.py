@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from leasequeue.durations import check_list
 from leasequeue.errors import InvalidArgument, InvalidCall, InvalidFanOut
-from leasequeue.queue.plan import ChildPlan
-from leasequeue.tasks.plans import child_of, join_of
+from leasequeue.queue.plans.building import join_of
+from leasequeue.queue.plans.plan import ChildPlan
 from leasequeue.tasks.task import Call
 from leasequeue.tasks.wire import data_of
-from leasequeue.worker.returns import FanOut
 from leasequeue.worker.run import RUNNING
+from leasequeue.worker.stage_context import FanOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from leasequeue.queue.plan import Join
+    from leasequeue.queue.plans.plan import Join
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def fan_out(calls: Iterable[Call[Any]], *, join: Join = "all") -> FanOut[Any]:
             return fan_out([discord.call(guild), *(telegram.call(chat) for chat in chats)], join="settled")
 
     The stage is done when they are; its result is the list of their results, in their order. No worker waits
-    for them. A child may fan out again.
+    for them. A child may fan out again; a chain or a group can be no child.
 
     Args:
         calls: Calls of any tasks, on queues in the slot of the flow run; any number, also none. They are
@@ -93,10 +93,10 @@ class Children(abc.Sequence[ChildPlan]):
 
     def _kind_of(self, call: Call[Any]) -> tuple[int, ChildPlan]:
         try:
-            node = call._node()  # noqa: SLF001 - as above
+            call._as_part()  # noqa: SLF001 - as above
         except InvalidCall as error:
             raise InvalidFanOut(call, str(error)) from error
-        prepared = node.prepare()
+        prepared = call._as_call()  # noqa: SLF001 - as above
         if prepared.expires_ms:
             raise InvalidFanOut(call, f"{prepared.task}: a child does not expire: leave out `expires_in`")
         run = RUNNING.get()
@@ -105,8 +105,8 @@ class Children(abc.Sequence[ChildPlan]):
             raise InvalidFanOut(
                 call, f"the queue of {prepared.task} is on {prepared.queue.url}, and the flow run on {here}"
             )
-        self.returned[prepared.task] = node.returns
-        return prepared.due_ms, child_of(prepared, first=True)
+        self.returned[prepared.task] = call._returns  # noqa: SLF001 - as above
+        return prepared.due_ms, prepared.child(first=True)
 
     @overload
     def __getitem__(self, at: int) -> ChildPlan: ...

@@ -8,14 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
 from leasequeue.errors import (
     InvalidArgument,
-    ItemCancelled,
-    ItemExpired,
-    ItemFailed,
-    ItemUnknown,
-    JobCancelled,
-    JobExpired,
-    JobFailed,
-    JobUnknown,
     ResultError,
 )
 from leasequeue.item import check_id
@@ -109,16 +101,7 @@ class Job(Generic[R_co]):
             raise InvalidArgument(
                 "keep_result", None, f"a time to keep results: {self.task} has keep_result=None"
             )
-        try:
-            data = await self._queue.results.wait(self.id, timeout=timeout)
-        except ItemFailed as error:
-            raise JobFailed(self.id, error.error) from error
-        except ItemCancelled as error:
-            raise JobCancelled(self.id) from error
-        except ItemExpired as error:
-            raise JobExpired(self.id) from error
-        except ItemUnknown as error:
-            raise JobUnknown(self.id) from error
+        data = await self._queue.results.wait(self.id, timeout=timeout)
         if data is None:
             raise ResultError(self.id, "it has no result: the client that completed it stored none")
         value: R_co = read_result(self.id, data, self._read)
@@ -136,12 +119,9 @@ class Job(Generic[R_co]):
             JobUnknown: If there is no such job, or nothing is kept of it.
             QueueClosed, ServerError: As in `AsyncWorkQueue.lease`.
         """
-        try:
-            async with contextlib.aclosing(self._queue.results.progress(self.id)) as values:
-                async for value in values:
-                    yield value
-        except ItemUnknown as error:
-            raise JobUnknown(self.id) from error
+        async with contextlib.aclosing(self._queue.results.progress(self.id)) as values:
+            async for value in values:
+                yield value
 
     async def cancel(self, *, keep: Duration = KEEP_SECONDS) -> bool:
         """Cancel the job, whether it waits or runs: see `AsyncWorkQueue.cancel`.

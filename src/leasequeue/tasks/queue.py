@@ -1,4 +1,4 @@
-"""A task queue: many typed functions on one queue, by name. One concept, so it may be long."""
+"""A task queue: many typed functions on one queue, by name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from leasequeue.errors import InvalidArgument, InvalidTask
 from leasequeue.queue.cron import timing_of
 from leasequeue.queue.queue import AsyncWorkQueue
 from leasequeue.retry import RetryPolicy
-from leasequeue.scripting.endpoints import Client, client_for
 from leasequeue.tasks.definition import Definition, Settings
 from leasequeue.tasks.serving import UnknownTasks, dispatcher_of, handler_of
 from leasequeue.tasks.task import AsyncTask, BatchTask, Call, PlainTask, Task
+from leasequeue.wire.endpoints import Client, client_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -55,7 +55,7 @@ class TaskQueue:
         redis: A client of redis-py; see `AsyncWorkQueue`.
         include: The names of modules with tasks; a worker imports them when it starts.
         keep_unknown: For how long a worker releases tasks that it does not know, in seconds, from when they
-            were to run first. Then they are dead letters.
+            were to run first. Then they are dead letters, when a worker has met them for ten minutes.
         return_to: See `AsyncWorkQueue`.
         reply_timeout: See `AsyncWorkQueue`.
         clock: For tests: see `AsyncWorkQueue`.
@@ -227,7 +227,7 @@ class TaskQueue:
             every: Or the seconds between two times, 0.001 to 30 days.
             concurrency: How many of its calls may be leased at once, by all workers together; None: any
                 number. Its calls then have the group `task:<name>`, whose limits each worker declares when it
-                starts; see `Limits`.
+                starts; see `Limits`. Not with a schedule.
             rate: How many may be leased in a time, such as `"10/s"`; see `Limits.set`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Tasks as the caller sees them, and calls of them as values. One concept, so it may be long."""
+"""Tasks as the caller sees them, and calls of them as values."""
 
 from __future__ import annotations
 
@@ -8,26 +8,30 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
+import msgspec
+
 from leasequeue import telemetry
 from leasequeue.durations import Duration, check_bool, moment_ms, to_ms
 from leasequeue.errors import InvalidArgument, InvalidCall
 from leasequeue.item import Item, check_id
 from leasequeue.queue.cancelling import KEEP_SECONDS
 from leasequeue.queue.encoding import AddOptions, adding, refuse_options
+from leasequeue.queue.plans.building import PlannedCall, QueuePlace, takes_nothing
 from leasequeue.tasks.chains import Chain, OneCall
 from leasequeue.tasks.fitting import misfit
 from leasequeue.tasks.job import Job
-from leasequeue.tasks.plans import Leaf, StageCall
 from leasequeue.tasks.wire import content_id_of, data_of
-from leasequeue.worker.returns import FanOut, Next
+from leasequeue.worker.stage_context import FanOut, Next
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from datetime import datetime
 
+    from leasequeue.queue.plans.building import End, PlanBuilder
+    from leasequeue.queue.plans.flow_runs import FlowRun
+    from leasequeue.queue.plans.plan import Need
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.tasks.definition import Definition
-    from leasequeue.tasks.flow_run import FlowRun
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -67,6 +71,8 @@ class Call(OneCall[R_co]):
     _arguments: bytes
     _options: Options
     _clock: Callable[[], float]
+    #: The argument that takes the result of the part before; None: none does.
+    _takes: str | None = None
 
     @property
     def task(self) -> str:
@@ -174,22 +180,18 @@ class Call(OneCall[R_co]):
         Raises:
             InvalidCall: As in `then`.
         """
-        return Chain((self._node(),))
+        return Chain((self._as_part(),))
 
     @property
     def _kind(self) -> tuple[int, int]:
         """What calls of a task with the same options have in common, as long as these exist."""
         return id(self._definition), id(self._options)
 
-    def _node(self, takes: str | None = None) -> Leaf:
-        """Return the call as a stage.
+    @property
+    def _returns(self) -> Any:
+        return self._definition.result_type
 
-        Args:
-            takes: The argument that takes the result of the part before; None: none does.
-
-        Raises:
-            InvalidCall: If it cannot be one.
-        """
+    def _as_part(self) -> Self:
         options, task = self._options, self.task
         if options.id is not None or options.content_id:
             raise InvalidCall(task, "a stage has the id of its run: leave out `id` and `content_id`")
@@ -197,27 +199,42 @@ class Call(OneCall[R_co]):
             raise InvalidCall(task, "the id of a stage is new: leave out `dedupe_for` and `replace`")
         if self._definition.returns(Next):
             raise InvalidCall(task, "it returns a Next, and a chain has no choice: use a Flow")
-        return Leaf(self._stage, self._definition.result_type, takes)
+        return self
 
-    def _stage(self) -> StageCall:
+    def _build(self, builder: PlanBuilder, before: End) -> End:
+        return builder.call(self._as_call(), before)
+
+    def _as_call(self) -> PlannedCall:
         definition, options = self._definition, self._options
         of_item = self.options
         delay_ms = to_ms("delay", self.delay, zero=True)
         if options.at is not None:
             delay_ms = max(0, moment_ms("at", options.at) - round(self._clock() * 1000))
-        return StageCall(
+        home, queue = definition.home, definition.queue
+        place = QueuePlace(queue.url, queue.name)
+        return PlannedCall(
             task=self.task,
-            home=definition.home,
-            queue=definition.queue,
-            arguments=self._arguments,
+            runs=home.flow_runs,
+            home=place if home is queue else QueuePlace(home.url, home.name),
+            queue=place,
             level=of_item.get("priority", 0),
             group=of_item.get("group"),
             delay_ms=delay_ms,
             has_time=options.at is not None,
-            due_ms=_first_due_ms(options, self._clock),
             expires_ms=0 if options.expires_in is None else to_ms("expires_in", options.expires_in),
+            due_ms=_first_due_ms(options, self._clock),
+            write=self._stage_data,
             read=definition.read_output,
         )
+
+    def _stage_data(self, due_ms: int | None, need: Need) -> bytes:
+        """Return the data of its item as a stage, whose argument `_takes` takes `need`."""
+        if self._takes is None:
+            return data_of(self.task, self._arguments, due_ms)
+        if takes_nothing(need):  # its parts are known already: it is the result of empty groups
+            constants = msgspec.json.decode(self._arguments, type=dict[str, msgspec.Raw])
+            return data_of(self.task, msgspec.json.encode({**constants, self._takes: need}), due_ms)
+        return data_of(self.task, self._arguments, due_ms, needs={self._takes: need})
 
     def __repr__(self) -> str:
         return f"<call of {self.task} with {self._arguments.decode():.200}>"
@@ -356,13 +373,14 @@ class Task(Generic[P, R_co]):
         """
         return _job(self._definition, id, created=None)
 
-    def _link(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Any) -> Leaf:
+    def _link(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], given: Any) -> Call[R_co]:
+        """Return a call without its first argument, which takes a value of the type `given`."""
         arguments = self._definition.arguments
         first = arguments.first
         if problem := misfit(first, arguments.types[first], "the result before it", given):
             raise InvalidCall(self.name, problem)
         written = arguments.encode(args, kwargs, filled=(first,))
-        return Call(self._definition, written, self._options, self._clock)._node(first)  # noqa: SLF001 - of this file
+        return Call(self._definition, written, self._options, self._clock, first)._as_part()  # noqa: SLF001 - of this file
 
     def __reduce__(self) -> str:
         return self.function.__qualname__  # pickled by its name, as functions are

@@ -20,7 +20,7 @@ from leasequeue.item import MAX_DATA_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from leasequeue.queue.runs.stage_inputs import Need
+    from leasequeue.queue.plans.plan import Need
 
 
 class _Heading(msgspec.Struct):

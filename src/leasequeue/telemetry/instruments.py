@@ -13,7 +13,6 @@ from opentelemetry.trace import SpanKind, get_tracer, set_span_in_context
 
 from leasequeue import telemetry
 from leasequeue.telemetry import spans
-from leasequeue.telemetry.guard import guarded
 from leasequeue.telemetry.meters import (
     OPERATION,
     OPERATION_TYPE,
@@ -22,6 +21,7 @@ from leasequeue.telemetry.meters import (
     SYSTEM,
     TASK,
     Kind,
+    guarded,
     meters_of,
     one_of,
 )
@@ -143,7 +143,7 @@ class Producer:
 
 
 class RunSpan:
-    """The span of a run. While that goes on, it is the current one.
+    """The span of a run. While that continues, it is the current one.
 
     Attributes:
         trace: The `traceparent` to keep for what follows a stage; None: the span is not sampled.

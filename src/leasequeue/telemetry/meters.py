@@ -7,20 +7,19 @@ most MAX_RECORDS are recorded in RECORDS_SECONDS.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import Observation, get_meter
 
 from leasequeue import telemetry
-from leasequeue.describing import class_of
 from leasequeue.log import Log
-from leasequeue.telemetry.guard import guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider
 
@@ -56,9 +55,33 @@ TYPES = {
     "fail": "settle",
 }
 
+#: How often an error of the SDK at one place is logged (s).
+LOG_EVERY = 60.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
 log = Log("leasequeue.telemetry")
+_logged: dict[str, float] = {}
 
 Attributes: TypeAlias = "dict[str, str]"
+
+
+def guarded(function: Callable[P, T]) -> Callable[P, T | None]:
+    """Log what a function raises, such as a sampler, and return None: no item must fail because of it."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            now, name = time.monotonic(), function.__qualname__
+            if now - _logged.get(name, -LOG_EVERY) >= LOG_EVERY:
+                _logged[name] = now
+                log.exception("OpenTelemetry raised an error; something was not recorded")
+            return None
+
+    return call
 
 
 def one_of(outcomes: Sequence[str]) -> str:
@@ -193,7 +216,7 @@ class _Family:
 
 
 class Meters:
-    """The metrics of one meter provider. They go on when telemetry is switched off and on again.
+    """The metrics of one meter provider. They continue when telemetry is switched off and on again.
 
     Attributes:
         sent: Items that were added.
@@ -234,7 +257,7 @@ class Meters:
         ):
             meter.create_observable_counter(name, [family.observe], unit=unit, description=description)
         meter.create_observable_up_down_counter(
-            "leasequeue.runs.active", [self._active_runs], unit="{run}", description="Runs that go on now."
+            "leasequeue.runs.active", [self._active_runs], unit="{run}", description="Runs in progress."
         )
 
     def run_series(self, queue: str, task: str, outcome: str, error: BaseException | None = None) -> Series:
@@ -259,7 +282,7 @@ class Meters:
 
     def error_type(self, error: BaseException | None) -> str | None:
         """Return the name of an error's class, or `_OTHER` if there are too many."""
-        return None if error is None else self._name_error(class_of(error))
+        return None if error is None else self._name_error(type(error).__name__)
 
     def _active_runs(self, _: CallbackOptions) -> Iterator[Observation]:
         if telemetry.active is None:

@@ -13,7 +13,7 @@ from opentelemetry import context as context_api
 from opentelemetry import trace
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 
-from leasequeue.describing import class_of, describe, text_of, traceback_of
+from leasequeue.describing import describe, text_of, traceback_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -81,7 +81,7 @@ def fail(span: Span, error: BaseException) -> None:
     """Note on a span that it ended with an error, whose texts may raise errors themselves."""
     if not span.is_recording():
         return
-    kind = class_of(error)
+    kind = type(error).__name__
     span.set_attribute("error.type", kind)
     span.add_event(
         "exception",

@@ -3,18 +3,120 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.errors import InvalidArgument
-from leasequeue.states import ITEM_STATES, State
-from leasequeue.testing.contents import QueueContents, describe_dead_letter, describe_item, shorten, tries
+from leasequeue.errors import InvalidArgument, summary_of
+from leasequeue.queue.queue import engines_of
+from leasequeue.states import ITEM_STATES, STATES, State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from leasequeue.queue.dead_letters import DeadLetter
     from leasequeue.queue.queue import AsyncWorkQueue
-    from leasequeue.queue.views import ItemView
+    from leasequeue.queue.views import Counts, ItemView
+
+#: Items read per call, and items shown of each state.
+PAGE = 1000
+SHOWN = 10
+#: The maximum number of characters shown of data or an error.
+MAX_SHOWN = 120
+
+
+@dataclass(frozen=True)
+class QueueContents:
+    """The contents of a queue at the time they were read.
+
+    Attributes:
+        name: The queue's name.
+        now: The time by the queue's clock, in seconds since 1970.
+        counts: The number of items in each state.
+        items: The unfinished items: waiting, then leased, then scheduled.
+        dead_letters: The dead letters, the newest first.
+    """
+
+    name: str
+    now: float
+    counts: Counts
+    items: Sequence[ItemView]
+    dead_letters: Sequence[DeadLetter]
+
+    @classmethod
+    async def of(cls, queue: AsyncWorkQueue) -> QueueContents:
+        """Read all items and dead letters of a queue, with their data.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
+        """
+        items: list[ItemView] = []
+        for state in ITEM_STATES:
+            start = 0
+            while page := await queue.inspect(state, start=start, count=PAGE, data=True):
+                items += page
+                start += len(page)
+        letters: list[DeadLetter] = []
+        while page_of_dead := await queue.dead_letters.list(start=len(letters), count=PAGE, data=True):
+            letters += page_of_dead
+        clock = engines_of(queue).clock or time.time
+        return cls(queue.name, clock(), await queue.counts(), tuple(items), tuple(letters))
+
+    def report(self) -> str:
+        """Return a description of the contents, of some lines."""
+        counts = [(state, count) for state, count in zip(STATES, self.counts, strict=True) if count]
+        if not counts:
+            return f"queue {self.name!r}, which is empty"
+        lines = [
+            f"queue {self.name!r}, which holds {', '.join(f'{count} {state}' for state, count in counts)}:"
+        ]
+        for state, count in counts:
+            rows = self._rows(state)
+            lines += [f"  {state:9}  {row}" for row in rows[:SHOWN]]
+            if count > SHOWN:
+                lines.append(f"  {state:9}  ... and {count - SHOWN} more")
+        return "\n".join(lines)
+
+    def _rows(self, state: str) -> list[str]:
+        if state == "dead":
+            return [f"{letter.id!r}  {_describe_dead_letter(letter)}" for letter in self.dead_letters[:SHOWN]]
+        views = [view for view in self.items if view.state == state]
+        return [f"{view.id!r}  {_describe_item(view, self.now)}" for view in views[:SHOWN]]
+
+
+def _describe_item(view: ItemView, now: float) -> str:
+    """Describe an unfinished item: its data, its attempts, and when it is due."""
+    words = [_shorten(view.data)]
+    if view.due is not None:
+        left = view.due - now
+        what = "the lease expires" if view.state == "leased" else "due"
+        words.append(f"{what} in {left:.1f} s" if left >= 0 else f"{what} since {-left:.1f} s")
+    if view.state == "leased":
+        words.append(f"attempt {view.attempt}")
+    elif view.attempt:
+        words.append(_tries(view.attempt))
+    return ", ".join(words)
+
+
+def _describe_dead_letter(letter: DeadLetter) -> str:
+    """Describe a dead letter: its data, its attempts, and one line of its error."""
+    error = _shorten(summary_of(letter.error), quoted=False)
+    return f"{_shorten(letter.data)}, {_tries(letter.attempt)}, {error}"
+
+
+def _shorten(value: Any, *, quoted: bool = True) -> str:
+    """Return a value as one line of limited length."""
+    text = repr(value) if quoted else str(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
+
+
+def _tries(attempt: int) -> str:
+    """Describe how often an item was tried."""
+    if not attempt:
+        return "not tried"
+    return "tried once" if attempt == 1 else f"tried {attempt} times"
+
 
 #: Matches any value. None cannot be used for this, as it is a JSON value.
 ANY: Any = type("Any", (), {"__repr__": lambda _: "ANY"})()
@@ -39,7 +141,7 @@ class _Expected:
             raise InvalidArgument("error", self.error, "a part of the error's text, or None for any error")
         words = "item" if self.item_id is None else f"item {self.item_id!r}"
         if self.data is not ANY:
-            words += f" with the data {shorten(self.data)}"
+            words += f" with the data {_shorten(self.data)}"
         if self.state is not None:
             words += f" that is {self.state}"
         object.__setattr__(self, "words", words)
@@ -110,7 +212,7 @@ async def assert_not_added(
     expected = _Expected(item_id, data, state)
     contents = await QueueContents.of(queue)
     if found := expected.unfinished(contents):
-        description = describe_item(found[0], contents.now)
+        description = _describe_item(found[0], contents.now)
         raise AssertionError(f"unexpected {expected.words}: {description}, in {contents.report()}")
 
 
@@ -147,7 +249,7 @@ async def assert_dead(
             f"{indent(others[0].error.rstrip(), '    ')}\nin {contents.report()}"
         )
     alive = "".join(
-        f"\n{view.id!r} is {view.state}, not dead: {tries(view.attempt)}"
+        f"\n{view.id!r} is {view.state}, not dead: {_tries(view.attempt)}"
         for view in expected.unfinished(contents)[:3]
     )
     raise AssertionError(f"no dead letter for {expected.words} in {contents.report()}{alive}")
@@ -172,17 +274,19 @@ async def assert_completed(queue: AsyncWorkQueue, item_id: str, *, result: Any =
     expected = _Expected(item_id, ANY)
     contents = await QueueContents.of(queue)
     if found := expected.unfinished(contents):
-        description = describe_item(found[0], contents.now)
+        description = _describe_item(found[0], contents.now)
         raise AssertionError(f"{expected.words} is not completed but {found[0].state}: {description}")
     if letters := expected.dead(contents):
-        raise AssertionError(f"{expected.words} is a dead letter: {describe_dead_letter(letters[0])}")
+        raise AssertionError(f"{expected.words} is a dead letter: {_describe_dead_letter(letters[0])}")
     if result is ANY:
         return
     stored = await queue.results.get(item_id)
     if stored is None:
-        raise AssertionError(f"{expected.words} has no result, expected {shorten(result)}")
+        raise AssertionError(f"{expected.words} has no result, expected {_shorten(result)}")
     if not _same(result, stored):
-        raise AssertionError(f"{expected.words} has the result {shorten(stored)}, expected {shorten(result)}")
+        raise AssertionError(
+            f"{expected.words} has the result {_shorten(stored)}, expected {_shorten(result)}"
+        )
 
 
 async def assert_empty(queue: AsyncWorkQueue, *, dead_letters: bool = False) -> None:
@@ -208,11 +312,11 @@ def _near(expected: _Expected, contents: QueueContents) -> str:
     lines = []
     for view in _Expected(expected.item_id, ANY).unfinished(contents) if expected.item_id else ():
         if expected.data is not ANY and not _same(expected.data, view.data):
-            lines.append(f"{view.id!r} has other data: {shorten(view.data)}")
+            lines.append(f"{view.id!r} has other data: {_shorten(view.data)}")
         if expected.state not in (None, view.state):
             lines.append(f"{view.id!r} is {view.state}")
     lines += [
-        f"{letter.id!r} is a dead letter: {describe_dead_letter(letter)}"
+        f"{letter.id!r} is a dead letter: {_describe_dead_letter(letter)}"
         for letter in expected.dead(contents)[:3]
         if expected.item_id or expected.data is not ANY
     ]

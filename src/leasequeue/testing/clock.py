@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from leasequeue.errors import InvalidArgument
-from leasequeue.queue.internals import engines
+from leasequeue.queue.queue import engines_of
 
 if TYPE_CHECKING:
     from leasequeue.queue.queue import AsyncWorkQueue
@@ -101,9 +101,9 @@ class Clock:
 
     def _notify(self) -> None:
         for queue in list(self._attached):
-            for engine in engines(queue):
+            for engine in engines_of(queue).all:
                 if not engine.loop.is_closed():
-                    engine.loop.call_soon_threadsafe(engine.due_in, 0.0)
+                    engine.loop.call_soon_threadsafe(engine.leasing.due_in, 0.0)
 
 
 def _since_1970(argument: str, moment: datetime) -> float:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from leasequeue.durations import check_bool, check_list
 from leasequeue.errors import InvalidArgument, TimeLimitExceeded
 from leasequeue.queue.encoding import AddOptions, UniqueOptions
+from leasequeue.queue.plans.flow_runs import FlowRuns
 from leasequeue.queue.queue import AsyncWorkQueue
-from leasequeue.queue.runs.runs import Runs
 from leasequeue.retry import RetryPolicy
 from leasequeue.tasks.queue import TaskQueue
 from leasequeue.worker.outcomes import Reject, outcome_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from leasequeue.durations import Duration
     from leasequeue.item import Item
     from leasequeue.queue.lease import Lease
-    from leasequeue.queue.plan import Plan
+    from leasequeue.queue.plans.plan import FlowPlan
     from leasequeue.worker.dispatch import Dispatcher
     from leasequeue.worker.run import Run
 
@@ -105,7 +105,7 @@ class InlineTasks:
         def open_inline(name: str) -> AsyncWorkQueue:
             queue = open_queue(_InlineQueue, name)
             queue.added = self._run_added
-            queue.runs = _InlineRuns(queue, self._run_added)
+            queue.flow_runs = _InlineFlowRuns(queue, self._run_added)
             self._opened.append(queue)
             return queue
 
@@ -188,16 +188,16 @@ class InlineTasks:
             failed.append(error)
 
 
-class _InlineRuns(Runs):
+class _InlineFlowRuns(FlowRuns):
     """The flow runs of a queue, whose tasks run when one is started or goes on."""
 
     def __init__(
         self, queue: AsyncWorkQueue, added: Callable[[AsyncWorkQueue, Sequence[str]], Awaitable[None]]
     ) -> None:
-        self.__dict__.update(vars(queue.runs))
+        self.__dict__.update(vars(queue.flow_runs))
         self._added = partial(added, queue, ())
 
-    async def start(self, plan: Plan, run_id: str) -> bool:
+    async def start(self, plan: FlowPlan, run_id: str) -> bool:
         started = await super().start(plan, run_id)
         await self._added()
         return started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leasequeue.queue.lifecycle import Lifecycle
+from leasequeue.queue.engines import Engines
 from leasequeue.worker.run import RUNNING
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ class MovedQueues:
         self._moved: dict[AsyncWorkQueue, tuple[str, AsyncWorkQueue]] = {}
         #: The queues that the workers of the test serve.
         self._served: set[AsyncWorkQueue] = set()
-        self._before: Callable[[Lifecycle], None] | None = None
+        self._before: Callable[[Engines], None] | None = None
 
     def queue_like(self, queue: AsyncWorkQueue) -> AsyncWorkQueue:
         """Return a queue of the test that stands for one of the program, whose object leads there, too."""
         if self._before is None:
-            self._before = Lifecycle.before_use
-            Lifecycle.before_use = staticmethod(self._check)
+            self._before = Engines.before_use
+            Engines.before_use = staticmethod(self._check)
         name, _ = self._moved.get(queue, (queue.name, queue))
         if queue not in self._moved:
             ours = self._open(name)
@@ -45,13 +45,13 @@ class MovedQueues:
     def undo(self) -> None:
         """Give the queue objects of the program their own queues again."""
         if self._before is not None:
-            Lifecycle.before_use = staticmethod(self._before)
+            Engines.before_use = staticmethod(self._before)
             self._before = None
         while self._moved:
             queue, (_, ours) = self._moved.popitem()
             _exchange(queue, ours)
 
-    def _check(self, used: Lifecycle) -> None:
+    def _check(self, used: Engines) -> None:
         """Let no run of these workers use a queue of another server.
 
         Raises:
@@ -70,5 +70,3 @@ class MovedQueues:
 def _exchange(one: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
     """Let two queue objects lead to each other's queue."""
     one.__dict__, other.__dict__ = other.__dict__, one.__dict__
-    for queue in (one, other):
-        queue.runs._queue = queue  # noqa: SLF001 - part of the exchange

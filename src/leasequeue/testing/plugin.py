@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasequeue.embedded.server import Server, open_server
 from leasequeue.errors import InvalidArgument
-from leasequeue.queue.internals import engines
-from leasequeue.queue.queue import AsyncWorkQueue
-from leasequeue.scripting.endpoints import client_of, close_client
+from leasequeue.queue.queue import AsyncWorkQueue, engines_of
 from leasequeue.testing.inline import InlineTasks
 from leasequeue.testing.moved import MovedQueues
+from leasequeue.wire.endpoints import client_of, close_client
 from leasequeue.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -241,7 +240,7 @@ async def remove_keys(url: str, names: set[str]) -> None:
 
 async def _close(queue: AsyncWorkQueue) -> None:
     """Close a queue, also in the event loops of tests, which stand still now."""
-    for loop in {engine.loop for engine in engines(queue)}:
+    for loop in {engine.loop for engine in engines_of(queue).all}:
         if not (loop.is_running() or loop.is_closed()):
             await asyncio.to_thread(loop.run_until_complete, queue.close())
     await queue.close()

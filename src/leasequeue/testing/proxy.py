@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
+import hiredis
+
 from leasequeue.errors import InvalidArgument
-from leasequeue.testing.resp import CommandReader
 
 _CHUNK_SIZE = 65536
 
@@ -172,10 +174,13 @@ class Proxy:
         return await asyncio.open_connection(self._target.hostname, self._target.port or 6379)
 
     async def _forward_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        names = CommandReader()
+        commands = hiredis.Reader()
         while True:
             chunk = await self._next_chunk(reader)
-            self.commands += names.feed(chunk)
+            commands.feed(chunk)
+            with suppress(hiredis.ProtocolError):  # what is no array of strings is forwarded, too
+                while (command := commands.gets()) is not False:
+                    self.commands.append(command[0].upper())
             writer.write(chunk)
             await writer.drain()
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 MAX_IN_FLIGHT = 2
 #: The maximum of outcomes that one task sends.
 MAX_BATCH = 500
-#: The first and the longest pause between tries (s).
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 log = Log("leasequeue.worker")
 
@@ -173,7 +171,7 @@ class Acknowledger:
         """Send outcomes that share a call, until the server answers."""
         leases = [lease for _, lease, _ in entries]
         outcomes = [outcome for _, _, outcome in entries]
-        backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        backoff = Backoff()
         while True:
             try:
                 return await type(outcomes[0]).acknowledge(self._consumer.queue, leases, outcomes)

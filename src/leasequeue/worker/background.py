@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasequeue.errors import WorkerNotRunning
 from leasequeue.log import Log
-from leasequeue.queue.internals import assist, assist_another
+from leasequeue.queue.queue import engines_of
 from leasequeue.worker.dispatch import foreign_queues
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: How long the thread may take to close (s).
 CLOSE_SECONDS = 1.0
-#: The pause before a task that has failed begins again, and how long it then goes on until it is healthy (s).
+#: The pause before a task that has failed begins again, and how long it then runs until it is healthy (s).
 RESTART_SECONDS, HEALED_SECONDS = 1.0, 5.0
 
 #: The longest and the shortest time to wait for a reply of the server (s).
@@ -100,7 +100,7 @@ class BackgroundThread:
             WorkerNotRunning: If the thread has ended.
         """
         session = consumer.queue.session
-        again = partial(assist_another, consumer.queue, session, reply_timeout=self._reply_timeout)
+        again = partial(engines_of(consumer.queue).assist_another, session, reply_timeout=self._reply_timeout)
         called = asyncio.wrap_future(self.call(again))
         await asyncio.wait([called])
         if called.cancelled():
@@ -153,10 +153,10 @@ class BackgroundThread:
 
     async def _main(self) -> None:
         for consumer, session in self._sessions.items():
-            assist(consumer.queue, session, reply_timeout=self._reply_timeout)
+            engines_of(consumer.queue).assist(session, reply_timeout=self._reply_timeout)
         sessions = {queue: session for one, session in self._sessions.items() for queue in one.foreign}
         for queue in foreign_queues(self._consumers):
-            assist(queue, sessions[queue], reply_timeout=self._reply_timeout)
+            engines_of(queue).assist(sessions[queue], reply_timeout=self._reply_timeout)
         self._closing = asyncio.Event()
         tasks = [asyncio.create_task(self._run_forever(task)) for task in self._tasks]
         try:

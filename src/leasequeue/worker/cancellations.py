@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from leasequeue.log import Log
-from leasequeue.queue.internals import on_push
+from leasequeue.queue.queue import engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -50,7 +50,7 @@ class Cancellations:
             QueueClosed: If the queue is closed.
         """
         received = partial(self._received, queue.name)
-        return on_push(queue, "cancel", received, missed=self._renewer.renew_soon)
+        return engine_of(queue).pushes.follow("cancel", received, missed=self._renewer.renew_soon)
 
     def check(self, run: ActiveRun) -> None:
         """Cancel a run that is about to start, if a message about it has come before it."""

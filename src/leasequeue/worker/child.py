@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import functools
 import inspect
 import multiprocessing.spawn
 import os
@@ -11,6 +13,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,7 +21,6 @@ from leasequeue import telemetry
 from leasequeue.describing import describe, traceback_of
 from leasequeue.errors import OTHER_PROCESS
 from leasequeue.worker.outcomes import Signal
-from leasequeue.worker.parent_watch import exit_with
 from leasequeue.worker.stage_context import CURRENT, StageContext, correlation_id
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
 #: A terminal and some supervisors signal the whole process group. The worker decides when a child ends.
 IGNORED = (signal.SIGINT, signal.SIGTERM)
+#: The option of prctl(2) to be sent a signal when the parent dies.
+PR_SET_PDEATHSIG = 1
+#: On other systems: how often to compare the parent's process id (s).
+POLL_SECONDS = 0.5
 
 #: The trace of a run, of whose span those of the function are children, the stage that it works on, and the
 #: correlation id.
@@ -107,7 +113,7 @@ def _answer(request: bytes) -> bytes:
     """Call a function; return, pickled, its value and None, or None and the pickled error that it raised."""
     try:
         function, payload, names, (trace, stage, correlation) = pickle.loads(request)  # noqa: S301 - see above
-        CURRENT.set(stage)  # the process sets it anew for each call
+        CURRENT.set(stage)  # the process sets it again for each call
         correlation_id.set(correlation)
         with telemetry.continued(trace):
             return pickle.dumps((call_plain(function, *payload, **names), None))
@@ -132,7 +138,7 @@ def call_plain(function: Callable[..., Any], /, *payload: Any, **names: Any) -> 
 
 def _pickled(error: BaseException) -> bytes:
     """Pickle an exception, or a substitute for one that cannot be pickled, with its traceback as a note."""
-    note = None if issubclass(type(error), Signal) else f"{OTHER_PROCESS}{traceback_of(error)}"
+    note = None if isinstance(error, Signal) else f"{OTHER_PROCESS}{traceback_of(error)}"
     try:
         error.__cause__ = error.__context__ = None
         if note is not None:
@@ -145,3 +151,33 @@ def _pickled(error: BaseException) -> bytes:
         substitute.add_note(note or f"It cannot be sent to the worker: {describe(problem)}")
         return pickle.dumps(substitute)
     return pickled
+
+
+@functools.cache
+def exit_with(parent: int) -> None:
+    """Exit this process when its parent has died, whatever it is doing. Calls after the first do nothing.
+
+    A handler may keep its process busy for hours without reading a pipe, so that closing one would not end
+    it.
+
+    Args:
+        parent: The parent's process id, as the parent passed it: the parent may have died before this call.
+    """
+    if not _signal_on_death():
+        threading.Thread(target=_poll, args=(parent,), name="leasequeue parent watch", daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _signal_on_death() -> bool:
+    if sys.platform != "linux":
+        return False
+    with contextlib.suppress(OSError, AttributeError):  # a C library without prctl
+        return bool(ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) == 0)
+    return False
+
+
+def _poll(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
+    os._exit(1)

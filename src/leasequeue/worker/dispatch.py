@@ -34,7 +34,7 @@ class Dispatcher(Consumer):
 
     Items are leased for the longest lease time of the handlers, since it is not known before for which of
     them they are; they are renewed for that of their handler. A batch has those items for its handler that
-    were leased together, so it is smaller than in a queue of its own.
+    were leased together, so it is smaller than in its own queue.
 
     Args:
         queue: The queue.
@@ -90,7 +90,7 @@ class Dispatcher(Consumer):
     def assign(
         self, leases: Sequence[Lease]
     ) -> tuple[list[tuple[Handler, Lease]], dict[Handler, list[Lease]]]:
-        """Choose the handlers of items: of each for a run of its own, in order, and of those for batches."""
+        """Choose the handlers of items: of each for its own run, in order, and of those for batches."""
         single: list[tuple[Handler, Lease]] = []
         batches: dict[Handler, list[Lease]] = {}
         for lease in leases:

@@ -1,4 +1,4 @@
-"""Run handlers in slots, one run at a time in each. One concept, so it may be long."""
+"""Run handlers in slots, one run at a time in each."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from leasequeue.worker.outcomes import (
     outcome_of,
 )
 from leasequeue.worker.payload import encode_error
-from leasequeue.worker.returns import FanOut, Next
 from leasequeue.worker.run import RUNNING, Interruption
+from leasequeue.worker.stage_context import FanOut, Next
 from leasequeue.worker.stages import (
-    StageReader,
+    EntryReader,
     enter,
     leave,
     prepare,
@@ -38,7 +38,6 @@ from leasequeue.worker.stages import (
     stage_failed,
     write_children,
 )
-from leasequeue.worker.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -66,6 +65,24 @@ STAGE_RETURNS = (FanOut, Next)
 UNCOUNTED = (Interruption.SHUTDOWN, Interruption.LEASE_LOST, Interruption.CANCELLED)
 
 log = Log("leasequeue.worker")
+
+
+class Work:
+    """How much a worker has done of what a handler is for.
+
+    Attributes:
+        items: How many items its runs had.
+        seconds: For how many seconds they ran, all together.
+        squares: The sum of the squares of the seconds that each item took. Each item of a batch counts as if
+            it had taken its part of the time.
+    """
+
+    __slots__ = ("items", "seconds", "squares")
+
+    def __init__(self) -> None:
+        self.items = 0
+        self.seconds = 0.0
+        self.squares = 0.0
 
 
 class Executor:
@@ -101,7 +118,7 @@ class Executor:
         self._idle: list[asyncio.Future[None]] = []
         self._scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stages = StageReader()
+        self._stages = EntryReader()
         self._stopping = False
         self.running: dict[asyncio.Task[None], ActiveRun] = {}
         self.finished = 0
@@ -282,8 +299,7 @@ class Executor:
             raise
         except BaseException as error:  # noqa: BLE001 - also SystemExit: a handler must not end the worker
             run.finish()
-            # The classes of errors are asked by `type`: `isinstance` also reads `__class__`, which may raise.
-            cancelled = run.interruption is None and issubclass(type(error), asyncio.CancelledError)
+            cancelled = run.interruption is None and isinstance(error, asyncio.CancelledError)
             if cancelled and self._coordinator.is_torn_down():
                 run.interruption, self._stopping = Interruption.SHUTDOWN, True
             failure = _cause(run, error)
@@ -343,7 +359,7 @@ class Executor:
 
     def _after_error(self, run: ActiveRun, error: BaseException) -> Sequence[Outcome]:
         why = run.interruption
-        if why in UNCOUNTED and not issubclass(type(error), Signal):
+        if why in UNCOUNTED and not isinstance(error, Signal):
             # Any error may follow from the cancellation, so that the run does not count as an attempt.
             if why is Interruption.SHUTDOWN:
                 self.interrupted += 1
@@ -355,7 +371,7 @@ class Executor:
 
 def _cause(run: ActiveRun, error: BaseException) -> BaseException:
     """Return what a run has failed with: if its time limit has cancelled it, an error that says so."""
-    if run.interruption is Interruption.TIMEOUT and issubclass(type(error), asyncio.CancelledError):
+    if run.interruption is Interruption.TIMEOUT and isinstance(error, asyncio.CancelledError):
         return TimeLimitExceeded(run.handler.timeout or 0)
     return error
 
@@ -367,14 +383,13 @@ def _after_return(run: ActiveRun, value: Any) -> Sequence[Outcome]:
         return (_complete(run, run.leases[0], value),)
     if value is None:
         value = [None] * len(run.leases)
-    # `list.copy` and not its methods: those of a subclass may be anything.
-    answers = list.copy(value) if issubclass(type(value), list) else []
+    answers = value if isinstance(value, list) else []
     if len(answers) != len(run.leases):
         problem = f"middleware returned {shown(value):.60} as the answers of a batch of {len(run.leases)}"
         return _decide_all(run, TypeError(problem))
     outcomes: list[Outcome] = []
     for lease, answer in zip(run.leases, answers, strict=True):
-        if issubclass(type(answer), BaseException):
+        if isinstance(answer, BaseException):
             outcomes.append(_decide(run, answer, lease))
             _log_error(run, answer, outcomes[-1:])
         else:
@@ -426,8 +441,8 @@ def _decide_any(run: ActiveRun, error: BaseException, attempt: int) -> Outcome:
 def _log_error(run: ActiveRun, error: BaseException, outcomes: Sequence[Outcome]) -> None:
     """Log one line, with the traceback of an unexpected error if there is no further attempt."""
     final = any(outcome.is_final for outcome in outcomes)
-    unexpected = not issubclass(type(error), (Signal, PayloadError))
-    failed = final or not issubclass(type(error), Signal)
+    unexpected = not isinstance(error, (Signal, PayloadError))
+    failed = final or not isinstance(error, Signal)
     log.log(
         logging.WARNING if failed else logging.INFO,
         "%r %s (%s): %s; %s",

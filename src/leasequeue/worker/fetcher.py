@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from leasequeue.errors import LeasequeueError, QueueClosed
 from leasequeue.log import Log
-from leasequeue.queue.internals import declare_limit, unwatch, watch
 from leasequeue.queue.lease import Lease
+from leasequeue.queue.queue import engine_of, engines_of
 from leasequeue.worker.dispatch import Dispatcher
 from leasequeue.worker.refusals import Reminder, is_refusal
 from leasequeue.worker.run import ActiveRun
@@ -57,7 +57,7 @@ class Fetcher:
     Attributes:
         fetched_at: When items were last leased, by `time.monotonic()`.
         declared: Those whose limits are declared.
-        quiet: Whether nothing more is to be fetched, until `resume`; after `stop`, for good.
+        quiet: Whether nothing more is to be fetched, until `resume`; after `stop`, always.
         failing: For each source that cannot be leased from: since when, by `time.monotonic()`, and why.
     """
 
@@ -134,7 +134,7 @@ class Fetcher:
         source = self._sources.pop(consumer, None)
         if source is None:
             return None
-        unwatch(consumer.queue, self._watchers.pop(source))
+        engines_of(consumer.queue).unwatch(self._watchers.pop(source))
         self._turns.remove(source)
         self._turns.share(self._sources.values())
         self._declined.pop(source, None)
@@ -180,7 +180,7 @@ class Fetcher:
         """Declare the limits of a consumer's tasks, before the first of its items is leased."""
         if consumer.limits and consumer not in self.declared:
             for limit in consumer.limits:
-                await declare_limit(consumer.queue, limit)
+                await consumer.queue.limits._declare(limit)  # noqa: SLF001 - for the worker alone
             self.declared.add(consumer)
 
     def slow_down(self) -> None:
@@ -332,7 +332,7 @@ class Fetcher:
         if self._ended.done() or not self._serves(source):
             return False
         try:
-            return watch(source.consumer.queue, self._watchers[source])
+            return engine_of(source.consumer.queue).leasing.watch(self._watchers[source])
         except QueueClosed as error:
             self.failed(source, error)
             return True

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from leasequeue.queue.limits import DeclaredLimit
     from leasequeue.queue.schedules import Declaration
     from leasequeue.telemetry.meters import Series
-    from leasequeue.worker.returns import FanOut
+    from leasequeue.worker.stage_context import FanOut
 
 #: Where a handler runs: in the event loop, in a thread, or in a separate process.
 RunIn = Literal["loop", "thread", "process"]

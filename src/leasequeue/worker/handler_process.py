@@ -34,8 +34,8 @@ PROGRAM = (
     "connection = Connection(int(sys.argv[1])); sys.path[:] = connection.recv(); "
     "from leasequeue.worker.child import serve; serve(connection)"
 )
-#: The first and the longest pause after a process that did not start (s).
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+#: The longest pause after a process that did not start (s).
+LONGEST_PAUSE = 5.0
 #: How long a process may take to end after it has closed its connection (s).
 END_SECONDS = 1.0
 #: How often to look whether a process lives that works, if what it has started holds its connection (s).
@@ -65,7 +65,7 @@ class HandlerProcess:
     Attributes:
         is_lent: Whether it is reserved for a run.
         usable: Whether it can take a call, as far as is known.
-        thread: Its thread, which ends when the process has ended for good.
+        thread: Its thread, which ends when the process has ended and no other is to follow.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class HandlerProcess:
     # ------------------------------------------------------------------ event loop of the worker
 
     def lend(self) -> bool:
-        """Reserve the process for a run; return False if it has died meanwhile, and starts anew."""
+        """Reserve the process for a run; return False if it has died, and starts again."""
         if self._process is None or self._process.poll() is not None:
             self.usable = False
             self._calls.put(None)
@@ -103,7 +103,7 @@ class HandlerProcess:
         return True
 
     async def call(self, request: bytes) -> bytes:
-        """Send a call, and return its answer. If this is cancelled, the process is killed, and starts anew.
+        """Send a call, and return its answer. If this is cancelled, the process is killed, and starts again.
 
         Raises:
             BrokenWorkerProcess: If the process ends before it has answered, or has been closed.
@@ -120,7 +120,7 @@ class HandlerProcess:
             raise
 
     def close(self) -> None:
-        """Kill the process for good."""
+        """Kill the process, and start no other."""
         with self._lock:
             self._closed.set()
             if self._process is not None:
@@ -142,7 +142,7 @@ class HandlerProcess:
 
     def _work(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)  # for the process, until it ignores them
-        backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        backoff = Backoff(longest=LONGEST_PAUSE)
         while not self._closed.is_set():
             try:
                 connection = self._start()
@@ -223,7 +223,7 @@ class HandlerProcess:
         try:
             connection.send_bytes(call.request)
             answer = self._receive(connection)
-        except Exception as error:  # noqa: BLE001 - also MemoryError: this thread must go on
+        except Exception as error:  # noqa: BLE001 - also MemoryError: this thread must continue
             problem = error
             self._tell(usable=False)
         with self._lock:
@@ -263,7 +263,7 @@ class HandlerProcess:
 
 
 def _preparation() -> dict[str, Any]:
-    """Return what `multiprocessing.spawn.prepare` is to be told of this process.
+    """Return what `multiprocessing.spawn.prepare` needs to know of this process.
 
     `get_preparation_data` would fix the start method of the user's own processes.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import sys
 import threading
 import time
@@ -16,14 +17,13 @@ from typing import TYPE_CHECKING
 from leasequeue.describing import describe
 from leasequeue.errors import LeasequeueError, ServerOutOfMemory, ServerRefused
 from leasequeue.log import Log
-from leasequeue.queue.internals import check_waiting, is_listening, release_arrivals, running_engine
-from leasequeue.scripting.memory import is_full
+from leasequeue.queue.queue import engine_of, engines_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from leasequeue.queue.queue import AsyncWorkQueue
-    from leasequeue.scripting.session import Session
+    from leasequeue.wire.server import Server
     from leasequeue.worker.executor import Executor
     from leasequeue.worker.fetcher import Fetcher
     from leasequeue.worker.lease_renewer import LeaseRenewer
@@ -41,6 +41,8 @@ LOGGED_FRAMES = 5
 #: For how long the event loop or the background thread may stand still before the process counts as dead (s).
 STUCK_SECONDS = 30.0
 
+_NUMBER = re.compile(rb"^(used_memory|maxmemory|mem_not_counted_for_evict):(\d+)", re.MULTILINE)
+
 log = Log("leasequeue.worker")
 
 
@@ -54,12 +56,13 @@ class Health:
     reasons: tuple[str, ...]
     #: The same without the errors of servers, which name addresses and users: for answers to anyone.
     public_reasons: tuple[str, ...]
-    #: How many runs are in progress, and how many leased items wait for a slot.
+    #: How many runs are in progress.
     running: int
+    #: How many leased items wait for a slot.
     waiting: int
     #: Seconds since it last leased an item.
     since_last_lease: float
-    #: Whether the event loop and the background thread go on. If not, only a restart of the process helps.
+    #: Whether the event loop and the background thread continue. If not, only a restart of the process helps.
     live: bool = True
     #: Whether it is healthy, or all that is wrong is that a server has reached its `maxmemory`: items are
     #: leased and completed, which frees memory.
@@ -84,8 +87,8 @@ class Monitor:
         self._ignored: dict[AsyncWorkQueue, tuple[float, int]] = {}
         #: For each queue: since when its server does not answer, and the error.
         self._away: dict[AsyncWorkQueue, tuple[float, LeasequeueError]] = {}
-        #: For each session of a server that has reached its `maxmemory`: since when.
-        self._full: dict[Session, tuple[float, LeasequeueError]] = {}
+        #: For each server that has reached its `maxmemory`: since when.
+        self._full: dict[Server, tuple[float, LeasequeueError]] = {}
 
     async def beat(self) -> None:
         """Set the heartbeat of the main event loop, until cancelled."""
@@ -95,7 +98,7 @@ class Monitor:
             await asyncio.sleep(BEAT_SECONDS)
 
     async def watch(self, queues: Collection[AsyncWorkQueue]) -> None:
-        """Check whether items wait that are not fetched, until cancelled. The queues may change meanwhile."""
+        """Check whether items wait that are not fetched, until cancelled. The queues may change."""
         fetched_at, turn = self._fetcher.fetched_at, 0
         while True:
             await asyncio.sleep(CHECK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
@@ -125,12 +128,14 @@ class Monitor:
                 left = [*queues]
                 continue
             # While the event loop is blocked, no new move begins: at most one item arrives for each queue.
-            asked = [queue for queue in left if is_listening(queue)]
+            asked = [queue for queue in left if engines_of(queue).is_listening]
             left = []
             for at in range(0, len(asked), MAX_RELEASED):
                 part = asked[at : at + MAX_RELEASED]
                 # `watch` reports errors, and the next turn tries again.
-                answers = await asyncio.gather(*map(release_arrivals, part), return_exceptions=True)
+                answers = await asyncio.gather(
+                    *(engines_of(queue).release_arrivals() for queue in part), return_exceptions=True
+                )
                 left += [queue for queue, count in zip(part, answers, strict=True) if count != 1]
 
     def blocked_for(self) -> float:
@@ -161,7 +166,7 @@ class Monitor:
         )
 
     def _log_block(self) -> None:
-        """Log once that the event loop is blocked, and where, and once that it goes on."""
+        """Log once that the event loop is blocked, and where, and once that it continues."""
         is_blocked = (blocked := self.blocked_for()) > BLOCKED_SECONDS
         if is_blocked and not self._block_is_logged:
             frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented, in spite of its name
@@ -170,12 +175,13 @@ class Monitor:
                 "the event loop has been blocked for %.1f s, by code that awaits nothing:\n%s", blocked, stack
             )
         elif self._block_is_logged and not is_blocked:
-            log.info("the event loop goes on")
+            log.info("the event loop continues")
         self._block_is_logged = is_blocked
 
     async def _check(self, queue: AsyncWorkQueue, *, idle: bool) -> None:
         try:
-            waiting, has_limits = await check_waiting(queue)
+            # It costs the same however many workers there are.
+            waiting, has_limits = await engine_of(queue).run("check_waiting")
         except LeasequeueError as error:
             since, _ = self._away.get(queue, (time.monotonic(), error))
             self._away[queue] = (since, error)
@@ -189,13 +195,13 @@ class Monitor:
 
     async def _check_memory(self, queues: Iterable[AsyncWorkQueue]) -> None:
         """Note the servers that have reached their `maxmemory`: they refuse new items, and many results."""
-        engines = [engine for queue in queues if (engine := running_engine(queue)) is not None]
-        full: dict[Session, tuple[float, LeasequeueError]] = {}
-        for session in {engine.session for engine in engines}:
+        engines = [engine for queue in queues if (engine := engines_of(queue).running) is not None]
+        full: dict[Server, tuple[float, LeasequeueError]] = {}
+        for server in {engine.route.server for engine in engines}:
             try:
-                if await is_full(session):
+                if await _is_full(server):
                     why = ServerOutOfMemory("the server has reached its maxmemory")
-                    full[session] = self._full.get(session, (time.monotonic(), why))
+                    full[server] = self._full.get(server, (time.monotonic(), why))
             except LeasequeueError as error:
                 log.debug("the server does not say how much memory it uses: %s", error)
         self._full = full
@@ -224,6 +230,21 @@ class Monitor:
             for queue, (since, waiting) in list(self._ignored.items())
             if now - since > CHECK_SECONDS
         ]
+
+
+async def _is_full(server: Server) -> bool:
+    """Return whether a server has reached its `maxmemory`; False if the access rules forbid to ask.
+
+    Raises:
+        ConnectionLost, ServerBusy, ServerRefused: If the server cannot be reached.
+    """
+    [reply] = await server.ask((b"INFO", b"memory"))
+    if not isinstance(reply, bytes):
+        return False
+    numbers = {name: int(number) for name, number in _NUMBER.findall(reply)}
+    # Buffers of replicas do not count.
+    used = numbers.get(b"used_memory", 0) - numbers.get(b"mem_not_counted_for_evict", 0)
+    return 0 < numbers.get(b"maxmemory", 0) < used
 
 
 def _text(error: BaseException) -> str:

@@ -217,7 +217,7 @@ class LeaseRenewer:
 
 
 def _popped(runs: deque[ActiveRun]) -> Iterator[ActiveRun]:
-    """Take all runs, of which the other thread may take some meanwhile."""
+    """Take all runs, of which the other thread may take some at the same time."""
     with contextlib.suppress(IndexError):
         while True:
             yield runs.popleft()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.errors import LeasequeueError
 from leasequeue.log import Log
-from leasequeue.queue.internals import declare, expire_declared, take_clean_turn
-from leasequeue.queue.runs.stages import settle
+from leasequeue.queue.plans.stages import settle
+from leasequeue.queue.queue import engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -79,7 +79,7 @@ class Maintenance:
         self._cursors: dict[AsyncWorkQueue, bytes] = {}
 
     async def run(self, queues: Collection[AsyncWorkQueue]) -> None:
-        """Clean queues and tick schedules until cancelled. The queues may change meanwhile."""
+        """Clean queues and tick schedules until cancelled. The queues may change."""
         self._served = queues
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._clean_in_turn(tasks))
@@ -120,7 +120,9 @@ class Maintenance:
         deep = random.random() < self._deep_share  # noqa: S311 - no secret
         every = self._clean_every / self._deep_share if deep else self._clean_every
         try:
-            if await take_clean_turn(queue, deep=deep, every=every):
+            every_ms = max(1, round(every * 1000))
+            # Of all sessions one cleans: the one whose turn it is, until it has not for twice as long.
+            if await engine_of(queue).run("clean_turn", deep=int(deep), every_ms=every_ms):
                 await self.clean_once(queue, deep=deep)
             else:
                 await self._drop_old(queue)  # which another one may keep for longer
@@ -167,7 +169,9 @@ class Maintenance:
         """Record the ends of stages whose items were cancelled, deleted, or ended in another such way."""
         try:
             for _ in range(FOREIGN_STEPS if queue in self._foreign else 1):
-                cursor = self._cursors[queue] = await settle(queue, cursor=self._cursors.get(queue, b"0"))
+                cursor = self._cursors[queue] = await settle(
+                    engine_of(queue), cursor=self._cursors.get(queue, b"0")
+                )
                 if cursor == b"0":
                     break
         except LeasequeueError as error:
@@ -180,7 +184,7 @@ class Maintenance:
         now = time.monotonic()
         if now >= self._declare_at.get(queue, now):
             for declaration in self._declarations.get(queue, ()):
-                if await declare(queue, declaration):
+                if await queue.schedules._declare(declaration):  # noqa: SLF001 - for the worker alone
                     log.info("declared the schedule %r of %s", declaration.name, queue.name)
             self._declare_at[queue] = now + DECLARE_EVERY
 
@@ -191,7 +195,7 @@ class Maintenance:
         """
         now = time.monotonic()
         if now >= self._expire_at.setdefault(queue, now + DECLARE_EVERY):
-            for name in await expire_declared(queue):
+            for name in await queue.schedules._expire_declared():  # noqa: SLF001 - as above
                 log.warning(
                     "removed the schedule %r of %s: no worker has declared it for an hour", name, queue.name
                 )

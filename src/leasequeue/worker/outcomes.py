@@ -100,7 +100,7 @@ class Outcome:
     counted_as: ClassVar[str]
     #: Whether the run counts as one of the item's attempts.
     is_attempt: ClassVar[bool]
-    #: The outcome that it is counted as, since it is that for other items; None: it has a count of its own.
+    #: The outcome that it is counted as, since it is that for other items; None: it has its own count.
     like: ClassVar[type[Outcome] | None] = None
 
     def __init_subclass__(cls) -> None:
@@ -256,8 +256,7 @@ def outcome_of(error: BaseException, attempt: int, policy: RetryPolicy) -> Outco
         TypeError: If the outcome registered for the exception is not an `Outcome`.
         InvalidArgument: If it waits for no duration. A policy and a signal of the user's may raise any error.
     """
-    # By its type: `__class__`, which calling `by_exception` would read, may be a property that raises.
-    outcome = by_exception.dispatch(type(error))(error, attempt, policy)
+    outcome = by_exception(error, attempt, policy)
     if not isinstance(outcome, Outcome):
         raise TypeError(f"{type(error).__name__} leads to {outcome!r:.200}, which is no Outcome")
     return outcome

@@ -2,11 +2,11 @@
 
 The name of a task is known only when its item has been leased, so a worker may lease many that need a
 process. It keeps those that will start soon, and one for each process, with an equal share for each queue,
-in which its groups take turns; each second it offers them to other workers. The others it puts aside: it
+in which its groups take turns; each second it offers them to other workers. The others it delays: it
 releases them with a delay, so that it gets to the items behind them, and other workers to these. Those of a
-group come back one after the other, all of them twice as fast as the processes take them. The longer all
-processes are busy, the longer the delay, so that workers with long runs do not move a large queue around and
-around.
+group are leased again one after the other, all of them twice as fast as the processes take them. The longer
+all processes are busy, the longer the delay, so that workers with long runs do not move a large queue around
+and around.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ STALE_SECONDS = 0.07
 OFFER_SECONDS = 1.0
 #: How often to look for runs that have waited too long (s).
 TICK = 0.05
-#: The shortest and the longest delay of the first run that is put aside, and the longest of any (s).
+#: The shortest and the longest delay of the first run that is delayed, and the longest of any (s).
 SHORTEST_DELAY, LONGEST_DELAY, LONGEST_OF_ANY = 0.1, 10.0, 30.0
 #: The delay as a share of the time for which all processes have been busy; a run can be late by no more.
 SHARE_OF_BUSY = 0.25
-#: The longest time between two that come back (s).
+#: The longest time between two that are leased again (s).
 LONGEST_GAP = 0.002
 
 
@@ -51,7 +51,7 @@ class Parking:
     """
 
     def __init__(self, processes: Processes, renewer: LeaseRenewer) -> None:
-        #: When the last run of each group that was put aside can be leased again, by `time.monotonic()`.
+        #: When the last run of each group that was delayed can be leased again, by `time.monotonic()`.
         self._aside_until: dict[tuple[Consumer, bytes | None], float] = {}
         self.processes = processes
         self._renewer = renewer
@@ -68,7 +68,7 @@ class Parking:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is put aside, or about to be."""
+        """Whether nothing is delayed, or about to be."""
         return not self._releasing and max(self._aside_until.values(), default=0.0) <= time.monotonic()
 
     async def released(self) -> None:
@@ -100,7 +100,7 @@ class Parking:
             self._look_later()
 
     def _delays(self, now: float, runs: Sequence[ActiveRun]) -> list[float]:
-        """Return for how long to put aside runs, which come back after others of their group."""
+        """Return for how long to delay runs, which are leased again after others of their group."""
         busy = min(LONGEST_DELAY, max(SHORTEST_DELAY, (now - self.processes.taken_at) * SHARE_OF_BUSY))
         aside = self._aside_until = {key: until for key, until in self._aside_until.items() if until > now}
         gap = min(LONGEST_GAP, self.processes.pause / 2) * len({*aside, *map(_group_of, runs)})

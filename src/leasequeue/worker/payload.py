@@ -63,7 +63,7 @@ def _by_pydantic(annotation: Any, reason: str) -> Callable[[bytes], Any]:
     """Return pydantic's parser of a type that the codec does not know, such as a union of two dataclasses."""
     try:
         return importlib.import_module("pydantic").TypeAdapter(annotation).validate_json  # type: ignore[no-any-return]
-    except Exception as error:  # pydantic may be missing, and raises errors of its own
+    except Exception as error:  # pydantic may be missing, and raises its own errors
         raise InvalidArgument(
             "handler", annotation, f"a first parameter of a type that can be read from JSON: {reason}"
         ) from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.errors import LeasequeueError, ServerRefused, ServerTooOld
 from leasequeue.log import Log
-from leasequeue.queue.internals import expect_rights
+from leasequeue.queue.queue import engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,7 +69,7 @@ async def check_admission(consumers: Iterable[Consumer], stopping: asyncio.Event
 
 async def _ask(queue: AsyncWorkQueue, adds_to: Iterable[str]) -> None:
     try:
-        await expect_rights(queue, adds_to)
+        await engine_of(queue).rights.expect_worker(adds_to)
     except LeasequeueError as error:
         if is_refusal(error):
             raise

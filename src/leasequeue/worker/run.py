@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from leasequeue.errors import NoCurrentRun
+from leasequeue.worker.stage_context import StageContext
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from leasequeue.worker.handler import Consumer, Handler
     from leasequeue.worker.handler_process import HandlerProcess
     from leasequeue.worker.outcomes import Outcome
-    from leasequeue.worker.stage_context import Stages
 
 #: The run of the present context.
 RUNNING: ContextVar[Run | None] = ContextVar("leasequeue run", default=None)
@@ -38,10 +38,11 @@ class Run:
     """One run of a handler, as middleware sees it.
 
     Attributes:
-        handler: The handler.
+        handler: The handler: `handler.name` is the function's name, `handler.queue` its queue.
         leases: The items of the run: one, or those of a batch.
         began: When the handler was called, by `time.monotonic()`; 0 before.
-        interruption: Why the worker cancelled the run, or None.
+        interruption: Why the worker cancelled the run: `SHUTDOWN`, `TIMEOUT`, `LEASE_LOST` or `CANCELLED` of
+            `leasequeue.worker.run.Interruption`; or None.
     """
 
     __slots__ = ("began", "handler", "interruption", "leases")
@@ -90,6 +91,46 @@ class Run:
         return f"<run of {self.handler.name} on {ids}{more}>"
 
 
+class FlowItems:
+    """The items of one run that are for stages of flow runs.
+
+    Attributes:
+        leases: Their leases.
+        contexts: The stage of each, by the lease's token.
+        skipped: What becomes of those whose handler is not called, by the lease's token.
+        trace: The `traceparent` of the span of the run; None: it is not traced.
+    """
+
+    __slots__ = ("contexts", "leases", "skipped", "trace")
+
+    def __init__(self, leases: Sequence[Lease]) -> None:
+        self.leases = [lease for lease in leases if lease.stage is not None]
+        self.contexts = {lease.token: StageContext.of(lease) for lease in self.leases}
+        self.skipped: dict[int, Outcome] = {}
+        self.trace: bytes | None = None
+
+    @property
+    def only(self) -> StageContext | None:
+        """The stage, if there is one only."""
+        return next(iter(self.contexts.values())) if len(self.contexts) == 1 else None
+
+    @property
+    def correlation(self) -> str | None:
+        """The correlation id that all of them have; None: they have none, or different ones."""
+        found = {context.correlation for context in self.contexts.values()}
+        return found.pop() if len(found) == 1 else None
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """The `extra` fields of log records about them: texts or, of a batch, lists."""
+        contexts = [*self.contexts.values()]
+        runs, paths = [context.run for context in contexts], [context.path for context in contexts]
+        correlations = [context.correlation for context in contexts]
+        if len(contexts) == 1:
+            return {"run": runs[0], "stage": paths[0], "correlation": correlations[0]}
+        return {"run": runs, "stage": paths, "correlation": correlations}
+
+
 class ActiveRun(Run):
     """A run as the parts of the worker see it, until its outcomes are acknowledged.
 
@@ -100,7 +141,7 @@ class ActiveRun(Run):
         lost: The tokens of its leases that are known to be lost; None: none.
         outcomes: One for each lease, once the run has finished.
         process: The process that it was lent; None: it needs none, or has not started.
-        stages: The stages of flow runs that its items are for; None: none is.
+        stages: Its items that are for stages of flow runs; None: none is.
         task: The task that runs the handler, while it does.
         thread: The thread that still runs the function although the run was cancelled.
         unacknowledged: How many of its outcomes the server has not accepted or rejected yet.
@@ -130,7 +171,7 @@ class ActiveRun(Run):
         self.lost: set[int] | None = None
         self.outcomes: Sequence[Outcome] = ()
         self.process: HandlerProcess | None = None
-        self.stages: Stages | None = None
+        self.stages: FlowItems | None = None
         self.task: asyncio.Task[None] | None = None
         self.thread: Future[Any] | None = None
         self.unacknowledged = len(leases)

@@ -1,16 +1,22 @@
-"""The parts of a running worker: created at its start, connected, and stopped in order at its end."""
+"""A running worker: its parts, from start to stop, and the queues that it serves meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.metadata
+import os
+import platform
+import socket
+import time
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from leasequeue.errors import WorkerNotRunning
+from leasequeue.alive.membership import MAX_NAMED, Membership, fail_sessions, registration_of
+from leasequeue.errors import LeasequeueError, QueueClosed, WorkerNotRunning
 from leasequeue.log import Log
-from leasequeue.queue.internals import release_arrivals, stop_listening
+from leasequeue.queue.queue import engine_of, engines_of
 from leasequeue.worker.acknowledger import Acknowledger, Backlog, drain, release_held
 from leasequeue.worker.background import BackgroundThread, Task
 from leasequeue.worker.cancellations import Cancellations, cancel
@@ -26,13 +32,14 @@ from leasequeue.worker.outcomes import Outcome
 from leasequeue.worker.parking import Parking
 from leasequeue.worker.pools import Threads
 from leasequeue.worker.processes import Processes, usable_cores
-from leasequeue.worker.run import by_consumer
-from leasequeue.worker.served import Parts, ServedQueues
+from leasequeue.worker.run import Interruption, by_consumer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
+    from leasequeue.alive.membership import Registration
     from leasequeue.queue.lease import Lease
+    from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.worker.handler import Consumer, Handler
     from leasequeue.worker.run import ActiveRun
     from leasequeue.worker.turns import Order
@@ -45,10 +52,20 @@ SHORTEST_ACKNOWLEDGE = 1.0
 #: How often `drained` asks the server (s).
 DRAIN_TICK = 0.02
 
+#: How often `stop_queue` looks for the ends of runs (s).
+TICK = 0.02
+#: How long the first lease waits, at most, until the worker is registered (s).
+REGISTER_SECONDS = 1.0
+#: How much of an item's id a worker says in its registration.
+MAX_ID = 256
+
+#: Is called with pairs of a queue and the session that holds its leases.
+OnSessions: TypeAlias = "Callable[[Sequence[tuple[str, str]]], None]"
+
 log = Log("leasequeue.worker")
 
 
-class WorkerRuntime(Coordinator, Parts):
+class WorkerRuntime(Coordinator):
     """The parts of a running worker. The arguments are those of `Worker`.
 
     Args:
@@ -121,7 +138,7 @@ class WorkerRuntime(Coordinator, Parts):
             partial(self.renewer.run, [handler for one in consumers for handler in one.all_handlers]),
             partial(self.monitor.watch, queues),
             partial(self.monitor.release_arrivals, queues),
-            *self.queues.tasks(),
+            *self.queues.membership.tasks(queues),
         ]
         if clean_every is not None:
             maintenance = Maintenance(
@@ -158,13 +175,13 @@ class WorkerRuntime(Coordinator, Parts):
         self.executor.calls = self._calls(self.queues.consumers)
 
     def adopt(self, consumer: Consumer) -> None:
-        """See `Parts`."""
+        """Prepare for the runs of a queue that is new."""
         self.executor.calls = {**self.executor.calls, **self._calls([consumer])}
         self._warm_up([consumer])
         self.acknowledgers[consumer] = Acknowledger(consumer, self.renewer, self, self._backlog)
 
     def stop(self) -> None:
-        """See `Parts`."""
+        """Stop the worker, as it was told."""
         self.take_nothing_more()
         self._stop()
 
@@ -212,7 +229,9 @@ class WorkerRuntime(Coordinator, Parts):
         waiting = self.renewer.pop_all()
         await self.parking.released()
         waiting += self.renewer.pop_all()
-        leaving = [asyncio.create_task(stop_listening(one.queue)) for one in self.queues.consumers]
+        leaving = [
+            asyncio.create_task(engines_of(one.queue).stop_listening()) for one in self.queues.consumers
+        ]
         # This releases items that were being moved to this session. They are later in the queue than those
         # that wait here, and all of them go to its front: so they go first.
         await asyncio.wait(leaving, timeout=SHORTEST_ACKNOWLEDGE)
@@ -289,7 +308,7 @@ class WorkerRuntime(Coordinator, Parts):
         """
         for one in () if self.fetcher.quiet else [*self.queues.served.values()]:
             await self.fetcher.declare(one)
-            await release_arrivals(one.queue)
+            await engines_of(one.queue).release_arrivals()
             leases = await one.queue.lease_many(one.batch or 1, one.lease_time, block=False)
             if leases:
                 self.fetcher.accept(one, leases)
@@ -371,7 +390,7 @@ class WorkerRuntime(Coordinator, Parts):
     async def _release_all(self) -> None:
         await release_held(self.renewer)
         # A blocked move of the event loop may have taken one of them, if it was not ended yet.
-        await asyncio.gather(*(release_arrivals(queue) for queue in [*self.queues.served]))
+        await asyncio.gather(*(engines_of(queue).release_arrivals() for queue in [*self.queues.served]))
 
     async def _acknowledge_rest(self, *, until: float) -> None:
         """Acknowledge what is left. Over an outage, try again until then, or until `hurry` is set."""
@@ -396,3 +415,360 @@ class WorkerRuntime(Coordinator, Parts):
         )
         for acknowledger in self.acknowledgers.values():
             acknowledger.cancel()
+
+
+class ServedQueues:
+    """Serves the queues of a worker.
+
+    Attributes:
+        consumers: All that the worker can serve.
+        served: The queues that it serves now.
+        membership: Its registrations.
+        on_sessions: Called before the first lease, and when a session has changed.
+
+    Args:
+        consumers: What it serves from the beginning.
+        parts: The parts of the worker. They are complete when the first queue is joined.
+        name: The worker's name.
+        dead_after, gone_after: As for `Worker`, in seconds.
+        supervises: Whether to look after other workers, and to fail them.
+        concurrency: As for `Worker`.
+    """
+
+    def __init__(
+        self,
+        consumers: Iterable[Consumer],
+        parts: WorkerRuntime,
+        *,
+        name: str,
+        dead_after: float | None,
+        gone_after: float | None,
+        supervises: bool,
+        concurrency: int,
+    ) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        self._parts = parts
+        self._name = name
+        self._concurrency = concurrency
+        self.consumers = [*consumers]
+        self.served: dict[AsyncWorkQueue, Consumer] = {one.queue: one for one in self.consumers}
+        self.membership = Membership(
+            dead_after=dead_after,
+            gone_after=gone_after,
+            supervises=supervises,
+            about=self._about,
+            on_told=lambda what: loop.call_soon_threadsafe(self._obey, what),
+            on_forgotten=self._forgotten,
+            on_failed=self._failed,
+        )
+        self.on_sessions: OnSessions = lambda _: None
+        self._facts: dict[str, Any] = {}
+        #: The tasks that register on a queue.
+        self._registering: dict[Consumer, asyncio.Task[None]] = {}
+        #: What ends the subscriptions of a queue.
+        self._pushes: dict[Consumer, list[Callable[[], None]]] = {}
+        #: The tasks that begin anew, or declare limits again.
+        self._renewing: set[asyncio.Task[None]] = set()
+        self._ending = False
+
+    def join_all(self) -> None:
+        """Register on all queues.
+
+        Raises:
+            QueueClosed: If one is closed.
+        """
+        self._facts = self._make_facts()
+        for consumer in self.consumers:
+            self._join(consumer)
+
+    def announce(self) -> None:
+        """Pass on the sessions of this worker; from then on it may be told to fail others.
+
+        Raises:
+            QueueClosed: If a queue is closed.
+        """
+        self.on_sessions(self._sessions())
+
+    async def registered(self, *consumers: Consumer) -> None:
+        """Return when the server knows this worker on some queues, or soon, as it may be away.
+
+        Nothing is leased before: no peer would fail a worker that dies unknown.
+        """
+        chosen = consumers or self._registering
+        waiting = [self._registering[one] for one in chosen if one in self._registering]
+        if waiting:
+            await asyncio.wait(waiting, timeout=REGISTER_SECONDS)
+
+    async def begun(self) -> list[Consumer]:
+        """Wait as `registered`; return what is to be fetched for since `join_all`.
+
+        Until then, a queue may have been stopped, or have begun anew: then it is added to the fetcher apart.
+        """
+        first = {**self._registering}
+        await self.registered()
+        return [
+            one
+            for one, task in first.items()
+            if self._registering.get(one) is task and self.served.get(one.queue) is one
+        ]
+
+    async def stop_changing(self) -> None:
+        """Begin no queue anew any more, as the worker ends."""
+        self._ending = True
+        for task in self._renewing:
+            task.cancel()
+        await asyncio.gather(*self._renewing, return_exceptions=True)
+        await self._end_registering(*self._registering)
+
+    async def leave_all(self, *, within: float) -> None:
+        """End all registrations, in so many seconds at most."""
+        with contextlib.suppress(WorkerNotRunning):  # the background thread has failed
+            await asyncio.wait([self._in_background(self.membership.leave_all)], timeout=within)
+
+    def end_pushes(self) -> None:
+        """Receive nothing more."""
+        for consumer in [*self._pushes]:
+            self._end_pushes(consumer)
+
+    def consumer_of(self, name: str) -> Consumer | None:
+        """Return what it can serve of this name of a queue."""
+        return next((one for one in self.consumers if one.queue.name == name), None)
+
+    async def start_queue(self, consumer: Consumer) -> None:
+        """Serve a queue, which may be new, from now on."""
+        if consumer.queue in self.served:
+            return
+        if consumer not in self.consumers:
+            self.consumers.append(consumer)
+            self._parts.adopt(consumer)
+            self._parts.background.call_soon(partial(self._parts.renewer.add_handlers, consumer.all_handlers))
+        self.served[consumer.queue] = consumer
+        await self._parts.background.assist(consumer)
+        self._join(consumer)
+        self.on_sessions(self._sessions())
+        await self.registered(consumer)
+        if consumer.queue not in self.served:
+            return  # it was stopped meanwhile
+        self._parts.fetcher.add(consumer)
+        log.info("working on %s, too", consumer.queue.name)
+
+    async def stop_queue(self, consumer: Consumer, *, grace: float) -> None:
+        """Fetch nothing more from a queue, and return when nothing of it is held here.
+
+        Release what has not started. Give its runs this time to finish, in seconds; then interrupt them.
+        """
+        if self.served.pop(consumer.queue, None) is None:
+            return
+        await self._parts.fetcher.remove(consumer)
+        await engines_of(consumer.queue).stop_listening()
+        waiting = self._parts.renewer.pop_of(consumer)
+        await self._parts.parking.released()
+        waiting += self._parts.renewer.pop_of(consumer)
+        self._parts.acknowledgers[consumer].release(waiting)
+        interrupt_at = self._loop.time() + grace
+        while running := [run for run in self._parts.renewer.held_of(consumer) if run.task is not None]:
+            if self._loop.time() >= interrupt_at:
+                for run in running:
+                    run.interrupt(Interruption.SHUTDOWN)
+            await asyncio.sleep(TICK)
+        await self._parts.acknowledgers[consumer].drain()
+        self._end_pushes(consumer)
+        await self._end_registering(consumer)
+        await self._in_background(partial(self.membership.leave, consumer.queue))
+        log.info("no longer working on %s", consumer.queue.name)
+
+    def fail_sessions(self, sessions: Sequence[tuple[str, str]]) -> None:
+        """Fail the sessions of a process that has died, in the background; callable from any thread."""
+        with contextlib.suppress(WorkerNotRunning):
+            self._parts.background.call(partial(fail_sessions, [*self.served], sessions))
+
+    def _sessions(self) -> list[tuple[str, str]]:
+        return [(queue.name, queue.session) for queue in self.served]
+
+    def set_quiet(self, *, quiet: bool) -> None:
+        """Fetch nothing more, or fetch again."""
+        if quiet != self._parts.fetcher.quiet:
+            log.info("quiet: fetching nothing more" if quiet else "no longer quiet: fetching again")
+            if quiet:
+                self._parts.fetcher.quiet = True
+            else:
+                self._parts.fetcher.resume()
+            self.membership.beat_soon()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it fetches nothing more."""
+        return self._parts.fetcher.quiet
+
+    def _join(self, consumer: Consumer) -> None:
+        """Register on a queue, and receive what this worker is told there."""
+        queue = consumer.queue
+        self._pushes[consumer] = [
+            *(
+                engine_of(queue).pushes.follow(what, partial(self._pushed, what))
+                for what in ("quiet", "resume", "stop")
+            ),
+            self._parts.cancellations.start(queue),
+        ]
+        registering = self._register(consumer, registration_of(queue))
+        self._registering[consumer] = asyncio.create_task(registering, name="leasequeue registering")
+        self._parts.watch(self._registering[consumer])
+
+    async def _register(self, consumer: Consumer, registration: Registration) -> None:
+        """Send the first heartbeat from this event loop; the background thread sends the others.
+
+        It takes the connection that leases; the background thread may still be opening its own. If it fails,
+        the background thread tries again.
+        """
+        try:
+            await self.membership.register(consumer.queue, registration)
+        finally:
+            self._parts.background.call_soon(partial(self.membership.add, consumer.queue, registration))
+
+    async def _end_registering(self, *consumers: Consumer) -> None:
+        """Return when no first heartbeat is in flight, which must not arrive after the registration ended."""
+        waiting = [self._registering.pop(one) for one in consumers if one in self._registering]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=REGISTER_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _end_pushes(self, consumer: Consumer) -> None:
+        for end in self._pushes.pop(consumer, ()):
+            end()
+
+    def _in_background(self, make: Callable[[], Any]) -> asyncio.Future[Any]:
+        return asyncio.wrap_future(self._parts.background.call(make))
+
+    def _pushed(self, what: str, _: bytes) -> None:
+        self._obey(what)
+
+    def _obey(self, what: str) -> None:
+        """Do what the worker was told."""
+        if what == "stop":
+            log.info("told to stop by another client")
+            self._parts.stop()
+        elif what in {"quiet", "resume"}:
+            self.set_quiet(quiet=what == "quiet")
+
+    def _about(self, queue: AsyncWorkQueue) -> Mapping[str, Any]:
+        """Return what the worker says of itself; called in background threads."""
+        now, clock = time.monotonic(), time.time()
+        work = [*self._parts.executor.work.items()]
+        ours = [one for handler, one in work if handler.consumer.queue is queue]
+        active = [*self._parts.executor.running.values()]
+        running = [run for run in active if run.handler.consumer.queue is queue]
+        running.sort(key=lambda run: run.began or now)
+        return {
+            **self._facts,
+            "queues": [one.name for one in [*self.served]][:MAX_NAMED],
+            "quiet": self._parts.fetcher.quiet,
+            "runs": self._parts.executor.finished,
+            "run_seconds": round(sum(one.seconds for _, one in work), 6),
+            "items": sum(one.items for one in ours),
+            "item_seconds": round(sum(one.seconds for one in ours), 6),
+            "item_squares": round(sum(one.squares for one in ours), 9),
+            "active": len(active),
+            "failures": sum(one.counts["failed"] for one in [*self._parts.acknowledgers.values()]),
+            "running": [
+                [
+                    run.lease.id[:MAX_ID],
+                    run.handler.name,
+                    round((clock - (now - (run.began or now))) * 1000),
+                ]
+                for run in running[:MAX_NAMED]
+            ],
+            "at": round(clock * 1000),
+        }
+
+    def _forgotten(self, queue: AsyncWorkQueue) -> None:
+        """Learn which leases are left, as the server has lost data; called in the background thread."""
+        self._parts.renewer.renew_soon()
+        if consumer := self.served.get(queue):
+            self._loop.call_soon_threadsafe(self._declare_again, consumer)
+
+    def _failed(self, queue: AsyncWorkQueue, session: str) -> None:
+        """Stop the runs of a queue, and begin anew under another session than the one that has failed."""
+        consumer = next(one for one in self.consumers if one.queue is queue)
+        leases = self._lose_all(consumer)
+        # At once: another worker that shares the session may be the first to replace it.
+        call = self._parts.fetcher.drop(consumer)
+        self._registering.pop(consumer, None)
+        self._in_task(self._begin_anew(consumer, session, leases, call), "leasequeue begin anew")
+
+    def _declare_again(self, consumer: Consumer) -> None:
+        """Declare the limits of a queue again. If that fails now, it is done before the next lease."""
+        self._parts.fetcher.declared.discard(consumer)
+
+        async def declare() -> None:
+            with contextlib.suppress(LeasequeueError):
+                await self._parts.fetcher.declare(consumer)
+
+        self._in_task(declare(), "leasequeue declare again")
+
+    def _in_task(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Do some work in a task that ends with the worker."""
+        if self._ending:
+            work.close()
+            return
+        task = asyncio.create_task(work, name=name)
+        self._renewing.add(task)
+        task.add_done_callback(self._renewing.discard)
+        self._parts.watch(task)
+
+    def _make_facts(self) -> dict[str, Any]:
+        """Return what the worker says of itself that does not change."""
+        return {
+            "name": self._name,
+            "worker": engine_of(self.consumers[0].queue).registry.new_worker_id() if self.consumers else "",
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "versions": {
+                "leasequeue": importlib.metadata.version("leasequeue"),
+                "python": platform.python_version(),
+            },
+            "started": round(time.time() * 1000),
+            "concurrency": self._concurrency,
+        }
+
+    def _lose_all(self, consumer: Consumer) -> list[Lease]:
+        """Stop all runs of a queue, and return the leases of those that have no outcome yet."""
+        renewer = self._parts.renewer
+        leases: list[Lease] = []
+        for run in renewer.pop_of(consumer):
+            leases += run.leases
+            renewer.remove(run)
+        for run in renewer.held_of(consumer):
+            if not (run.outcomes or run.lost):
+                leases += run.leases
+            for lease in run.leases:
+                run.lose(lease)
+        return leases
+
+    async def _begin_anew(
+        self, consumer: Consumer, failed: str, leases: list[Lease], call: asyncio.Task[None] | None
+    ) -> None:
+        """Serve a queue under another session than the one that has failed, which held these leases."""
+        if consumer.queue not in self.served:
+            return
+        if call is not None:
+            await asyncio.wait([call])
+        leases += self._lose_all(consumer)  # what came meanwhile
+        self._end_pushes(consumer)
+        try:
+            # Unless another worker has, with which this one shares the queue object.
+            if consumer.queue.session == failed:
+                await engines_of(consumer.queue).replace_session()
+            session = consumer.queue.session
+            await self._parts.background.assist(consumer)
+            self._parts.background.call(partial(self.membership.return_items, consumer.queue, failed, leases))
+        except (QueueClosed, WorkerNotRunning):
+            return  # the worker ends
+        self._join(consumer)
+        self.on_sessions(self._sessions())
+        await self.registered(consumer)
+        if consumer.queue not in self.served:
+            return  # it was stopped meanwhile
+        self._parts.fetcher.add(consumer)
+        log.info("working on %s again, as %s", consumer.queue.name, session)

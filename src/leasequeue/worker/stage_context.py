@@ -1,32 +1,76 @@
-"""The stage of a flow run that the present code works for, and its steps that are done once."""
+"""What the function of a stage sees: its stage, steps that are done once, and what it may return."""
 
 from __future__ import annotations
 
 import inspect
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from leasequeue import codec
 from leasequeue.describing import text_of
 from leasequeue.errors import InvalidArgument, NotAStage, ResultError
 from leasequeue.item import MAX_DATA_BYTES
-from leasequeue.queue.runs.stages import read_outcome, store_outcome
-from leasequeue.queue.stage_ref import StageRef
+from leasequeue.queue.lease import StageRef
+from leasequeue.queue.plans.stages import read_outcome, store_outcome
+from leasequeue.queue.queue import engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from leasequeue.queue.lease import Lease
     from leasequeue.queue.queue import AsyncWorkQueue
-    from leasequeue.worker.outcomes import Outcome
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 #: The longest key of a step, in bytes of UTF-8.
 MAX_KEY_BYTES = 256
 
 #: The correlation id of the flow run that the present code works for; None: it has none.
 correlation_id: ContextVar[str | None] = ContextVar("leasequeue correlation id", default=None)
+
+
+@dataclass(frozen=True)
+class FanOut(Generic[R_co]):
+    """The children of a stage, which its function returns instead of a value. `fan_out` makes it.
+
+    The stage is done when its children are joined; its result is the list of theirs, in order. A job that is
+    no stage of a flow run fails if its function returns one.
+
+    Attributes:
+        children: What each child is: a `ChildPlan`.
+        join: The text of the policy by which they are joined.
+        returned: What the called tasks say that they return, by their names; empty after pickling.
+    """
+
+    children: Sequence[Any]
+    join: str = "all"
+    returned: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[type[FanOut[Any]], tuple[Any, ...]]:
+        return type(self), (self.children, self.join)  # types may not be picklable
+
+
+@dataclass(frozen=True, init=False)
+class Next(Generic[R_co]):
+    """A result with the successors that are to be entered, which the function of a choosing stage returns.
+
+        return Next(member, "rewards")
+
+    The other successors are skipped. Without a name, all are skipped.
+
+    Attributes:
+        value: The result of the stage.
+        stages: The names of its successors that are entered.
+    """
+
+    value: R_co
+    stages: tuple[str, ...]
+
+    def __init__(self, value: R_co, *stages: str) -> None:
+        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "stages", stages)
 
 
 class StageContext:
@@ -97,13 +141,13 @@ class StageContext:
         name = _check_key(key)
         lease = self.lease
         read = _reader(function)
-        queue = cast("AsyncWorkQueue", lease.queue)
-        stored = await read_outcome(lease, queue, name)
+        engine = engine_of(cast("AsyncWorkQueue", lease.queue))
+        stored = await read_outcome(lease, engine, name)
         if stored is None:
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
-            stored = await store_outcome(lease, queue, name, _write(lease, key, value, read))
+            stored = await store_outcome(lease, engine, name, _write(lease, key, value, read))
         try:
             return read(stored)
         except Exception as error:
@@ -121,46 +165,6 @@ def _rebuild(
     home: str, run: str, path: str, flow: str, correlation: str | None, inputs: Mapping[str, bytes]
 ) -> StageContext:
     return StageContext(StageRef(home, run, path), None, flow=flow, correlation=correlation, inputs=inputs)
-
-
-class Stages:
-    """The stages that the items of one run are for.
-
-    Attributes:
-        leases: The leases that are for one.
-        contexts: The stage of each of them, by the lease's token.
-        skipped: What becomes of those whose handler is not called, by the lease's token.
-        trace: The `traceparent` of the span of the run; None: it is not traced.
-    """
-
-    __slots__ = ("contexts", "leases", "skipped", "trace")
-
-    def __init__(self, leases: Sequence[Lease]) -> None:
-        self.leases = [lease for lease in leases if lease.stage is not None]
-        self.contexts = {lease.token: StageContext.of(lease) for lease in self.leases}
-        self.skipped: dict[int, Outcome] = {}
-        self.trace: bytes | None = None
-
-    @property
-    def only(self) -> StageContext | None:
-        """The stage, if there is one only."""
-        return next(iter(self.contexts.values())) if len(self.contexts) == 1 else None
-
-    @property
-    def correlation(self) -> str | None:
-        """The correlation id that all of them have; None: they have none, or different ones."""
-        found = {context.correlation for context in self.contexts.values()}
-        return found.pop() if len(found) == 1 else None
-
-    @property
-    def log_fields(self) -> dict[str, object]:
-        """The `extra` fields of log records about them: texts or, of a batch, lists."""
-        contexts = [*self.contexts.values()]
-        runs, paths = [context.run for context in contexts], [context.path for context in contexts]
-        correlations = [context.correlation for context in contexts]
-        if len(contexts) == 1:
-            return {"run": runs[0], "stage": paths[0], "correlation": correlations[0]}
-        return {"run": runs, "stage": paths, "correlation": correlations}
 
 
 #: The stage of the present context.
@@ -191,6 +195,7 @@ async def once(key: str, function: Callable[..., Any], *args: Any, **kwargs: Any
     The outcome is stored in the flow run, as JSON, under the token of the stage's lease: a worker that has
     lost the lease stores nothing. A step that raises is done again in the next run, and so is one whose
     worker died before the outcome was stored: if that matters, use the idempotency keys of the other system.
+    In a thread, use `call_sync(once, "charge", charge_card, amount)`.
 
     Args:
         key: The name of the step in its stage, at most 256 bytes of UTF-8, without NUL.
@@ -202,7 +207,7 @@ async def once(key: str, function: Callable[..., Any], *args: Any, **kwargs: Any
     Raises:
         InvalidArgument: If the key, or the type of the outcome, cannot be used. Nothing was called.
         NotAStage: Outside of a stage; in a batch, where `StageContext.once` does it; in a separate process.
-        LeaseLost: If the lease was lost meanwhile: the outcome is not stored.
+        LeaseLost: If the lease was lost during the call: the outcome is not stored.
         ResultError: If the outcome cannot be written as JSON, or does not fit the annotation.
         ServerError: If the server cannot be reached. The outcome may not be stored.
         BaseException: What the function raises.

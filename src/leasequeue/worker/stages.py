@@ -1,28 +1,33 @@
-"""The stages of flow runs in a worker: what is read before their handlers, and what their results become."""
+"""The stages of flow runs in a worker: what is read before their handlers, and how their runs end.
+
+Their outcomes are recorded in the flow run, in the step that ends the item.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from leasequeue import codec
 from leasequeue.describing import describe, shown, text_of
-from leasequeue.errors import AccessDenied, LeasequeueError, ResultError, ResultMismatch
+from leasequeue.errors import AccessDenied, LeasequeueError, ResultError, ResultMismatch, copied
 from leasequeue.item import MAX_DATA_BYTES
 from leasequeue.log import Log
-from leasequeue.queue.runs.stage_inputs import StageState, read_stages
-from leasequeue.queue.runs.stages import child_text
-from leasequeue.scripting.batcher import copied
-from leasequeue.worker.outcomes import Fail, Outcome, Release, Signal, by_exception
-from leasequeue.worker.returns import FanOut, Next
-from leasequeue.worker.stage_context import CURRENT, Stages, correlation_id
-from leasequeue.worker.stage_outcomes import StageDone, StageDropped, StageFailed, StageFanned
+from leasequeue.queue.encoding import error_text
+from leasequeue.queue.plans.inputs import EntryState, read_stages
+from leasequeue.queue.plans.stages import FinishRow, child_text, fan_all, finish_stages
+from leasequeue.queue.queue import engine_of
+from leasequeue.worker.outcomes import Complete, Fail, Outcome, Release, Signal, by_exception
+from leasequeue.worker.run import FlowItems
+from leasequeue.worker.stage_context import CURRENT, FanOut, Next, correlation_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from contextvars import Token
+    from typing import Self
 
     from leasequeue.queue.lease import Lease
     from leasequeue.queue.queue import AsyncWorkQueue
@@ -42,9 +47,143 @@ CHILDREN_PER_TURN = 200
 Entered: TypeAlias = "tuple[Token[StageContext | None], Token[str | None]]"
 
 #: Leases whose stages are to be read, and where their states go.
-_Asked: TypeAlias = "tuple[Sequence[Lease], asyncio.Future[list[StageState]]]"
+_Asked: TypeAlias = "tuple[Sequence[Lease], asyncio.Future[list[EntryState]]]"
 
 log = Log("leasequeue.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class StageDone(Outcome):
+    """The stage is done: its result is recorded, what follows is added, and the item is completed.
+
+    Attributes:
+        result: Its result in JSON.
+        chosen: The successors that are entered; None: all.
+        trace: The `traceparent` of its run, to which what follows is linked; None: it is not traced.
+    """
+
+    like: ClassVar[type[Outcome] | None] = Complete
+    counted_as = Complete.counted_as
+    is_attempt = True
+
+    result: bytes
+    chosen: tuple[str, ...] | None = None
+    trace: bytes | None = None
+
+    @classmethod
+    async def acknowledge(
+        cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
+    ) -> list[bool]:
+        """Finish the stages."""
+        rows = [
+            FinishRow(
+                lease,
+                "done",
+                one.result,
+                b"" if one.chosen is None else codec.encode(one.chosen),
+                trace=one.trace,
+            )
+            for lease, one in zip(leases, outcomes, strict=True)
+        ]
+        return await finish_stages(engine_of(queue), rows)
+
+    def __str__(self) -> str:
+        return "stage done"
+
+
+@dataclass(frozen=True, slots=True)
+class StageFanned(Outcome):
+    """The stage has children: they are added, and the item is completed with the last.
+
+    Attributes:
+        children: The definition of each, as `child_text` returns it; None: some are added already, and the
+            rest is known to the server.
+        join: The text of the policy by which they are joined.
+        trace: As of `StageDone`.
+    """
+
+    counted_as = "fanned out"
+    is_attempt = True
+
+    children: Sequence[bytes] | None
+    join: str = "all"
+    trace: bytes | None = None
+
+    @classmethod
+    async def acknowledge(
+        cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
+    ) -> list[bool]:
+        """Add the children."""
+        pairs = zip(leases, outcomes, strict=True)
+        return await fan_all(
+            engine_of(queue), [(lease, one.children, one.join.encode(), one.trace) for lease, one in pairs]
+        )
+
+    def __str__(self) -> str:
+        return "fans out" if self.children is None else f"fans out to {len(self.children)} children"
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailed(Outcome):
+    """The stage has failed for good: the item becomes a dead letter, and the flow run goes on without it.
+
+    Attributes:
+        error: What went wrong; kept with the item and in the run.
+        trace: As of `StageDone`.
+    """
+
+    like: ClassVar[type[Outcome] | None] = Fail
+    counted_as = Fail.counted_as
+    is_attempt = True
+
+    error: str
+    trace: bytes | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """True."""
+        return True
+
+    @classmethod
+    async def acknowledge(
+        cls, queue: AsyncWorkQueue, leases: Sequence[Lease], outcomes: Sequence[Self]
+    ) -> list[bool]:
+        """Fail the stages."""
+        rows = [
+            FinishRow(lease, "failed", error_text(one.error), trace=one.trace)
+            for lease, one in zip(leases, outcomes, strict=True)
+        ]
+        return await finish_stages(engine_of(queue), rows)
+
+    def __str__(self) -> str:
+        return "a dead letter now, and the stage has failed"
+
+
+@dataclass(frozen=True, slots=True)
+class StageDropped(Outcome):
+    """The flow run needs the stage no more: the item is completed without a run.
+
+    Attributes:
+        reason: Why.
+    """
+
+    counted_as = "dropped"
+    is_attempt = False
+
+    reason: str
+
+    @classmethod
+    async def acknowledge(
+        cls,
+        queue: AsyncWorkQueue,
+        leases: Sequence[Lease],
+        outcomes: Sequence[Self],  # noqa: ARG003 - as the others
+    ) -> list[bool]:
+        """Drop the items."""
+        return await finish_stages(engine_of(queue), [FinishRow(lease, "drop") for lease in leases])
+
+    def __str__(self) -> str:
+        return f"dropped, since {self.reason}"
 
 
 class Skipped(Signal):
@@ -69,10 +208,10 @@ def note_stages(runs: Iterable[ActiveRun], leases: Iterable[Lease]) -> None:
         return
     for run in runs:
         if any(lease.stage for lease in run.leases):
-            run.stages = Stages(run.leases)
+            run.stages = FlowItems(run.leases)
 
 
-class StageReader:
+class EntryReader:
     """Reads stages for all slots of a worker: those that begin in one turn of the event loop together."""
 
     def __init__(self) -> None:
@@ -81,7 +220,7 @@ class StageReader:
         self._asked: dict[AsyncWorkQueue, list[_Asked]] = {}
         self._reading: set[asyncio.Task[None]] = set()
 
-    async def read(self, queue: AsyncWorkQueue, leases: Sequence[Lease]) -> list[StageState]:
+    async def read(self, queue: AsyncWorkQueue, leases: Sequence[Lease]) -> list[EntryState]:
         """Return the states of the stages of some leases.
 
         Raises:
@@ -89,7 +228,7 @@ class StageReader:
         """
         if not self._asked:
             self._loop.call_soon(self._start)
-        future: asyncio.Future[list[StageState]] = self._loop.create_future()
+        future: asyncio.Future[list[EntryState]] = self._loop.create_future()
         self._asked.setdefault(queue, []).append((leases, future))
         return await future
 
@@ -101,9 +240,11 @@ class StageReader:
             task.add_done_callback(self._reading.discard)
 
     async def _read(self, queue: AsyncWorkQueue, asked: Sequence[_Asked]) -> None:
-        """Read what was asked for of one queue; if that fails for good, each for itself."""
+        """Read what was asked for of one queue; if that still fails at last, each for itself."""
         try:
-            states = iter(await read_stages(queue, [lease for leases, _ in asked for lease in leases]))
+            states = iter(
+                await read_stages(engine_of(queue), [lease for leases, _ in asked for lease in leases])
+            )
             for leases, future in asked:
                 its = [*itertools.islice(states, len(leases))]
                 if not future.done():
@@ -118,7 +259,7 @@ class StageReader:
                 raise
 
 
-async def prepare(run: ActiveRun, reader: StageReader) -> bool:
+async def prepare(run: ActiveRun, reader: EntryReader) -> bool:
     """Read the flow runs that the items of a run belong to; return whether the handler is to be called.
 
     If it is not, the run has its outcomes: the flow run was cancelled, or the stage has ended before.
@@ -156,7 +297,7 @@ async def prepare(run: ActiveRun, reader: StageReader) -> bool:
     return False
 
 
-def _without_a_run(lease: Lease, state: StageState) -> Outcome | None:
+def _without_a_run(lease: Lease, state: EntryState) -> Outcome | None:
     """Return the outcome of a stage whose handler must not be called; None: call it."""
     if state.stage == "x":
         return StageFanned(None)
@@ -169,7 +310,7 @@ def _without_a_run(lease: Lease, state: StageState) -> Outcome | None:
     return StageDropped(f"its flow run {'is ' + state.run if state.run else 'is gone'}")
 
 
-def enter(stages: Stages) -> Entered:
+def enter(stages: FlowItems) -> Entered:
     """Let the present context work for the stages of a run, until `leave`."""
     return CURRENT.set(stages.only), correlation_id.set(stages.correlation)
 
@@ -189,7 +330,7 @@ async def write_children(run: ActiveRun, value: Any) -> Any:
     """
     if run.handler.batch is None:
         return await _with_texts(run.leases[0], value)
-    answers = list.copy(value) if issubclass(type(value), list) else []
+    answers = list(value) if isinstance(value, list) else []
     for at, (lease, answer) in enumerate(zip(run.leases, answers, strict=False)):
         try:
             answers[at] = await _with_texts(lease, answer)
@@ -200,7 +341,7 @@ async def write_children(run: ActiveRun, value: Any) -> Any:
 
 async def _with_texts(lease: Lease, value: Any) -> Any:
     """Return a value; if it is a `FanOut`, with the definitions of its children, as `child_text` has them."""
-    if lease.stage is None or not issubclass(type(value), FanOut):
+    if lease.stage is None or not isinstance(value, FanOut):
         return value
     texts: list[bytes] = []
     try:
@@ -231,13 +372,13 @@ def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
     chosen: tuple[str, ...] | None = None
     may_return = run.handler.may_return
     for kind in (FanOut, Next):
-        if issubclass(type(value), kind) and may_return is not None and not may_return(kind):
+        if isinstance(value, kind) and may_return is not None and not may_return(kind):
             raise ResultMismatch(_name(lease), f"its function does not say that it returns {kind.__name__}")
-    if issubclass(type(value), Next):
+    if isinstance(value, Next):
         chosen, value = value.stages, value.value
-        if issubclass(type(value), FanOut):
+        if isinstance(value, FanOut):
             raise ResultMismatch(_name(lease), "a stage that fans out cannot choose what follows")
-    if issubclass(type(value), FanOut):
+    if isinstance(value, FanOut):
         if (problem := run.handler.fan_misfit(value)) is not None:
             raise ResultMismatch(_name(lease), problem)
         return _fanned(run, lease, value)

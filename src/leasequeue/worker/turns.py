@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 Order = Literal["weighted", "strict"]
 
-#: The first and the longest pause after an error (s).
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.5
 #: How long a turn takes, and all turns of a round together (s), unless that would be fewer runs than these.
 TURN_SECONDS, ROUND_SECONDS, MIN_RUNS = 0.01, 0.4, MAX_ITEMS
 #: No turn is longer than this, with few runs either (s).
@@ -78,7 +76,7 @@ class Source:
         self.most = max(1, MAX_ITEMS // (consumer.batch or 1))
         self.is_ready = self.is_new = self.failing = False
         self.reserve: asyncio.TimerHandle | None = None
-        self.backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        self.backoff = Backoff()
 
     @property
     def turn_over(self) -> bool:

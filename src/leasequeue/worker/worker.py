@@ -1,4 +1,4 @@
-"""The worker: calls handlers with the items of queues until it is stopped. One concept, so it may be long."""
+"""The worker: calls handlers with the items of queues until it is stopped."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from leasequeue.alive.ring import GONE_SECONDS
 from leasequeue.durations import (
     LONGEST_KEPT_SECONDS,
     LONGEST_SECONDS,
@@ -28,7 +29,6 @@ from leasequeue.worker.child import imports_main
 from leasequeue.worker.dispatch import one_for_each_queue
 from leasequeue.worker.handler import Consumer, Handler, RunIn
 from leasequeue.worker.health import Health
-from leasequeue.worker.peers import GONE_SECONDS
 from leasequeue.worker.refusals import check_admission
 from leasequeue.worker.runtime import WorkerRuntime
 from leasequeue.worker.signals import INTERRUPTED, STOPPED, UNHEALTHY, SignalHandler
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasequeue.worker.dispatch import HandlerSource
-    from leasequeue.worker.served import OnSessions
+    from leasequeue.worker.runtime import OnSessions
 
 #: Provides resources for handlers, by name, while the worker runs.
 Lifespan = Callable[[], AbstractAsyncContextManager[Mapping[str, Any] | None]]
@@ -85,17 +85,17 @@ class Worker:
         lifespan: Called once at the start: an async context manager that yields a mapping. A handler is
             passed the values whose names are among its parameters.
         middleware: Async functions `(run, call_next)`, the outermost first, around each run.
-        clean_every: Average seconds between two light cleans of each queue, by one of its workers; None: this
-            worker cleans nothing, ticks no schedules and drops no dead letters.
+        clean_every: Average seconds between two light cleans of each queue, by one of its workers; one in 60
+            is a deep one. None: this worker cleans nothing, ticks no schedules and drops no dead letters.
         keep_dead: How long dead letters are kept, in seconds; None: until they are dropped by hand.
         name: What the worker is called in `Fleet.workers`, `leasequeue workers` and events, 1 to 200
             characters; None: `<host>/<pid>`.
         dead_after: After how many seconds without a heartbeat the worker is dead: other workers return its
             items to the front of the queue, and it stops its runs if it is not dead after all. At least 0.5;
-            a heartbeat is sent three times as often. None: never; its leases expire as ever.
+            a heartbeat is sent three times as often. None: never; only its leases expire.
         gone_after: After how many seconds without a connection the worker is dead: other workers, if there
-            are some, return its items, and it stops its runs, as it cannot know whether the server goes on
-            without it. At least 0.5. None: never; it names no connections, and `dead_after` decides.
+            are some, return its items, and it stops its runs, as the server may have leased them to others.
+            At least 0.5. None: never; it names no connections, and `dead_after` decides.
 
     Raises:
         InvalidArgument: If an argument is invalid.
@@ -105,7 +105,7 @@ class Worker:
     lifespan_error: Exception | None = None
     #: Whether each run that has returned is a line of the log. `leasequeue worker --log-runs` sets it.
     log_runs = False
-    #: Whether it was told to be quiet before it had a runtime.
+    #: Whether it was made quiet before it had a runtime.
     _quiet = False
 
     def __init__(  # noqa: PLR0913 - all but the sources by name
@@ -210,14 +210,15 @@ class Worker:
             queue: The queue; it has one handler in a worker.
             run_in: `"loop"` for async functions; for others `"thread"` (the default), or `"process"` for work
                 that keeps a CPU busy: then the function must be importable and the payload picklable.
-            batch: Pass a list of up to this many payloads. The function returns None, or a list with a value
-                or an exception for each.
+            batch: Pass a list of up to this many payloads, 1 to 1,000. The function returns None, or a list
+                with a value or an exception for each.
             weight: Its share of the slots while several queues have work.
             retry: When failed items are tried again; None: as the worker does.
             timeout: The longest a run may take, in seconds. Then it is cancelled, which counts as a failure.
             lease_time: For how long its items are leased, in seconds; None: as the worker does.
             keep_result: For how many seconds the returned value is kept as the item's result, bytes as they
-                are and anything else as JSON; None: not at all.
+                are and anything else as JSON; None: not at all. If it cannot be written, the item is
+                completed with the result `{"error": {"type": "ResultError", "message": …}}`.
 
         Raises:
             InvalidArgument: If an argument, or the function's signature, is invalid.
@@ -260,7 +261,7 @@ class Worker:
             WorkerBusy: If this worker is already running.
             QueueClosed: If one of its queues is closed.
             Exception: What a part of the worker has failed with, which is a bug. The worker has then stopped
-                as after `stop`, and was unhealthy meanwhile.
+                as after `stop`, and was unhealthy until then.
         """
         await self._work()
 
@@ -324,9 +325,10 @@ class Worker:
                 loop.call_soon_threadsafe(self._retire)
 
     def quiet(self) -> None:
-        """Fetch nothing more, until `resume` or the end. Runs go on.
+        """Fetch nothing more, until `resume` or the end. Runs continue.
 
-        A worker that is told so before it runs begins quiet. This returns at once; call it from any thread.
+        A worker that gets this order before it runs begins quiet. This returns at once; call it from any
+        thread.
         """
         self._set_quiet(quiet=True)
 
@@ -396,7 +398,7 @@ class Worker:
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop, or retires, and has not ended yet; callable from any thread."""
+        """Whether it was ordered to stop, or retires, and has not ended yet; callable from any thread."""
         return self._stopping.is_set() or (self._retiring and self._runtime is not None)
 
     @property
@@ -409,7 +411,8 @@ class Worker:
         """Return the worker's health; callable from any thread.
 
         It turns bad within 5 s when items wait and none is leased though a slot is free, when leases cannot
-        be renewed, when the server does not answer, and when a handler blocks the event loop.
+        be renewed, when the server does not answer or has reached its `maxmemory`, and when a handler blocks
+        the event loop, which is logged once, with the line of the handler.
         """
         runtime = self._runtime
         if runtime is None:

@@ -6,9 +6,8 @@ import argparse
 import sys
 import time
 
-from tests.autoscale.simulation.judge import HINDSIGHT, OURS, RULES, compare
+from tests.autoscale.simulation.judge import ALL, HINDSIGHT, OURS, RULES, SETS, compare
 from tests.autoscale.simulation.ours import Ours
-from tests.autoscale.simulation.sets import ALL, SETS
 from tests.autoscale.simulation.simulate import simulate
 
 

@@ -1,4 +1,4 @@
-"""The fewest workers by hindsight: what a rule could have asked for that knew all items. One concept.
+"""The fewest workers by hindsight: what a rule could have asked for that knew all items.
 
 The work of an item can be done from when it comes to wait (or from one spin-up after an unannounced jump:
 `Load.known`), and one worker that begins it within the target ends it by then plus its run time. The work

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.autoscale.simulation.held_out import HELD_OUT
 from tests.autoscale.simulation.hindsight import SHARE, hindsight
+from tests.autoscale.simulation.loads import LOADS
 from tests.autoscale.simulation.ours import Ours
 from tests.autoscale.simulation.rules import Keda, Seed, SeedInt32
 from tests.autoscale.simulation.simulate import Outcome, simulate
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from tests.autoscale.simulation.load import Load
     from tests.autoscale.simulation.simulate import Rule
 
+#: The sets of loads: those on which the rule was tuned, and those that were held out.
+SETS: Mapping[str, Mapping[str, Callable[..., Load]]] = {"tuned_on": LOADS, "held_out": HELD_OUT}
+ALL: Mapping[str, Callable[..., Load]] = LOADS | HELD_OUT
 #: By name. The other rules are told the true mean run times; ours measures them.
 OURS, SEED, INT32, KEDA = "leasequeue", "redis-work-queue", "redis-work-queue, int32", "KEDA, by length"
 RULES: Mapping[str, Callable[[Load], Rule]] = {

@@ -1,4 +1,4 @@
-"""The loads. One concept: a function per load; `short` ones are for `make test`."""
+"""The loads: a function per load; `short` ones are for `make test`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIER = TierPolicy(name="units", max_units=1_000, spin_up=30.0, slow_down=300.0)
 
 
 def one_job(target: float = 60.0, tier: TierPolicy = TIER) -> Policy:
-    """Return the policy of one job in a deployment of its own."""
+    """Return the policy of one job in its own deployment."""
     return Policy(
         jobs={"job": JobPolicy(age_target=target)},
         deployments={"job": DeploymentPolicy(name="job", jobs=("job",), tiers=(tier,))},

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 AGES = 1_000
 #: How many items a queue has done before, one a pass, and for how many passes it has then had none.
 BEFORE, QUIET = 200, 180
-#: After how many passes another copy of the loop goes on.
+#: After how many passes another copy of the loop continues.
 RESTARTED = 10
 
 

@@ -1,4 +1,4 @@
-"""The simulated workers of one deployment, and the queues that they work off. One concept.
+"""The simulated workers of one deployment, and the queues that they work off.
 
 A queue is first in, first out. To be fast, a load may move several items as one (`Line.weight`): they
 arrive together, and one worker runs them one after the other.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import InvalidArgument, InvalidCall, Item, TaskQueue, Worker
+from leasequeue import InvalidArgument, Item, TaskQueue, Worker
+from leasequeue.errors import InvalidCall
 from leasequeue.spark import add, add_task, process, task_results
 from leasequeue.spark.jobs.archive import archive
 from leasequeue.spark.jobs.backfill import backfill

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.test_examples import RECIPES, queue, run_page, runner
+from tests.docs.test_examples import queue, run_page, runner
+from tests.docs.test_spark_pages import RECIPES
 from tests.postgres import postgres
 
 __all__ = ["queue", "runner"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from leasequeue import EmbeddedServer
+    from leasequeue.embedded import EmbeddedServer
     from tests.conftest import MakeServer
 
 
@@ -48,7 +48,7 @@ class Runs:
         async def has_ended() -> bool:
             return not is_there(jvm)
 
-        await until("the JVM has ended", has_ended, within=60)
+        await until("the JVM has ended", has_ended)
         return code
 
     async def run_while_the_server_dies(self, faults: Sequence[str], make_server: MakeServer) -> int:

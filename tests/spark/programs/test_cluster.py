@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from leasequeue import AsyncWorkQueue
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 
 #: Two executors of one core and this much memory each (MB).
 MASTER = "local-cluster[2,1,700]"

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from leasequeue.cli import pipeline
 from leasequeue.cli.server import Code
-from leasequeue.spark.jobs.failures import JobFailed
+from leasequeue.spark.jobs.session import SparkFailed
 from tests.cli.program import run_process, started
 from tests.spark.quick import quick_python
 from tests.spark.tables import waiting
@@ -124,14 +124,14 @@ async def test_a_job_without_the_extra_names_it(tmp_path: Path) -> None:
 
 
 def test_the_reason_of_a_failure_is_found_in_the_error_of_spark() -> None:
-    ours = JobFailed(
+    ours = SparkFailed(
         "[SOURCE] Failed: Traceback:\n  File\nleasequeue.errors.ServerBusy: busy\n SQLSTATE: 38000"
     )
     assert (str(ours), ours.kind, pipeline.exit_code(ours)) == ("busy", "ServerBusy", Code.SERVER)
-    python = JobFailed(
+    python = SparkFailed(
         "Job aborted\nTraceback (most recent call last):\n  File x\nValueError: no\n\tat org.Exception: x"
     )
     assert (str(python), python.kind, pipeline.exit_code(python)) == ("ValueError: no", "", Code.MISSED)
-    assert str(JobFailed("[PATH] none\n\nplan")) == "[PATH] none"
-    invalid = JobFailed("leasequeue.errors.InvalidArgument: x: got 1, expected 2")
+    assert str(SparkFailed("[PATH] none\n\nplan")) == "[PATH] none"
+    invalid = SparkFailed("leasequeue.errors.InvalidArgument: x: got 1, expected 2")
     assert pipeline.exit_code(invalid) == Code.USAGE

@@ -1,29 +1,29 @@
-"""What the clients of the explored queue can do: the calls of ours, each one script, and what others do."""
+"""What the clients of the explored queue can do: the calls of ours, each one script, and what others do.
+
+A client of another library sends single commands, and may stop after any of them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.lua.space import leased as rows_leased
-from tests.stateful.explorer.foreign import (
-    NAMES,
-    after_foreign,
-    foreign_actions,
-    foreign_command,
-    foreign_step,
-)
-from tests.stateful.explorer.server import DATA, HOLDERS, PREFIX, Command, ms
 from tests.stateful.explorer.state import (
+    FOREIGN,
+    FREE,
+    HOLDERS,
     LIVE,
-    NONE,
     OURS,
+    PREFIX,
     RETURNED,
     STALE,
     Action,
     DeepClean,
+    Program,
     State,
     Token,
-    advance,
+    kept,
+    ms,
     next_end,
     put,
 )
@@ -31,22 +31,48 @@ from tests.stateful.explorer.state import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.stateful.explorer.server import Board
+    from tests.stateful.explorer.engine import Command
+    from tests.stateful.explorer.queue import Board
     from tests.stateful.explorer.state import Keys, Memory
 
+DATA = "data"
 #: How long things last, in half units. A foreign lease outlasts a delay, and a delay a lease of ours; but
 #: they begin at different times, and so end in any order.
-LEASE, RENEWED, DELAY, REGISTERED, GRACE = 80, 100, 120, 40, 20
+LEASE, RENEWED, DELAY, REGISTERED, GRACE, FOREIGN_LEASE = 80, 100, 120, 40, 20, 160
 
 
-#: How items are added, and the groups of actions that this needs.
-_ADDS = {
-    "": {"add"},
-    "unique": {"unique"},
-    "delay": {"delay"},
-    "unique delay": {"unique", "delay"},
-    "twice": {"twice"},
-}
+class Call(NamedTuple):
+    """A call about one item, taken if a search has its groups: what follows the id (and the token)."""
+
+    name: str
+    how: str
+    groups: str
+    script: str
+    row: tuple[int | str, ...]
+
+
+_OF_ITEM = (
+    Call("add", "", "add", "add_items", (DATA, 0, 0)),
+    Call("add", "unique", "unique", "add_items", (DATA, 0, 1)),
+    Call("add", "delay", "delay", "add_items", (DATA, ms(DELAY), 0)),
+    Call("add", "unique delay", "unique delay", "add_items", (DATA, ms(DELAY), 1)),
+    Call("add", "twice", "twice", "add_items", (DATA, 0, 1)),
+    Call("cancel", "", "cancel", "cancel_many", (0,)),
+    Call("requeue", "", "dead", "requeue_many", ()),
+    Call("drop", "", "dead", "drop_many", ()),
+)
+_OF_HOLDER = (
+    Call("complete", "", "", "complete_many", (0,)),
+    Call("renew", "", "", "renew_many", (ms(RENEWED),)),
+    Call("complete", "fenced", "fenced", "complete_many", (1,)),
+    Call("release", "end", "return", "release_many", (0, 0)),
+    Call("release", "front", "return", "release_many", (0, 1)),
+    Call("fail", "now", "return", "fail_many", (0, "error")),
+    Call("release", "delay", "return delay", "release_many", (ms(DELAY), 0)),
+    Call("fail", "delay", "return delay", "fail_many", (ms(DELAY), "error")),
+    Call("fail", "dead", "dead", "fail_many", (-1, "error")),
+)
+_CALLS = {(call.name, call.how): call for call in (*_OF_ITEM, *_OF_HOLDER)}
 
 
 # ---------------------------------------------------------------------------------------- what can be done
@@ -62,24 +88,21 @@ def enabled(state: State, groups: frozenset[str]) -> Iterator[Action]:
         yield Action("light_clean")
     if "deep" in groups:
         yield Action("deep_clean")
-    if next_end(state):
+    if next_end(state) > state.now_ms:
         yield Action("clock")
     if "foreign" in groups:
         for slot, program in enumerate(state.memory.foreign):
-            yield from foreign_actions(state.keys, slot, program)
+            yield from _foreign_actions(state.keys, slot, program)
 
 
 def _of_item(state: State, item: int, groups: frozenset[str]) -> Iterator[Action]:
-    for how, needed in _ADDS.items():
-        if needed <= groups:
-            yield Action("add", item, how=how)
+    for call in _OF_ITEM:
+        if groups.issuperset(call.groups.split()) and (call.groups != "dead" or state.keys.items[item].dead):
+            yield Action(call.name, item, how=call.how)
     for token in range(len(state.memory.tokens[item])):
-        yield from _of_holder(item, token, groups)
-    if "cancel" in groups:
-        yield Action("cancel", item)
-    if "dead" in groups and state.keys.items[item].dead:
-        yield Action("requeue", item)
-        yield Action("drop", item)
+        for call in _OF_HOLDER:
+            if groups.issuperset(call.groups.split()):
+                yield Action(call.name, item, token, call.how)
 
 
 def _of_session(state: State, session: int, groups: frozenset[str]) -> Iterator[Action]:
@@ -90,155 +113,107 @@ def _of_session(state: State, session: int, groups: frozenset[str]) -> Iterator[
         for process, end in enumerate(state.memory.blocking[session]):
             yield Action("register", session, process)
             yield Action("leave", session, process)
-            if end != NONE and state.keys.queue:
+            if end > state.now_ms and state.keys.queue:
                 yield Action("move", session, process)
-
-
-def _of_holder(item: int, token: int, groups: frozenset[str]) -> Iterator[Action]:
-    yield Action("complete", item, token)
-    yield Action("renew", item, token)
-    if "fenced" in groups:
-        yield Action("complete", item, token, "fenced")
-    if "return" in groups:
-        yield Action("release", item, token, "end")
-        yield Action("release", item, token, "front")
-        yield Action("fail", item, token, "now")
-        if "delay" in groups:
-            yield Action("release", item, token, "delay")
-            yield Action("fail", item, token, "delay")
-    if "dead" in groups:
-        yield Action("fail", item, token, "dead")
 
 
 # --------------------------------------------------------------------------------------- which command it is
 
 
-def command(board: Board, action: Action, state: State, now_ms: int) -> Command | None:
+def command(board: Board, action: Action, state: State) -> Command | None:
     """Return the command that an action sends; None if it sends none that writes."""
     if action.name == "foreign":
-        return foreign_command(board, action, state)
-    return None if action.name == "clock" else _COMMANDS[action.name](board, action, state, now_ms)
+        return _foreign_command(board, action, state)
+    if action.name in _OTHERS:
+        return _OTHERS[action.name](board, action, state)
+    call = _CALLS[action.name, action.how]
+    row: list[int | str] = [board.ids[action.of]]
+    if call in _OF_HOLDER:
+        row.append(state.memory.tokens[action.of][-1 - action.token].number)
+    rows = [*row, *call.row] * (2 if action.how == "twice" else 1)
+    session = HOLDERS[OURS] if action.name == "renew" else 0
+    return board.script(call.script, state.now_ms, *rows, session=session)
 
 
-def _add(board: Board, action: Action, _: State, now_ms: int) -> Command:
-    delay, unique = ms(DELAY) if "delay" in action.how else 0, int(action.how in {"unique", "unique delay"})
-    row = (board.layout.ids[action.of], DATA, delay)
-    rows = (*row, 1) * 2 if action.how == "twice" else (*row, unique)
-    return board.script("add_items", *rows, now_ms=now_ms)
-
-
-def _lease(board: Board, action: Action, _: State, now_ms: int) -> Command:
-    return board.script("lease_many", action.how, ms(LEASE), session=action.of, now_ms=now_ms)
-
-
-def _light_clean(board: Board, _: Action, __: State, now_ms: int) -> Command:
-    return board.script("light_clean", now_ms=now_ms, grace_ms=ms(GRACE), started_ms=now_ms)
-
-
-def _deep_clean(board: Board, _: Action, state: State, now_ms: int) -> Command:
-    step, suspects, _leased = state.memory.deep_clean
-    if step < 2:
-        return board.script(("deep_clean_scan", "deep_clean_walk")[step], now_ms=now_ms)
-    ids = [board.layout.ids[item] for item in suspects]
-    when = {"now_ms": now_ms, "grace_ms": ms(GRACE), "started_ms": board.started_ms}
+def _deep_clean(board: Board, state: State) -> Command:
+    clean = state.memory.deep_clean
+    if clean.step < 2:
+        return board.script(("deep_clean_scan", "deep_clean_walk")[clean.step], begin_of(state))
+    ids = [board.ids[item] for item in clean.suspects]
+    when = {"grace_ms": ms(GRACE), "started_ms": clean.began_ms}
     # With one look at the lists, and no marks.
-    return board.script("deep_clean_restore", *ids, step="restore", clean="", **when)
+    return board.script("deep_clean_restore", state.now_ms, *ids, step="restore", clean="", **when)
 
 
-def _dead_letter(board: Board, action: Action, _: State, now_ms: int) -> Command:
-    return board.script(f"{action.name}_many", board.layout.ids[action.of], now_ms=now_ms)
+def begin_of(state: State) -> int:
+    """Return the time of a step of a deep clean: the first is later than all that was leased before."""
+    return state.now_ms + (state.memory.deep_clean.step == 0)
 
 
-def _cancel(board: Board, action: Action, _: State, now_ms: int) -> Command:
-    return board.script("cancel_many", board.layout.ids[action.of], 0, now_ms=now_ms)
-
-
-def _register(board: Board, action: Action, _: State, now_ms: int) -> Command:
-    return board.script("register", session=action.of, now_ms=now_ms, keep_ms=ms(REGISTERED), lease_ms="")
-
-
-def _leave(board: Board, action: Action, state: State, now_ms: int) -> Command:
-    stays = state.memory.blocking[action.of][action.token] != NONE
-    return board.script("leave", session=action.of, stays=int(stays), now_ms=now_ms)
-
-
-def _move(board: Board, action: Action, _: State, __: int) -> Command:
-    inbox = f"{PREFIX}:inbox:{board.layout.sessions[action.of]}"
-    return ("BLMOVE", f"{PREFIX}:queue", inbox, "RIGHT", "LEFT", 1)
-
-
-def _held(board: Board, action: Action, state: State) -> tuple[str, int]:
-    """Return the id and the token of a holder."""
-    return board.layout.ids[action.of], state.memory.tokens[action.of][-1 - action.token].number
-
-
-def _complete(board: Board, action: Action, state: State, now_ms: int) -> Command:
-    fenced = int(action.how == "fenced")
-    return board.script("complete_many", *_held(board, action, state), fenced, now_ms=now_ms)
-
-
-def _renew(board: Board, action: Action, state: State, now_ms: int) -> Command:
-    held = _held(board, action, state)
-    return board.script("renew_many", *held, ms(RENEWED), session=HOLDERS[OURS], now_ms=now_ms)
-
-
-def _release(board: Board, action: Action, state: State, now_ms: int) -> Command:
-    delay, front = ms(DELAY) if action.how == "delay" else 0, int(action.how == "front")
-    return board.script("release_many", *_held(board, action, state), delay, front, now_ms=now_ms)
-
-
-def _fail(board: Board, action: Action, state: State, now_ms: int) -> Command:
-    delay = {"now": 0, "delay": ms(DELAY), "dead": -1}[action.how]
-    return board.script("fail_many", *_held(board, action, state), delay, "error", now_ms=now_ms)
-
-
-_COMMANDS: dict[str, Callable[[Board, Action, State, int], Command]] = {
-    "add": _add,
-    "lease": _lease,
-    "cancel": _cancel,
-    "light_clean": _light_clean,
-    "deep_clean": _deep_clean,
-    "requeue": _dead_letter,
-    "drop": _dead_letter,
-    "register": _register,
-    "leave": _leave,
-    "move": _move,
-    "complete": _complete,
-    "renew": _renew,
-    "release": _release,
-    "fail": _fail,
+_OTHERS: dict[str, Callable[[Board, Action, State], Command | None]] = {
+    "clock": lambda *_: None,
+    "deep_clean": lambda board, _, state: _deep_clean(board, state),
+    "lease": lambda board, action, state: board.script(
+        "lease_many", state.now_ms, action.how, ms(LEASE), session=action.of
+    ),
+    "light_clean": lambda board, _, state: board.script(
+        "light_clean", state.now_ms, grace_ms=ms(GRACE), started_ms=state.now_ms
+    ),
+    "register": lambda board, action, state: board.script(
+        "register", state.now_ms, session=action.of, keep_ms=ms(REGISTERED), lease_ms=""
+    ),
+    "leave": lambda board, action, state: board.script(
+        "leave",
+        state.now_ms,
+        session=action.of,
+        stays=int(state.memory.blocking[action.of][action.token] > state.now_ms),
+    ),
+    "move": lambda board, action, _: (
+        *("BLMOVE", f"{PREFIX}:queue", f"{PREFIX}:inbox:{board.sessions[action.of]}"),
+        *("RIGHT", "LEFT", 1),
+    ),
 }
 
 
 # ---------------------------------------------------------------------------------- what the clients remember
 
 
-def after(action: Action, state: State, reply: Any, keys: Keys) -> State:
-    """Return the state after an action: the keys as they are now, and what the clients remember of it."""
-    memory = state.memory
+def after(action: Action, state: State, reply: Any, keys: Keys, text: bytes) -> State:
+    """Return the state after an action: the keys as they are now, and what the clients remember of it.
+
+    Args:
+        action: The action.
+        state: The state before.
+        reply: Its reply, as `understood`.
+        keys: The keys after it.
+        text: The keys as they were dumped.
+    """
+    memory, now = state.memory, state.now_ms
     if action.name == "clock":
-        return advance(state, next_end(state))
+        return state._replace(now_ms=next_end(state), keys=keys)
     if action.name == "foreign":
-        memory = after_foreign(action, state, reply)
+        memory = _after_foreign(action, state, reply)
     elif action.name == "lease":
         for item, number in reply:
-            memory = _given(memory, item, Token(number, LIVE, LEASE))
+            memory = _given(memory, item, Token(number, LIVE, now + ms(LEASE)))
     elif action.name == "deep_clean":
-        memory = memory._replace(deep_clean=_next_step(memory.deep_clean, reply))
+        now = begin_of(state)
+        memory = memory._replace(deep_clean=_next_step(memory.deep_clean, reply, now))
     elif action.name in {"register", "move"}:
-        end = REGISTERED if action.name == "register" else NONE
-        memory = memory._replace(
-            blocking=put(memory.blocking, action.of, put(memory.blocking[action.of], action.token, end))
-        )
+        end = now + ms(REGISTERED) if action.name == "register" else 0
+        ends = put(memory.blocking[action.of], action.token, end)
+        memory = memory._replace(blocking=put(memory.blocking, action.of, ends))
     elif action.name in {"renew", "release", "fail"} and reply[0]:
         tokens = memory.tokens[action.of]
         place = len(tokens) - 1 - action.token
-        status, end = (LIVE, RENEWED) if action.name == "renew" else (RETURNED, NONE)
+        status, end = (LIVE, now + ms(RENEWED)) if action.name == "renew" else (RETURNED, 0)
         if tokens[place].status == STALE:
             status = STALE
         changed = put(tokens, place, Token(tokens[place].number, status, end))
         memory = memory._replace(tokens=put(memory.tokens, action.of, changed))
-    return State(keys, _after_ends(action, state.keys, keys, memory))
+    memory = _after_ends(action, state.keys, keys, memory)
+    memory = memory._replace(tokens=tuple(kept(tokens) for tokens in memory.tokens))
+    return State(keys, memory, now, text)
 
 
 def understood(board: Board, action: Action, reply: Any) -> Any:
@@ -246,9 +221,9 @@ def understood(board: Board, action: Action, reply: Any) -> Any:
     if action.name == "lease":
         return leased(board, reply)
     if action.name == "deep_clean":
-        return [board.layout.number[one.decode()] for one in _ids_of_deep_clean(reply)]
+        return [board.number[one.decode()] for one in _ids_of_deep_clean(reply)]
     if action.name == "foreign" and isinstance(reply, bytes):
-        return board.layout.number.get(reply.decode(), -1)
+        return board.number.get(reply.decode(), -1)
     return reply
 
 
@@ -260,7 +235,7 @@ def _ids_of_deep_clean(reply: Any) -> list[bytes]:
 
 def leased(board: Board, reply: Any) -> list[tuple[int, int]]:
     """Return the items and tokens of a reply of `lease_many`."""
-    return [(board.layout.number[one.decode()], token) for one, _, token, _ in rows_leased(reply)]
+    return [(board.number[one.decode()], token) for one, _, token, _ in rows_leased(reply)]
 
 
 def _given(memory: Memory, item: int, token: Token) -> Memory:
@@ -271,12 +246,13 @@ def _given(memory: Memory, item: int, token: Token) -> Memory:
     return memory._replace(tokens=tokens, deep_clean=deep_clean)
 
 
-def _next_step(deep_clean: DeepClean, items: list[int]) -> DeepClean:
-    step, suspects, leased_ = deep_clean
+def _next_step(deep_clean: DeepClean, items: list[int], now_ms: int) -> DeepClean:
+    step, suspects, leased_, began_ms = deep_clean
+    began_ms = began_ms or now_ms
     suspects = tuple(sorted(items)) if step == 0 else tuple(one for one in suspects if one not in items)
     if step == 2 or not suspects:
         return DeepClean()
-    return DeepClean(step + 1, suspects, tuple(one for one in leased_ if one in suspects))
+    return DeepClean(step + 1, suspects, tuple(one for one in leased_ if one in suspects), began_ms)
 
 
 def _after_ends(action: Action, before: Keys, keys: Keys, memory: Memory) -> Memory:
@@ -286,7 +262,7 @@ def _after_ends(action: Action, before: Keys, keys: Keys, memory: Memory) -> Mem
             action.name == "add" and action.of == item and ("unique" in action.how or action.how == "twice")
         )
         if (was.exists and not now.exists) or replaced:
-            tokens = tuple(token._replace(status=STALE, end=NONE) for token in memory.tokens[item])
+            tokens = tuple(token._replace(status=STALE, end=0) for token in memory.tokens[item])
             memory = memory._replace(tokens=put(memory.tokens, item, tokens))
         if was.exists != now.exists or replaced:
             by_foreign = action.name == "foreign" and now.exists and was.first
@@ -296,9 +272,9 @@ def _after_ends(action: Action, before: Keys, keys: Keys, memory: Memory) -> Mem
 
 def describe(board: Board, action: Action, state: State) -> str:
     """Return what an action is, in words."""
-    ids, sessions = board.layout.ids, board.layout.sessions
+    ids, sessions = board.ids, board.sessions
     if action.name == "foreign":
-        program, step = foreign_step(action, state)
+        program, step = _foreign_step(action, state)
         item = repr(ids[program.item]) if program.item >= 0 else ""
         return f"foreign client {action.of}, {NAMES[program.name]} {item}: {step}"
     if action.name in {"lease", "register", "leave", "move"}:
@@ -309,3 +285,92 @@ def describe(board: Board, action: Action, state: State) -> str:
     if action.name in {"light_clean", "clock"}:
         return action.name.replace("_", " ")
     return f"{action.name} {ids[action.of]!r} {action.how}".rstrip()
+
+
+# ------------------------------------------------------------------------------- clients of another library
+
+#: The steps of foreign clients, of the versions 0.1 (old) and 0.3 (new) of redis-work-queue. `look` is the
+#: reads with which a cleaner decides; a `?` ends a program, or skips one step (`+`), if nothing was removed.
+PROGRAMS: dict[str, tuple[str, ...]] = {
+    "idle": (),
+    "add": ("SET item", "LPUSH queue"),
+    "lease_old": ("RPOPLPUSH", "SETEX leased_by_session"),
+    "lease_new": ("RPOPLPUSH", "GET", "SETEX lease"),
+    "held_old": (),
+    "held_new": (),
+    "complete_old": ("LREM processing?", "DEL item", "DEL leased_by_session"),
+    "complete_new": ("DEL item", "DEL lease", "LREM processing"),
+    "clean_old": ("look", "LPUSH cleaning", "LREM processing+", "LPUSH queue", "LREM cleaning"),
+    "forgotten_old": ("look", "LPUSH queue", "LREM cleaning"),
+    "clean_new": ("look", "LREM processing", "LPUSH queue"),
+}
+NAMES = list(PROGRAMS)
+
+
+def _foreign_actions(keys: Keys, slot: int, program: Program) -> Iterator[Action]:
+    """Yield the next step of a foreign client, and the first steps of another one, if the client is dead."""
+    name = NAMES[program.name]
+    if PROGRAMS[name]:
+        yield Action("foreign", slot, how="next")
+    if name in {"held_old", "held_new"}:
+        yield Action("foreign", slot, program.item, name.replace("held", "complete"))
+    if keys.queue:
+        yield Action("foreign", slot, how="lease_old")
+        yield Action("foreign", slot, how="lease_new")
+    for item, one in enumerate(keys.items):
+        yield Action("foreign", slot, item, "add")
+        if item in keys.processing and one.leased_by == FREE:
+            yield Action("foreign", slot, item, "clean_old")
+        if item in keys.cleaning and one.leased_by == FREE and item not in (*keys.queue, *keys.processing):
+            yield Action("foreign", slot, item, "forgotten_old")
+        if one.exists and one.lease == FREE and item not in keys.queue:
+            yield Action("foreign", slot, item, "clean_new")
+
+
+def _foreign_step(action: Action, state: State) -> tuple[Program, str]:
+    """Return the program in which a foreign client is, and the step that it makes now."""
+    if action.how == "next":
+        program = state.memory.foreign[action.of]
+    else:
+        item = -1 if action.how.startswith("lease") else action.token
+        program = Program(NAMES.index(action.how), 0, item)
+    return program, PROGRAMS[NAMES[program.name]][program.step]
+
+
+def _foreign_command(board: Board, action: Action, state: State) -> Command | None:
+    program, step = _foreign_step(action, state)
+    verb, _, key = step.rstrip("?+").partition(" ")
+    if verb in {"look", "GET"}:
+        return None  # it reads, and what it sees is in the state
+    if verb == "RPOPLPUSH":
+        return (verb, f"{PREFIX}:queue", f"{PREFIX}:processing")
+    item = board.ids[program.item]
+    if verb == "LREM":
+        return (verb, f"{PREFIX}:{key}", 0, item)
+    if verb == "LPUSH":
+        return (verb, f"{PREFIX}:{key}", item)
+    name = f"{PREFIX}:{key}:{item}"
+    if verb == "SETEX":
+        return (verb, name, ms(FOREIGN_LEASE) // 1000, HOLDERS[FOREIGN])
+    return (verb, name, DATA) if verb == "SET" else (verb, name)
+
+
+def _after_foreign(action: Action, state: State, reply: Any) -> Memory:
+    program, step = _foreign_step(action, state)
+    name, steps = NAMES[program.name], PROGRAMS[NAMES[program.name]]
+    if step == "RPOPLPUSH":
+        program = program._replace(item=reply)
+    at = program.step + 1
+    if step.endswith("?") and reply == 0:
+        at = len(steps)
+    elif step.endswith("+") and reply == 0:
+        at += 1
+    elif step == "GET" and not state.keys.items[program.item].exists:
+        at, name = len(steps), "idle"
+    if at < len(steps):
+        program = program._replace(step=at)
+    elif name.startswith("lease"):
+        program = Program(NAMES.index(name.replace("lease", "held")), 0, program.item)
+    else:
+        program = Program()
+    return state.memory._replace(foreign=put(state.memory.foreign, action.of, program))

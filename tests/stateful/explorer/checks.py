@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tests.stateful.explorer.actions import GRACE, LEASE, leased
-from tests.stateful.explorer.server import NOW_MS, ms
-from tests.stateful.explorer.state import LIVE, NONE, STALE, Action, Keys, State, advance, last_end
+from tests.stateful.explorer.state import LIVE, NONE, STALE, Action, Keys, State, last_end, ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.stateful.explorer.server import Board, Command
+    from tests.stateful.explorer.engine import Command
+    from tests.stateful.explorer.queue import Board
 
 #: Calls that only the current holder may make.
 _OF_HOLDER = {"renew", "release", "fail"}
@@ -69,7 +68,7 @@ def _a_lease_is_right(before: State, reply: list[tuple[int, int]], new: Keys) ->
             yield f"a lease of item {item} before it is due"
         if token <= before.keys.fence:
             yield f"token {token} of item {item} has not grown beyond {before.keys.fence}"
-        if known and known[-1].status == LIVE and known[-1].end > 0:
+        if known and known[-1].status == LIVE and known[-1].end > before.now_ms:
             yield f"a lease of item {item} while another holder has one"
         if item not in new.processing or now.deadline != LEASE or now.last != token:
             yield f"the lease of item {item} is not written down"
@@ -91,7 +90,7 @@ def _one_caller_completes(action: Action, before: State, answer: int) -> Iterato
         return
     if (answer == 0) == bool(was.exists):
         yield f"the answer {answer} for item {item} is wrong"
-    holds = token.status == LIVE and action.token == 0 and token.end > 0 and not was.foreign
+    holds = token.status == LIVE and action.token == 0 and token.end > before.now_ms and not was.foreign
     if was.exists and token.status != STALE and (action.how != "fenced" or holds):
         yield f"a holder of item {item} was rejected"
 
@@ -113,7 +112,7 @@ def _only_the_holder_may(action: Action, before: State, answer: int) -> Iterator
     if answer:
         if not was.exists or action.token > 0 or (token.status != LIVE and not blurred):
             yield f"{action.name} of item {item} was accepted from a former holder"
-    elif was.exists and action.token == 0 and token.status == LIVE and token.end > 0:
+    elif was.exists and action.token == 0 and token.status == LIVE and token.end > before.now_ms:
         yield f"{action.name} of item {item} was rejected although its lease has not expired"
 
 
@@ -141,10 +140,11 @@ class Recovery:
     foreign cleaner has noted for itself.
     """
 
-    def __init__(self, board: Board, state: State, now_ms: int = NOW_MS) -> None:
+    def __init__(self, board: Board, state: State) -> None:
         self.board = board
-        #: The state with which it begins, at `now_ms`.
-        self.start = advance(state, last_end(state))
+        #: When it begins, and when it ends (ms).
+        self.begin_ms = last_end(state)
+        self.end_ms = self.begin_ms + ms(12 * LEASE)
         keys = state.keys
         existing = [item for item, one in enumerate(keys.items) if one.exists]
         #: Items that a light clean and leases must find, and those that a foreign client has left in no list.
@@ -152,7 +152,30 @@ class Recovery:
         self.orphans = [item for item in existing if not keys.placed(item)]
         self.dead = sum(one.dead for one in keys.items)
         #: All commands, in order.
-        self.commands = _recovering(board, self.start.keys.fence, tuple(self.orphans), now_ms)
+        self.commands = [*self._commands(keys.fence)]
+
+    def _commands(self, fence: int) -> Iterator[Command]:
+        script, ids = self.board.script, self.board.ids
+        for round_ in range(3 if self.orphans else 2):
+            # What began in the round before has expired.
+            now = self.begin_ms + round_ * ms(4 * LEASE)
+            when = {"grace_ms": ms(GRACE), "started_ms": now}
+            if round_ == 2:
+                lost = [ids[item] for item in self.orphans]
+                yield script("deep_clean_scan", now, **when)
+                yield script("deep_clean_walk", now)
+                yield script("deep_clean_restore", now, *lost, step="restore", clean="", **when)
+            else:
+                yield script("light_clean", now, **when)
+            yield script("lease_many", now, 10, ms(LEASE), session="lh:recovery")
+            yield script("counts", now)
+            # Which tokens are given to which ids, no reply says yet: complete with each that may be.
+            tokens = range(fence + 1, fence + len(ids) * (round_ + 1) + 1)
+            rows = [part for item in ids for token in tokens for part in (item, token, 0)]
+            yield script("complete_many", now, *rows)
+        yield script("drop_many", self.end_ms, *ids)
+        for _ in range(2):
+            yield script("light_clean", self.end_ms, grace_ms=ms(GRACE), started_ms=self.end_ms)
 
     def violations(self, replies: list[Any], left: Keys) -> Iterator[str]:
         """Yield what the recovery has shown to be broken."""
@@ -186,40 +209,8 @@ class Recovery:
             yield f"counts() is {counts} when items {items} are leased"
         elif round_ == 1 and counts[1] != len(items):
             yield f"counts() is {counts} when only items {items} are leased"
-        each = len(completed) // len(self.board.layout.ids)
-        for item in range(len(self.board.layout.ids)):
+        each = len(completed) // len(self.board.ids)
+        for item in range(len(self.board.ids)):
             ones = completed[item * each : (item + 1) * each].count(1)
             if ones != items.count(item):
                 yield f"item {item} was leased {items.count(item)} times and completed {ones} times"
-
-
-@cache
-def _recovering(board: Board, fence: int, orphans: tuple[int, ...], now_ms: int) -> list[Command]:
-    script, ids = board.script, board.layout.ids
-    found = []
-    for round_ in range(3 if orphans else 2):
-        when = _times(now_ms, round_)
-        if round_ == 2:
-            found += [script("deep_clean_scan", **when), script("deep_clean_walk")]
-            found += [
-                script(
-                    "deep_clean_restore", *(ids[item] for item in orphans), step="restore", clean="", **when
-                )
-            ]
-        else:
-            found += [script("light_clean", **when)]
-        found += [script("lease_many", 10, ms(LEASE), session="lh:recovery", now_ms=when["now_ms"])]
-        found += [script("counts")]
-        # Which tokens are given to which ids, no reply says yet: complete with each that may be.
-        tokens = range(fence + 1, fence + len(ids) * (round_ + 1) + 1)
-        rows = [part for item in ids for token in tokens for part in (item, token, 0)]
-        found += [script("complete_many", *rows, now_ms=when["now_ms"])]
-    when = _times(now_ms, 3)
-    found += [script("drop_many", *ids, now_ms=when["now_ms"])]
-    return [*found, *[script("light_clean", **when)] * 2]
-
-
-def _times(begin_ms: int, round_: int) -> dict[str, int]:
-    """Return the times of a round: what began in the one before has expired."""
-    now_ms = begin_ms + round_ * ms(4 * LEASE)
-    return {"now_ms": now_ms, "grace_ms": ms(GRACE), "started_ms": now_ms}

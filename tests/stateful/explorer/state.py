@@ -1,13 +1,13 @@
-"""States that the explorer compares: the keys of one queue, and what its clients remember.
+"""States of the queue that is explored: its keys, and what its clients remember.
 
-A state holds no name, time or token of its own: ids and sessions are numbers, times are relative to now, and
-tokens are ranks. Two states that differ only in the order of ids or sessions, or in the distances between
-times, have the same `digest`.
+Two states that differ only in the order of ids or sessions, in the distances between times, or in the numbers
+of tokens beyond their order, have the same `digest`.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import marshal
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,10 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+#: The queue's name, the time at which a search begins, and a unit of time, in ms. The keys with a time to
+#: live expire on the server's own clock: in a unit, any command ends.
+PREFIX = "q"
+UNIT_MS = 60_000
+NOW_MS = 28_333_333 * UNIT_MS
 #: No time: there is no such entry.
 NONE = 1 << 20
 #: The values of lease keys: none, a lease of ours, the mark of a scheduled item, a foreign client's lease.
 FREE, OURS, DELAYED, FOREIGN = range(4)
+HOLDERS = {OURS: "lh:session", DELAYED: "lh:scheduled", FOREIGN: "a foreign session"}
 #: What became of a token: its holder may hold the item; the incarnation has ended; the holder returned it.
 LIVE, STALE, RETURNED = range(3)
 
@@ -46,7 +52,7 @@ class ItemKeys(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """All keys of the queue."""
+    """All keys of the queue, with numbers in place of ids and sessions."""
 
     items: tuple[ItemKeys, ...]
     queue: tuple[int, ...] = ()
@@ -74,7 +80,7 @@ class Keys(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token that was given out, what became of it, and when its lease ends, as its holder knows."""
+    """A token that was given out, what became of it, and when its lease ends (ms), as its holder knows."""
 
     number: int
     status: int
@@ -90,11 +96,12 @@ class Program(NamedTuple):
 
 
 class DeepClean(NamedTuple):
-    """How far a deep clean of ours is: the next step, the ids it suspects, and which were leased since."""
+    """How far a deep clean of ours is: the next step, the ids it suspects, those leased since it began."""
 
     step: int = 0
     suspects: tuple[int, ...] = ()
     leased: tuple[int, ...] = ()
+    began_ms: int = 0
 
 
 class Memory(NamedTuple):
@@ -104,17 +111,20 @@ class Memory(NamedTuple):
     tokens: tuple[tuple[Token, ...], ...]
     #: Of each id: whether a foreign client has added it again while the ledger had its earlier incarnation.
     blurred: tuple[int, ...]
-    #: Of each session: until when each of its processes may be in a blocking move.
+    #: Of each session: until when each of its processes may be in a blocking move (ms).
     blocking: tuple[tuple[int, ...], ...]
     foreign: tuple[Program, ...]
     deep_clean: DeepClean = DeepClean()
 
 
 class State(NamedTuple):
-    """The keys of the queue, and what its clients know."""
+    """The keys of the queue, the time, and what its clients know."""
 
     keys: Keys
     memory: Memory
+    now_ms: int
+    #: The keys as the engine has dumped them.
+    text: bytes
 
 
 class Action(NamedTuple):
@@ -128,22 +138,63 @@ class Action(NamedTuple):
     how: str = ""
 
 
-def initial(ids: int, processes: Sequence[int], foreign: int) -> State:
-    """Return the state in which nothing has been done.
+def read(text: bytes, now_ms: int, ids: Sequence[str], sessions: Sequence[str]) -> Keys:
+    """Return the keys of a dump, at a time."""
+    number = {name: n for n, name in enumerate(ids)}
+    found: dict[str, Any] = {}
+    ends: dict[str, int] = {}
+    for key, _, contents, end in json.loads(text):
+        if end < 0 or end > now_ms:
+            name = key.removeprefix(f"{PREFIX}:")
+            found[name], ends[name] = contents, end
 
-    Args:
-        ids: How many ids there are.
-        processes: How many processes each session has.
-        foreign: How many foreign clients run at the same time.
-    """
-    keys = Keys(tuple([ItemKeys()] * ids), sessions=tuple((NONE, ()) for _ in processes))
-    memory = Memory(
-        tuple([()] * ids),
-        tuple([0] * ids),
-        tuple(tuple([NONE] * count) for count in processes),
-        tuple([Program()] * foreign),
-    )
-    return State(keys, memory)
+    def line(name: str) -> tuple[int, ...]:
+        return tuple(number[one] for one in found.pop(name, ()))
+
+    def pairs(name: str) -> dict[str, str]:
+        flat = found.pop(name, ())
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def times(name: str) -> dict[str, int]:
+        return {one: half_units(float(score) - now_ms) for one, score in pairs(name).items()}
+
+    deadlines, due, gone, until = map(times, ("deadlines", "scheduled", "gone", "sessions"))
+    buried, ledger, errors = pairs("dead"), pairs("ledger"), pairs("errors")
+    strangers, items = 0, []
+    for one in ids:
+        first, last = map(int, ledger.pop(one, "0 0").split()[:2])
+        held = []
+        for name in (f"lease:{one}", f"leased_by_session:{one}"):
+            kind = _kind(found.pop(name, None))
+            held += [kind, half_units(ends[name] - now_ms) if kind else NONE]
+        dead = int(found.pop(f"dead:{one}", None) is not None)
+        strangers += (buried.pop(one, None) is not None) != dead
+        exists = int(found.pop(f"item:{one}", None) is not None)
+        places = [times.pop(one, NONE) for times in (deadlines, due, gone)]
+        values = (exists, *places, first, last, *held, dead, int(one in errors))
+        items.append(ItemKeys._make(values))
+    strangers += len(deadlines) + len(due) + len(gone) + len(buried) + len(ledger)
+    queue, processing, cleaning = map(line, ("queue", "processing", "cleaning"))
+    inboxes = tuple((until.pop(one, NONE), line(f"inbox:{one}")) for one in sessions)
+    fence = int(found.pop("fence", 0))
+    strangers += len(until) + len(found)
+    return Keys(tuple(items), queue, processing, cleaning, inboxes, fence, strangers)
+
+
+def half_units(ms: float) -> int:
+    """Return a time in half units; it is odd if it has a fraction of a ms."""
+    return 2 * round(ms / UNIT_MS) + (ms % 1 != 0)
+
+
+def ms(half_units: int) -> int:
+    """Return a time of half units in ms."""
+    return half_units * UNIT_MS // 2
+
+
+def _kind(value: str | None) -> int:
+    if value is None:
+        return FREE
+    return next((kind for kind, holder in HOLDERS.items() if value == holder), OURS)
 
 
 def put(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
@@ -164,144 +215,56 @@ def kept(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
     return tuple(sorted(found))
 
 
-def normal(state: State) -> State:
-    """Return the state with tokens renamed to their ranks, of each id by itself, and past times closed up."""
-    keys, memory = state
-    past = sorted(
-        {time for one in keys.items for time in (one.deadline, one.due, one.gone) if time <= 0}
-        | {end for end, _ in keys.sessions if end <= 0}
-    )
-    rank = {time: -2 * n - (time & 1) for n, time in enumerate(reversed(past))}  # odd times stay odd
-    items, held = [], []
-    for one, given in zip(keys.items, memory.tokens, strict=True):
-        tokens = kept(given)
-        numbers = sorted({one.first, one.last, *(token.number for token in tokens)} - {0})
-        number = {old: n for n, old in enumerate(numbers, 1)}
-        number[0] = 0
-        items.append(
-            one._replace(
-                deadline=rank.get(one.deadline, one.deadline),
-                due=rank.get(one.due, one.due),
-                gone=rank.get(one.gone, one.gone),
-                first=number[one.first],
-                last=number[one.last],
-            )
-        )
-        held.append(
-            tuple(
-                Token(number[token.number], token.status, token.end if token.status == LIVE else NONE)
-                for token in tokens
-            )
-        )
-    highest = max(
-        (
-            max(one.last, *(token.number for token in tokens), 0)
-            for one, tokens in zip(items, held, strict=True)
-        ),
-        default=0,
-    )
-    sessions = tuple((rank.get(end, end), inbox) for end, inbox in keys.sessions)
-    fence = max(1, highest) if keys.fence else 0
-    return State(
-        keys._replace(items=tuple(items), sessions=sessions, fence=fence),
-        memory._replace(tokens=tuple(held)),
-    )
-
-
-def advance(state: State, by: int) -> State:
-    """Return the state after the clock has moved, with lease keys gone that have expired."""
-    keys, memory = state
-
-    def shift(time: int) -> int:
-        return time if time == NONE else time - by
-
-    items = []
-    for one in keys.items:
-        moved = one._replace(
-            deadline=shift(one.deadline),
-            due=shift(one.due),
-            gone=shift(one.gone),
-            lease_end=shift(one.lease_end),
-            leased_by_end=shift(one.leased_by_end),
-        )
-        if moved.lease_end <= 0:
-            moved = moved._replace(lease=FREE, lease_end=NONE)
-        if moved.leased_by_end <= 0:
-            moved = moved._replace(leased_by=FREE, leased_by_end=NONE)
-        items.append(moved)
-
-    def still(time: int) -> int:
-        return shift(time) if shift(time) > 0 else NONE
-
-    return State(
-        keys._replace(
-            items=tuple(items), sessions=tuple((shift(end), inbox) for end, inbox in keys.sessions)
-        ),
-        memory._replace(
-            tokens=tuple(
-                tuple(token._replace(end=max(0, shift(token.end))) for token in tokens)
-                for tokens in memory.tokens
-            ),
-            blocking=tuple(tuple(still(end) for end in ends) for ends in memory.blocking),
-        ),
-    )
-
-
 def times(state: State) -> Iterable[int]:
-    """Yield all times of the state that are to come."""
+    """Yield the times of the keys at which something ends."""
     for one in state.keys.items:
         yield from (one.deadline, one.due, one.lease_end, one.leased_by_end)
     yield from (end for end, _ in state.keys.sessions)
 
 
 def next_end(state: State) -> int:
-    """Return in what time the next lease, delay or registration ends; 0: there is none."""
+    """Return when the next lease, delay or registration ends (ms); now: there is none."""
     first = min((time for time in times(state) if 0 < time < NONE), default=0)
-    return first + (first & 1)
+    return state.now_ms + ms(first + (first & 1))
 
 
 def last_end(state: State) -> int:
-    """Return in what time all have ended."""
+    """Return when all have ended (ms)."""
     last = max((time for time in times(state) if 0 < time < NONE), default=0)
-    return last + (last & 1)
+    return state.now_ms + ms(last + (last & 1))
 
 
 def digest(state: State, *, alike: bool) -> bytes:
     """Return a short name of the state, the same for all states that differ only in names and distances.
 
     Args:
-        state: A state in normal form.
+        state: A state.
         alike: Whether the ids may be exchanged.
     """
-    keys, memory = state
+    keys, memory, now_ms, _ = state
+    held = [
+        [(token.number, token.status, _left(token, now_ms)) for token in tokens] for tokens in memory.tokens
+    ]
+    blocked = [
+        [half_units(end - now_ms) if end > now_ms else NONE for end in ends] for ends in memory.blocking
+    ]
     found = {0, *times(state)}
     found.update(one.gone for one in keys.items)
-    found.update(token.end for tokens in memory.tokens for token in tokens)
-    found.update(end for ends in memory.blocking for end in ends)
+    found.update(end for tokens in held for _, _, end in tokens)
+    found.update(end for ends in blocked for end in ends)
     ranks = {time: n for n, time in enumerate(sorted(found))}
     now = ranks[0]
-    items = [
-        (
-            one.exists,
-            ranks[one.deadline],
-            one.deadline & 1,
-            ranks[one.due],
-            ranks[one.gone],
-            *one[4:7],
-            ranks[one.lease_end],
-            one.leased_by,
-            ranks[one.leased_by_end],
-            one.dead,
-            one.error,
-            blurred,
-            tuple((token.number, token.status, ranks[token.end]) for token in tokens),
-        )
-        for one, tokens, blurred in zip(keys.items, memory.tokens, memory.blurred, strict=True)
-    ]
+    items = []
+    for one, tokens, blurred in zip(keys.items, held, memory.blurred, strict=True):
+        number = {old: n for n, old in enumerate(sorted({0, one.first, one.last, *(it[0] for it in tokens)}))}
+        times_ = (ranks[time] for time in (one.deadline, one.due, one.gone, one.lease_end, one.leased_by_end))
+        others = (one.deadline & 1, one.lease, one.leased_by, number[one.first], number[one.last])
+        given = tuple((number[token], status, ranks[end]) for token, status, end in tokens)
+        items.append((one.exists, *times_, *others, one.dead, one.error, blurred, given))
     # Sessions by their inboxes' lengths, as ids may be exchanged.
     sessions = [
         (ranks[end], len(inbox), tuple(sorted(ranks[one] for one in blocking)), inbox)
-        for (end, inbox), blocking in zip(keys.sessions, memory.blocking, strict=True)
+        for (end, inbox), blocking in zip(keys.sessions, blocked, strict=True)
     ]
     shortest = b""
     for order in _orders(items) if alike else [tuple(range(len(items)))]:
@@ -329,6 +292,10 @@ def digest(state: State, *, alike: bool) -> bytes:
         if not shortest or text < shortest:
             shortest = text
     return blake2b(shortest, digest_size=12).digest()
+
+
+def _left(token: Token, now_ms: int) -> int:
+    return max(0, half_units(token.end - now_ms)) if token.status == LIVE else NONE
 
 
 def _orders(items: Sequence[tuple[Any, ...]]) -> list[tuple[int, ...]]:

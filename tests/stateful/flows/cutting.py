@@ -13,14 +13,14 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.scripting import runner
-from leasequeue.scripting.scripts import find_script
+from leasequeue.wire import runner
+from leasequeue.wire.scripts import find_script
 from tests.stateful.interruption import READS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from leasequeue.scripting.scripts import Script
+    from leasequeue.wire.scripts import Script
 
 #: What the error of a stopped script says.
 STOPPED = "stopped by the test"

@@ -1,57 +1,33 @@
-"""Explore what workers can do with one flow run: all interleavings of a few steps, each stopped at any write.
+"""Explores what workers can do with one flow run: all orders of a few steps, each stopped at any write.
 
-A state is what the server holds and which leases the workers have. From each state, each step is tried, and
-stopped after each of its writes, by a worker that may repeat it later or never. After each step the run is
-compared with its plan; and from each state that a stopped step has left, the live system must recover.
+From each state, each step is tried, and stopped after each of its writes, by a worker that may repeat it
+later or never. After each step the run is compared with its plan; and from each state that a stopped step has
+left, the live system must recover.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasequeue.queue.plan import ChildPlan
-from leasequeue.queue.runs.stages import StageRow, settle
-from tests.stateful.flows.world import ROUND_MS, Known, World
+from leasequeue.queue.plans.plan import ChildPlan
+from leasequeue.queue.plans.stages import FinishRow
+from tests.stateful.explorer.engine import Broken, Found, Server, checked
+from tests.stateful.flows.world import NOW_MS, ROUND_MS, Known, World, settle_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from leasequeue import Lease
-    from leasequeue.queue.plan import Plan
+    from leasequeue.queue.plans.plan import FlowPlan
 
 RUN = "run"
 #: More writes than one step makes on the small runs here.
 MOST_WRITES = 40
-
-_SAVE = """
-local found = {}
-for _, key in ipairs(redis.call('KEYS', '*')) do
-  found[#found + 1] = { key, redis.call('PTTL', key), redis.call('DUMP', key) }
-end
-return found
-"""
-_LOAD = """
-redis.call('FLUSHDB')
-for i = 1, #ARGV, 3 do
-  redis.call('RESTORE', ARGV[i], math.max(ARGV[i + 1], 0), ARGV[i + 2])
-end
-"""
-_READ = """
-local found = {}
-for _, key in ipairs(redis.call('KEYS', '*')) do
-  local kind = redis.call('TYPE', key).ok
-  local contents = kind == 'hash' and redis.call('HGETALL', key)
-    or kind == 'zset' and redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-    or kind == 'list' and redis.call('LRANGE', key, 0, -1)
-    or kind == 'string' and redis.call('GET', key) or ''
-  found[#found + 1] = { key, kind, contents }
-end
-return found
-"""
+#: The ends of keys are rounded to so many ms.
+UNIT_MS = 10_000
 
 
 @dataclass(frozen=True)
@@ -64,113 +40,106 @@ class Bound:
         calls: What other clients do: `cancel`, `retry`.
         workers: How many leases may be held at the same time.
         stops: Whether steps are stopped.
-        states: How many states are explored.
+        states: From how many states steps are taken.
     """
 
-    plan: Plan
+    plan: FlowPlan
     kinds: tuple[str, ...] = ("done", "failed")
     calls: tuple[str, ...] = ()
     workers: int = 2
     stops: bool = True
     states: int = 60
+    depth: int = 1000
+
+    def start(self) -> tuple[bytes, Node]:
+        """Return the first state and its digest."""
+        node = Node(b"[]", NOW_MS, Known(self.plan), (None,) * self.workers)
+        return digest(node), node
+
+    def explorer(self, url: str) -> FlowExplorer:
+        """Return what explores it on a server."""
+        return FlowExplorer(url, self)
 
 
 class Node(NamedTuple):
-    """A state: what the server holds, what the workers hold, and how it was reached."""
+    """A state: what the server holds, what the workers hold, and whether anything may have failed."""
 
-    saved: tuple[bytes, ...]
+    text: bytes
     now: int
     known: Known
     leases: tuple[tuple[int, Lease] | None, ...]
-    open_ends: bool
-    path: tuple[str, ...]
+    open_ends: bool = False
+    is_harmed: bool = False
 
 
 class Step(NamedTuple):
-    """A step: what, by which worker, and how."""
+    """A step: what, by which worker, and how; after how many writes it is stopped."""
 
     name: str
     worker: int = 0
     how: str = ""
+    stop: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.name} {self.how} (worker {self.worker})"
+        stop = "" if self.stop is None else f", at most {self.stop} writes"
+        return f"{self.name} {self.how} (worker {self.worker}){stop}"
 
 
-class _Wrong(Exception):
-    """A step or a recovery is wrong; the text says how the state was reached."""
+class FlowExplorer:
+    """Takes all steps from states, on a server of its own."""
 
+    def __init__(self, url: str, bound: Bound) -> None:
+        self.server = Server(url, UNIT_MS)
+        self.world = World(url, "q")
+        self.bound = bound
+        self.steps = self.recoveries = 0
+        self.leases: list[tuple[int, Lease] | None] = []
+        self._digests: set[bytes] = set()
 
-@dataclass
-class Result:
-    """What was found: how many states and steps, and the path to the first that is wrong."""
+    def close(self) -> None:
+        """Close the queues and the connection."""
+        self.world.close()
+        self.server.close()
 
-    states: int = 0
-    steps: int = 0
-    recoveries: int = 0
-    wrong: str = ""
-
-
-@dataclass
-class Explorer:
-    """Explores one bound on a server of its own."""
-
-    world: World
-    bound: Bound
-    leases: list[tuple[int, Lease] | None] = field(default_factory=list)
-
-    def explore(self) -> Result:
-        """Go through the states, those near the start first; stop at the first that is wrong."""
-        result = Result()
-        try:
-            self._explore(result)
-        except _Wrong as error:
-            result.wrong = str(error)
-        return result
-
-    def _explore(self, result: Result) -> None:
-        self.world.server.flushdb()
-        self.world.runs = {RUN: Known(self.bound.plan)}
-        self.leases = [None] * self.bound.workers
-        seen, waiting = {self._digest()}, deque([self._save(())])
-        while waiting and result.states < self.bound.states:
-            node = waiting.popleft()
-            result.states += 1
+    def expand(self, states: Sequence[tuple[int, Node]], *, last: bool) -> Iterator[Found | Broken]:
+        """See `engine.Explorer`. Stop at the first violation."""
+        for number, node in states if not last else ():
             for step in self._steps(node):
-                for stop in range(MOST_WRITES) if self.bound.stops else [None]:
-                    self._load(node)
-                    result.steps += 1
-                    path = (*node.path, f"{step}" if stop is None else f"{step}, at most {stop} writes")
-                    stopped = self._try(path, step, stop)
-                    digest = self._digest()
-                    if digest not in seen:
-                        seen.add(digest)
-                        waiting.append(self._save(path))
-                        if stopped:
-                            result.recoveries += 1
-                            self._recover(path)
-                    if not stopped:
-                        break
+                for found in self._expand(number, node, step):
+                    yield found
+                    if isinstance(found, Broken):
+                        return
 
-    def _try(self, path: tuple[str, ...], step: Step, stop: int | None) -> bool:
-        """Take a step; return whether it was stopped."""
-        try:
-            return self._take(step, stop)
-        except AssertionError as error:
-            raise _Wrong("\n".join([*path, str(error)])) from error
+    def _expand(self, number: int, node: Node, step: Step) -> Iterator[Found | Broken]:
+        """Take a step, stopped after each of its writes, and to its end."""
+        for stop in range(MOST_WRITES) if self.bound.stops else [None]:
+            taken = step._replace(stop=stop)
+            self._load(node)
+            self.steps += 1
+            try:
+                stopped = self._take(step, stop)
+                then = self._save(node, step)
+                name = digest(then)
+                if name not in self._digests:
+                    self._digests.add(name)
+                    yield Found(name, number, taken, then)
+                    if stopped:
+                        self.recoveries += 1
+                        self._recover(then)
+            except AssertionError as error:
+                yield Broken(number, taken, str(error))
+                return
+            if not stopped:
+                return
 
-    def _recover(self, path: tuple[str, ...]) -> None:
+    def _recover(self, node: Node) -> None:
         """Let the live system recover."""
-        try:
-            self.world.recover()
-            run = self.world.state(RUN)
-            assert run.state != "active", "the run has not ended"
-            if not any(word in step for step in path for word in ("failed", "cancel", "retry")):
-                assert run.state in {"completed", ""}, (
-                    f"nothing has failed, and the run is {run.state}: {run}"
-                )
-        except AssertionError as error:
-            raise _Wrong("\n".join([*path, "recovery", str(error)])) from error
+        self.world.recover()
+        run = self.world.state(RUN)
+        assert run.state != "active", "the run has not ended"
+        assert node.is_harmed or run.state in {"completed", ""}, (
+            f"nothing has failed, and the run is {run.state}: {run}"
+        )
 
     def _steps(self, node: Node) -> Iterator[Step]:
         if not node.known.before.state:
@@ -197,10 +166,10 @@ class Explorer:
             if found:
                 self.leases[step.worker] = (int(step.how), found[0])
         elif step.name == "clock":
-            world.now += ROUND_MS
+            pass  # see `_save`
         elif step.name == "maintain":
             for queue in world.queues:
-                world.call(partial(settle, queue))
+                world.call(partial(settle_queue, queue))
             world.cancel_rests()
         else:
             world.retry(RUN)
@@ -214,50 +183,50 @@ class Explorer:
             self.leases[step.worker] = None
         return done is None
 
-    def _row(self, lease: Lease, how: str) -> StageRow:
+    def _row(self, lease: Lease, how: str) -> FinishRow:
         if how == "fan":
             children = [ChildPlan(queue, b'"child"').json() for queue in self.world.names]
-            return StageRow(lease, "fan", b"[" + b",".join(children) + b"]", b"all")
-        return StageRow(lease, "failed" if how == "failed" else "done", b'"value"')
+            return FinishRow(lease, "fan", b"[" + b",".join(children) + b"]", b"all")
+        return FinishRow(lease, "failed" if how == "failed" else "done", b'"value"')
 
-    # ----------------------------------------------------------------------------------- states
-
-    def _save(self, path: tuple[str, ...]) -> Node:
-        world = self.world
-        rows = world.server.eval(_SAVE, 0)
-        saved = tuple(value if isinstance(value, bytes) else b"%d" % value for row in rows for value in row)
+    def _save(self, before: Node, step: Step) -> Node:
+        world, text, now = self.world, before.text, before.now
+        if step.name == "clock":
+            world.now = now = now + ROUND_MS  # the keys that end meanwhile are left out when they are loaded
+        else:
+            self.server.send(self.server.dump(now))
+            text = checked(self.server.reply())
         known = world.runs[RUN]
+        harmed = before.is_harmed or step.name in {"cancel", "retry"} or step.how == "failed"
         known = replace(known, chosen=dict(known.chosen))
-        return Node(saved, world.now, known, tuple(self.leases), world.open_ends, path)
+        return Node(text, now, known, tuple(self.leases), world.open_ends, harmed)
 
     def _load(self, node: Node) -> None:
         world = self.world
-        world.server.eval(_LOAD, 0, *node.saved)
+        self.server.send(self.server.load(node.text, node.now))
+        checked(self.server.reply())
         world.now, world.open_ends = node.now, node.open_ends
         world.runs = {RUN: replace(node.known, chosen=dict(node.known.chosen))}
         self.leases = [*node.leases]
 
-    def _digest(self) -> str:
-        """Return the same text for all states that differ only in times and in the numbers of tokens."""
-        world = self.world
-        held = [(lease.id, lease.token, queue) for queue, lease in filter(None, self.leases)]
-        found: list[Any] = []
-        for key, kind, contents in world.server.eval(_READ, 0):
-            name = key.decode(errors="replace")
-            entry = _normal(name, kind.decode(), contents, world.now)
-            if entry is not None:
-                found.append((name, entry))
-        tokens = _tokens(world, held)
-        leases = sorted((one, tokens.index((one, token)), queue) for one, token, queue in held)
-        return json.dumps([sorted(found), leases, world.open_ends])
 
-
-def _tokens(world: World, held: list[tuple[str, int, int]]) -> list[tuple[str, int]]:
+def digest(node: Node) -> bytes:
+    """Return the same text for all states that differ only in times and in the numbers of tokens."""
+    keys = json.loads(node.text.decode("latin-1"))
+    held = [(lease.id, lease.token, queue) for queue, lease in filter(None, node.leases)]
     known = {(one, token) for one, token, _ in held}
-    for name in world.names:
-        for one, record in world.server.hgetall(f"{name}:ledger").items():
-            known.update((one.decode(), int(token)) for token in record.split()[:2])
-    return sorted(known)
+    for name, _, contents, _ in keys:
+        if name.endswith(":ledger"):
+            known.update(
+                (one, int(token))
+                for one, record in zip(contents[::2], contents[1::2], strict=True)
+                for token in record.split()[:2]
+            )
+    tokens = sorted(known)
+    leases = sorted((one, tokens.index((one, token)), queue) for one, token, queue in held)
+    entries = [(name, _normal(name, kind, contents, node.now)) for name, kind, contents, _ in keys]
+    found = sorted(entry for entry in entries if entry[1] is not None)
+    return json.dumps([found, leases, node.open_ends]).encode()
 
 
 def _normal(name: str, kind: str, contents: Any, now: int) -> Any:
@@ -265,12 +234,9 @@ def _normal(name: str, kind: str, contents: Any, now: int) -> Any:
     last = name.rpartition(":")[2]
     if last in {"fence", "sessions", "idle"} or ":lease" in name or ":leased_by_session" in name:
         return None
-    if kind == "string":
-        return contents.decode(errors="replace")
-    texts = [one.decode(errors="replace") if isinstance(one, bytes) else one for one in contents]
-    if kind == "list":
-        return texts
-    pairs = sorted(zip(texts[::2], texts[1::2], strict=True))
+    if kind in {"string", "list"}:
+        return contents
+    pairs = sorted(zip(contents[::2], contents[1::2], strict=True))
     if kind == "zset":
         return [(member, float(score) <= now) for member, score in pairs]
     if last == "ledger":

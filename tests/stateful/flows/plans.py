@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from leasequeue.queue.plan import ChildPlan, Plan, StagePlan
+from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ def children(draw: st.DrawFn, queues: Sequence[str], at_most: int = 3) -> tuple[
 
 
 @st.composite
-def plans(draw: st.DrawFn, queues: Sequence[str]) -> Plan:
+def plans(draw: st.DrawFn, queues: Sequence[str]) -> FlowPlan:
     """Draw a plan of up to five stages, whose first ones come first."""
     stages = []
     for number in range(draw(st.integers(1, len(NAMES)))):
@@ -52,7 +52,7 @@ def plans(draw: st.DrawFn, queues: Sequence[str]) -> Plan:
                 policy=policy,
             )
         )
-    return Plan(
+    return FlowPlan(
         tuple(stages),
         result=stages[-1].name,
         attributes={"user": b"[1, 2.50]"},

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from leasequeue.queue.plan import Plan, StagePlan
+    from leasequeue.queue.plans.plan import FlowPlan, StagePlan
 
 #: What became of the edge from a stage to one after it.
 Edge = Literal["open", "good", "bad", "skipped"]
@@ -26,7 +26,7 @@ FOLLOW = {"": "wxdkfc", "w": "xdfc", "x": "dfc", "d": "", "k": "", "f": "wx", "c
 
 
 @dataclass(frozen=True)
-class RunState:
+class FlowRunState:
     """The hash of a run.
 
     Attributes:
@@ -40,7 +40,7 @@ class RunState:
     results: Mapping[str, bytes] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, raw: Mapping[bytes, bytes]) -> RunState:
+    def of(cls, raw: Mapping[bytes, bytes]) -> FlowRunState:
         """Read the reply of HGETALL."""
         fields = {name.decode(): value for name, value in raw.items()}
         stages = {name[2:]: value.decode() for name, value in fields.items() if name.startswith("s:")}
@@ -80,7 +80,7 @@ class Spec:
         chosen: Which successors were chosen, by the stage that chose.
     """
 
-    def __init__(self, plan: Plan, run: RunState, chosen: Mapping[str, Iterable[str]]) -> None:
+    def __init__(self, plan: FlowPlan, run: FlowRunState, chosen: Mapping[str, Iterable[str]]) -> None:
         self.stages = {stage.name: stage for stage in plan.linked().stages}
         self.run = run
         self.chosen = chosen
@@ -135,7 +135,7 @@ def joined(join: str, edges: Mapping[Edge, int]) -> Verdict:
 
 
 def problems(
-    plan: Plan, run: RunState, chosen: Mapping[str, Iterable[str]], *, retried: bool = False
+    plan: FlowPlan, run: FlowRunState, chosen: Mapping[str, Iterable[str]], *, retried: bool = False
 ) -> Iterator[str]:
     """Yield what is wrong with a run of a plan.
 
@@ -181,7 +181,7 @@ def _entered(name: str, spec: Spec, *, retried: bool) -> Iterator[str]:
         yield f"{name} ends the run, which is active"
 
 
-def _joined_children(path: str, letter: str, policy: str, run: RunState) -> Iterator[str]:
+def _joined_children(path: str, letter: str, policy: str, run: FlowRunState) -> Iterator[str]:
     """Yield what is wrong with a stage, or child, in comparison with its children."""
     if f"m:{path}" not in run.fields:
         return  # it has not fanned out
@@ -203,7 +203,7 @@ def _joined_children(path: str, letter: str, policy: str, run: RunState) -> Iter
         yield f"{path} is {letter!r}, and its children, {counts} by {policy!r}, say {expected!r}"
 
 
-def steps(before: RunState, after: RunState, *, retried: bool = False) -> Iterator[str]:
+def steps(before: FlowRunState, after: FlowRunState, *, retried: bool = False) -> Iterator[str]:
     """Yield what is wrong between two states of a run, which one call or one stopped call lies between."""
     for path, letter in after.stages.items():
         was = before.stages.get(path, "")

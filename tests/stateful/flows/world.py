@@ -10,25 +10,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis import Redis
 
-from leasequeue import AsyncWorkQueue, Lease, RunGone, RunUnfinished, ScriptFailed
-from leasequeue.queue.runs.stages import (
-    StageRef,
-    StageRow,
+from leasequeue import AsyncWorkQueue, Lease
+from leasequeue.errors import FlowRunUnfinished, JobUnknown, ScriptFailed
+from leasequeue.queue.lease import StageRef
+from leasequeue.queue.plans.stages import (
+    FinishRow,
     cancel_rest,
     fan,
     finish_stages,
     settle,
     start_run,
 )
+from leasequeue.queue.queue import engine_of
 from tests.stateful.flows.cutting import STOPPED, stop_next, stop_none
-from tests.stateful.flows.rules import RunState, problems, steps
+from tests.stateful.flows.rules import FlowRunState, problems, steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from leasequeue.queue.plan import Plan, StagePlan
+    from leasequeue.queue.plans.plan import FlowPlan, StagePlan
 
 T = TypeVar("T")
+#: When the tests begin, in ms.
+NOW_MS = 1_700_000_000_000
 #: How long leases last, in seconds, and how far the clock moves when all of them are to end, in ms.
 LEASE_S = 100
 ROUND_MS = 300_000
@@ -48,11 +52,21 @@ class Known:
         before: Its last state.
     """
 
-    plan: Plan
+    plan: FlowPlan
     chosen: dict[str, tuple[str, ...]] = field(default_factory=dict)
     retried: bool = False
     deleted: bool = False
-    before: RunState = field(default_factory=lambda: RunState({}))
+    before: FlowRunState = field(default_factory=lambda: FlowRunState({}))
+
+
+async def _made(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Make a call where the engine of the event loop is found: in it."""
+    return await make()
+
+
+async def settle_queue(queue: AsyncWorkQueue) -> None:
+    """Settle what is noted on a queue."""
+    await settle(engine_of(queue))
 
 
 class World:
@@ -65,7 +79,7 @@ class World:
 
     def __init__(self, url: str, name: str) -> None:
         self.names = (f"{{{name}}}", f"{{{name}}}:other")
-        self.now = 1_700_000_000_000
+        self.now = NOW_MS
         self.runner = asyncio.Runner()
         self.server: Any = Redis.from_url(url)  # its stubs mix bytes and str
         self.queues = [AsyncWorkQueue.from_url(url, one, clock=lambda: self.now / 1000) for one in self.names]
@@ -100,7 +114,7 @@ class World:
         for name in self.names if stop is not None else ():
             stop_next(self.server, name, stop or 0)
         try:
-            return self.wait(make())
+            return self.wait(_made(make))
         except ScriptFailed as error:
             if stop is None or STOPPED not in str(error):
                 raise
@@ -111,7 +125,7 @@ class World:
                 stop_none(self.server, name)
             self.look()
 
-    def start(self, plan: Plan, run_id: str, *, stop: int | None = None) -> bool | None:
+    def start(self, plan: FlowPlan, run_id: str, *, stop: int | None = None) -> bool | None:
         """Start a run; return whether it is new."""
         if run_id not in self.runs or not self.runs[run_id].before.state:
             # Items that stopped calls of an earlier run of this id have left: their holders complete them.
@@ -119,18 +133,18 @@ class World:
             self.runs[run_id] = Known(plan)
             if not plan.keep_ms:
                 self.fleeting.add(run_id)
-        return self.call(lambda: start_run(self.home, plan, run_id), stop=stop)
+        return self.call(lambda: start_run(engine_of(self.home), plan, run_id), stop=stop)
 
     def lease(self, queue: int, count: int = 1) -> list[Lease]:
         """Lease items."""
         return self.wait(self.queues[queue].lease_many(count, LEASE_S, block=False))
 
-    def finish(self, queue: int, row: StageRow, *, stop: int | None = None) -> bool | None:
+    def finish(self, queue: int, row: FinishRow, *, stop: int | None = None) -> bool | None:
         """Finish a stage; return whether this call has completed its item."""
         ref = row.lease.stage
         if ref is not None and row.kind == "done" and row.extra:
             self.choices[ref.run, ref.path] = tuple(json.loads(row.extra))
-        done = self.call(lambda: finish_stages(self.queues[queue], [row]), stop=stop)
+        done = self.call(lambda: finish_stages(engine_of(self.queues[queue]), [row]), stop=stop)
         return None if done is None else done[0]
 
     def cancel(self, run_id: str, *, stop: int | None = None) -> bool | None:
@@ -138,8 +152,8 @@ class World:
         known = self.runs.get(run_id)
         state = known.before.state if known else ""
         try:
-            done = self.call(lambda: self.home.runs.cancel(run_id), stop=stop)
-        except RunGone:
+            done = self.call(lambda: self.home.flow_runs.cancel(run_id), stop=stop)
+        except JobUnknown:
             assert not state
             return False
         assert done in {state == "active", None}
@@ -152,10 +166,10 @@ class World:
         if known and state == "failed":
             known.retried = True
         try:
-            done = self.call(lambda: self.home.runs.retry(run_id), stop=stop)
-        except RunGone:
+            done = self.call(lambda: self.home.flow_runs.retry(run_id), stop=stop)
+        except JobUnknown:
             assert not state
-        except RunUnfinished:
+        except FlowRunUnfinished:
             assert state == "failed"
         else:
             assert done in {state == "failed", None}
@@ -167,8 +181,8 @@ class World:
             return
         known.deleted = known.before.state != "active" and not known.before.active
         try:
-            self.call(lambda: self.home.runs.delete(run_id), stop=stop)
-        except RunUnfinished:
+            self.call(lambda: self.home.flow_runs.delete(run_id), stop=stop)
+        except FlowRunUnfinished:
             assert not known.deleted
         else:
             assert known.deleted or not known.before.state
@@ -201,9 +215,9 @@ class World:
                     found.add(key.decode().removeprefix(name))
         return found - {":fence", ":other:fence"}
 
-    def state(self, run_id: str) -> RunState:
+    def state(self, run_id: str) -> FlowRunState:
         """Return the state of a run."""
-        return RunState.of(self.server.hgetall(f"{self.names[0]}:run:{run_id}"))
+        return FlowRunState.of(self.server.hgetall(f"{self.names[0]}:run:{run_id}"))
 
     def look(self) -> None:
         """Compare each run with its plan, and with its state before."""
@@ -281,10 +295,10 @@ class World:
             for number, queue in enumerate(self.queues):
                 for lease in self.lease(number, 100):
                     self.work(number, lease)
-                self.call(partial(settle, queue))
+                self.call(partial(settle_queue, queue))
                 self.call(queue.light_clean)
             self.cancel_rests()
-            self.call(self.home.runs.check)
+            self.call(self.home.flow_runs.check)
             if all(known.before.state != "active" for known in self.runs.values()) and not self.items():
                 break
         self.open_ends = False
@@ -297,11 +311,14 @@ class World:
         run = self.state(stage.run)
         letter = run.stages.get(stage.path, "")
         if letter == "x":
-            self.call(lambda: fan(self.queues[queue], lease))
+            self.call(lambda: fan(engine_of(self.queues[queue]), lease))
         elif run.state == "active" and letter == "w":
-            self.finish(queue, StageRow(lease, "done", b'"late"'))
+            self.finish(queue, FinishRow(lease, "done", b'"late"'))
         else:
-            self.finish(queue, StageRow(lease, "done" if letter == "d" else "drop"))
+            self.finish(queue, FinishRow(lease, "done" if letter == "d" else "drop"))
+
+    async def _cancel_rest(self, ref: StageRef) -> None:
+        await cancel_rest(engine_of(self.home), ref)
 
     def cancel_rests(self) -> None:
         """Carry out what is noted to be cancelled."""
@@ -309,4 +326,4 @@ class World:
             if one.startswith(b"!"):
                 ref = StageRef.decode(one[1:])
                 assert ref is not None
-                self.call(partial(cancel_rest, self.home, ref))
+                self.call(partial(self._cancel_rest, ref))

@@ -1,4 +1,4 @@
-"""Two queues, a model of what they hold, and calls that may be stopped inside a script. One concept."""
+"""Two queues, a model of what they hold, and calls that may be stopped inside a script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis import Redis
 
-from leasequeue import AsyncWorkQueue, Item, Lease, QueueDeleted, ScriptFailed, lease_from
+from leasequeue import AsyncWorkQueue, Item, Lease, lease_from
+from leasequeue.errors import QueueDeleted, ScriptFailed
 from tests.stateful.flows.cutting import STOPPED, stop_after, stop_none
 
 if TYPE_CHECKING:
@@ -252,7 +253,9 @@ class World:
     def recover(self, side: Side, count: int, elapsed_s: int, *, stop: int | None) -> None:
         """Lease again what was leased some time ago, the oldest first."""
         oldest = [] if side.is_closed else side.oldest(elapsed_s * 1000, self.now)[:count]
-        leases, was_stopped = self.call(stop, side, lambda: side.queue.recover(count, elapsed_s, LEASE_S))
+        leases, was_stopped = self.call(
+            stop, side, lambda: side.queue.admin.recover(count, elapsed_s, LEASE_S)
+        )
         if was_stopped:
             self.reread(side, {("leased", "leased")})
             return
@@ -263,7 +266,7 @@ class World:
     def clear_leases(self, side: Side, *, stop: int | None) -> None:
         """End all leases."""
         oldest = side.oldest(0, self.now)
-        ended, was_stopped = self.call(stop, side, side.queue.clear_leases)
+        ended, was_stopped = self.call(stop, side, side.queue.admin.clear_leases)
         if was_stopped:
             self.reread(side, {("leased", "waiting")})
             return
@@ -276,7 +279,7 @@ class World:
         """Remove what waits; what is leased stays."""
         places = ("waiting", "scheduled") if scheduled else ("waiting",)
         leaving = side.ids(*places)
-        removed, was_stopped = self.call(stop, side, lambda: side.queue.purge(scheduled=scheduled))
+        removed, was_stopped = self.call(stop, side, lambda: side.queue.admin.purge(scheduled=scheduled))
         if was_stopped:
             self.reread(side, {(place, "gone") for place in places})
         elif side.is_closed:  # its items wait nowhere any more, but those that have become due
@@ -289,7 +292,7 @@ class World:
     def delete(self, side: Side, *, stop: int | None) -> None:
         """Remove the queue; if it is stopped, nothing can be added or leased until it is deleted."""
         is_exact = side.is_tidy and not side.is_closed
-        removed, was_stopped = self.call(stop, side, side.queue.delete)
+        removed, was_stopped = self.call(stop, side, side.queue.admin.delete)
         if was_stopped:
             side.is_closed = bool(self.server.hexists(f"{side.name}:control", "closed"))
             self.reread(side, {(state, "gone") for state in ("waiting", "leased", "scheduled")})
@@ -310,7 +313,7 @@ class World:
             expected = [one for one in dict.fromkeys(ids) if one in movable and one not in there.items]
         try:
             moved, was_stopped = self.call(
-                stop, there, lambda: here.queue.move_to(there.queue, count=count, ids=ids)
+                stop, there, lambda: here.queue.admin.move(there.queue, count=count, ids=ids)
             )
         except QueueDeleted:
             assert there.is_closed
@@ -332,7 +335,7 @@ class World:
 
     def clean(self, side: Side, *, thorough: bool) -> None:
         """Let leases end and delays fall due, as the clock says; and check all keys."""
-        report = self.wait(side.queue.fsck() if thorough else side.queue.light_clean())
+        report = self.wait(side.queue.admin.fsck() if thorough else side.queue.light_clean())
         if side.is_tidy and not side.is_closed:
             assert report.restored == report.dropped == 0, report
             assert report.findings == ()
@@ -486,7 +489,7 @@ class World:
             self.complete(held)
         self.lease(0, 200, stop=None)  # an empty queue is a plain one again
         for side in self.sides:
-            self.wait(side.queue.fsck())
+            self.wait(side.queue.admin.fsck())
             left = {
                 key.removeprefix(f"{side.name}:") for key in self.keys(side) if self.server.pttl(key) == -1
             }

@@ -54,7 +54,7 @@ async def check_access(
 
 @tasks.task
 async def refuse(user_id: int) -> str:
-    """Tell the user."""
+    """Send the user a message."""
     return f"user {user_id} meets the requirements of none of the roles"
 
 
@@ -97,21 +97,21 @@ async def invite_to_github(reward: Reward, user_id: int, *, platforms: Platforms
     try:
         await platforms.add_to_team(reward.server, user_id)
     except Refused as error:
-        raise Reject(str(error)) from error  # no second attempt; the others go on
+        raise Reject(str(error)) from error  # no second attempt; the others continue
     return reward
 
 
 @tasks.task(queue=REWARDS)
 async def order_badge(reward: Reward, user_id: int, *, platforms: Platforms = Provided()) -> Reward:
-    """Hand the badge over to the service that mints it; the flow goes on when `badge_minted` is called."""
+    """Hand the badge over to the service that mints it; the flow continues when `badge_minted` is called."""
     stage = current_stage()
     await platforms.order_badge(reward.server, user_id, run=stage.run, stage=stage.path)
     raise HandedOver(timeout=86_400)  # order it again if it is not there in a day
 
 
 async def badge_minted(run: str, stage: str, badge: str) -> None:
-    """Go on with a run, when the service has minted its badge."""
-    await tasks.queue.runs.report(run, stage, Reward("badge", badge))
+    """Continue with a run, when the service has minted its badge."""
+    await tasks.queue.flow_runs.report(run, stage, Reward("badge", badge))
 
 
 GIVES = {
@@ -124,7 +124,7 @@ GIVES = {
 
 @tasks.task
 async def finish_join(user_id: int, member: int, rewards: list[Reward]) -> str:
-    """Tell the user what the roles gave."""
+    """Send the user a message about what the roles gave."""
     return f"user {user_id}: {member} roles, {', '.join(sorted(one.platform for one in rewards))}"
 
 

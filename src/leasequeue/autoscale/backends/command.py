@@ -12,14 +12,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from leasequeue.autoscale.backends.registered import Registered
-from leasequeue.autoscale.backends.settings import CommandSettings, settings_of
 from leasequeue.errors import BackendError
 from leasequeue.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from leasequeue.autoscale.config import Config
+    from leasequeue.autoscale.config import CommandSettings, Config
 
 #: How much of a program's output is kept (bytes), and how much of it an error quotes (characters).
 MAX_OUTPUT, QUOTED = 1 << 16, 500
@@ -42,17 +41,15 @@ class CommandBackend:
     Args:
         config: The configuration.
         deployment: The name of the deployment.
-        tier: The name of the tier, with the settings of `CommandSettings`.
-
-    Raises:
-        BackendError: If the settings cannot be used.
+        tier: The name of the tier.
+        settings: Its settings.
     """
 
-    def __init__(self, config: Config, deployment: str, tier: str) -> None:
+    def __init__(self, config: Config, deployment: str, tier: str, settings: CommandSettings) -> None:
         self._deployment, self._tier = deployment, tier
         self._target = f"{deployment}/{tier}"
         found = config.deployments[deployment].tiers[tier]
-        self._settings = settings_of(CommandSettings, found.settings, "command", self._target)
+        self._settings = settings
         self._per_unit = found.policy.workers_per_unit
         self._alone = len(config.deployments[deployment].tiers) == 1
         self._gap = GAP_PASSES * config.every

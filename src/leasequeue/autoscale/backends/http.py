@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leasequeue.autoscale.backends.registered import Registered
-from leasequeue.autoscale.backends.settings import HttpSettings, settings_of
 
 if TYPE_CHECKING:
-    from leasequeue.autoscale.config import Config
+    from leasequeue.autoscale.config import Config, HttpSettings
 
 
 class HttpBackend:
@@ -17,16 +16,14 @@ class HttpBackend:
     Args:
         config: The configuration.
         deployment: The name of the deployment.
-        tier: The name of the tier, with the settings of `HttpSettings`.
-
-    Raises:
-        BackendError: If the settings cannot be used.
+        tier: The name of the tier.
+        settings: Its settings.
     """
 
-    def __init__(self, config: Config, deployment: str, tier: str) -> None:
+    def __init__(self, config: Config, deployment: str, tier: str, settings: HttpSettings) -> None:
         self._target = f"{deployment}/{tier}"
         found = config.deployments[deployment].tiers[tier]
-        self._workers = settings_of(HttpSettings, found.settings, "http", self._target).workers
+        self._workers = settings.workers
         self._per_unit = found.policy.workers_per_unit
         self._alone = len(config.deployments[deployment].tiers) == 1
         self._registered = Registered(config, deployment)

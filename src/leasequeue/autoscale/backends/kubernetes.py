@@ -226,7 +226,7 @@ class KubernetesBackend:
             case 403:
                 advice = (
                     f"the right to {verb} {plural} is missing. Grant it: "
-                    "`leasequeue autoscale manifests` prints a role"
+                    "docs/examples/kubernetes/deployments.yaml has a role"
                 )
             case 404:
                 advice = "there is none. Create it, or correct `name` and `namespace` in the configuration"

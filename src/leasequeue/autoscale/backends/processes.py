@@ -1,8 +1,9 @@
-"""The back end of processes: units are `leasequeue worker` processes on this machine. One concept."""
+"""The back end of processes: units are `leasequeue worker` processes on this machine."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import re
@@ -11,40 +12,28 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from leasequeue.autoscale.backends.elsewhere import Elsewhere
-from leasequeue.autoscale.backends.failures import Failures
-from leasequeue.autoscale.backends.owners import OtherOwners
 from leasequeue.autoscale.backends.registered import Registered
-from leasequeue.autoscale.backends.settings import ProcessSettings, settings_of
-from leasequeue.autoscale.backends.units import (
-    Unit,
-    adopt,
-    command_of,
-    find_units,
-    leader_of,
-    mark_of,
-    start_unit,
-)
+from leasequeue.autoscale.backends.units import MARK, Unit, command_of, find_units, leader_of, mark_of
 from leasequeue.errors import BackendError, WorkerUnknown
 from leasequeue.log import Log
+from leasequeue.worker.supervision import LONG_LIFE, Restarts, SupervisedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasequeue.autoscale.config import Config
-    from leasequeue.fleet import Fleet, WorkerView
+    from leasequeue.alive import Fleet, WorkerView
+    from leasequeue.autoscale.config import Config, ProcessSettings
 
-#: A unit that ends sooner, and was not told to, is a failure (s); one that lives longer ends a row of them.
-LONG_LIFE = 30.0
 #: So long after an order, a worker has heard it and says so (s).
 HEARD_SECONDS = 15.0
 #: When the last request is older (s), another copy leads, and closing stops nothing.
 LEADS_SECONDS = 600.0
 #: How often to look whether units have ended (s).
 LOOK_SECONDS = 0.05
-#: A unit that is started to see why another one has failed may live so much longer than that one (s), and
-#: for so long in all; then nothing is quoted yet.
-LONGER, LONGEST_TRIAL = 1.0, 4.0
+#: After so many failures before the unit was at work, only one is started.
+SINGLE_AFTER = 2
+#: A unit that is not at work after so many times the spin-up is reported.
+LATE = 2
 #: The longest name of a worker.
 MAX_NAME = 200
 
@@ -68,18 +57,16 @@ class ProcessBackend:
     Args:
         config: The configuration.
         deployment: The name of the deployment.
-        tier: The name of the tier, with the settings of `ProcessSettings`.
+        tier: The name of the tier.
+        settings: Its settings.
 
     Raises:
-        BackendError: If the settings cannot be used.
+        BackendError: If the names of units would be too long.
     """
 
-    def __init__(self, config: Config, deployment: str, tier: str) -> None:
+    def __init__(self, config: Config, deployment: str, tier: str, settings: ProcessSettings) -> None:
         self._target = f"{deployment}/{tier}"
-        settings = config.deployments[deployment].tiers[tier].settings
-        self._settings = settings_of(ProcessSettings, settings, "processes", self._target)
-        if not self._settings.command:
-            raise self._error("its setting `command` is empty")
+        self._settings = settings
         self._prefix = f"{config.name}.{deployment}.{tier}-"
         if len(self._prefix) > MAX_NAME - 6:
             raise self._error(f"the workers' names would be too long: {self._prefix}1")
@@ -89,8 +76,10 @@ class ProcessBackend:
         if len(urls) == 1 and "LEASEQUEUE_URL" not in self._settings.env:
             self._environment["LEASEQUEUE_URL"] = urls.pop()
         self._registered = Registered(config, deployment)
-        self._elsewhere = Elsewhere(config, deployment, tier)
-        self._others = OtherOwners(config.name)
+        self._queues = ", ".join(
+            sorted({config.jobs[one].queue for one in config.deployments[deployment].policy.jobs})
+        )
+        self._late = LATE * config.deployments[deployment].tiers[tier].policy.spin_up
         self._units: dict[int, Unit] = {}
         #: The registrations of each unit, by its process.
         self._views: dict[int, list[tuple[Fleet, WorkerView]]] = {}
@@ -99,14 +88,9 @@ class ProcessBackend:
         self._looked = False
         self._wanted = 0
         self._requested_at: float | None = None
-        self._failures = Failures(self._target)
-        #: How long the last unit lived that has failed at its start (s).
-        self._lived = 0.0
-
-    @property
-    def count(self) -> int:
-        """How many units run, those included that are to leave, as far as was seen last."""
-        return sum(one.alive() for one in self._units.values())
+        #: The row of failures: how the last one ended and when, and whether it was not at work before.
+        self._restarts = Restarts()
+        self._failure, self._failed_at, self._at_start = "", -math.inf, False
 
     async def ready(self) -> int:
         """Return how many units are at work: registered, and neither quiet nor stopping.
@@ -127,13 +111,13 @@ class ProcessBackend:
             await self._look()
         self._note_ends()
         active = len(self._active())
-        return max(active, self._wanted) if self._failures.count else active
+        return max(active, self._wanted) if self._restarts.count else active
 
     async def request(self, units: int) -> None:
         """Start, replace and stop units until so many run.
 
         One that was killed is replaced at once. If units fail at their start, or again and again within 30 s,
-        there is a pause before the next start, which grows to a minute, until a unit has lived for 30 s.
+        there is a pause before the next start, which grows to 30 s, until a unit has lived for 30 s.
         Failures at the start are reported until a later unit, or all, are at work.
 
         Args:
@@ -141,31 +125,24 @@ class ProcessBackend:
 
         Raises:
             BackendError: If units fail, cannot be started, serve none of the deployment's queues, or do not
-                stop in time, or if another autoscaler has units here. All else was done.
+                stop in time. All else was done.
         """
         await self._look()
         self._wanted, self._requested_at = units, time.monotonic()
         for unit in self._active():
-            if self._works(unit):
-                self._failures.began(unit.began)
-                if unit.captured is not None:  # the next one may write where all do
-                    await self._quiet(unit)
+            if self._works(unit) and unit.process.began >= self._failed_at:
+                self._at_start = False
         await self._scale(units)
         for unit in [*self._units.values()]:
             if unit.quieted and unit.stopped is None and self._may_stop(unit):
                 await self._stop(unit)
+        problems = [*self._overdue(), *self._unseen()]
         active = self._active()
-        at_work = sum(self._works(one) for one in active)
-        problems = [
-            *self._overdue(),
-            *await self._elsewhere.problems(one for one in active if not one.was_ready),
-        ]
-        if self._others.problem:
-            problems.append(self._others.problem)
-        if self._failures.stands(units, len(active), at_work):
-            self._failures.logged = True  # by the caller
-            problems.insert(0, self._failures.text)
-        self._failures.log()
+        running = sum(self._works(one) for one in active) if self._at_start else len(active)
+        if self._restarts.count and running < units:
+            soon = f"{self._restarts.pause:g} s later" if self._restarts.pause else "in the next pass"
+            row = f"failures in a row: {self._restarts.count}; the next start is {soon}"
+            problems.insert(0, f"{self._failure} ({row})")
         if problems:
             raise self._error("; ".join(problems))
 
@@ -182,9 +159,6 @@ class ProcessBackend:
                 await self._stop_all()
         finally:
             self._requested_at = None
-            self._failures.log()
-            for unit in self._units.values():
-                unit.last_words()
             await self._registered.close()
 
     # -------------------------------------------------------------------------- looking
@@ -197,7 +171,6 @@ class ProcessBackend:
             for pid, name in await asyncio.to_thread(lambda: [*find_units(self._mark)]):
                 self._adopt(pid, name)
         self._views, self._taken = {}, set()
-        self._others.look(view for _, view in found)
         host = socket.gethostname()
         for fleet, view in found:
             number = self._number(view.name)
@@ -217,7 +190,7 @@ class ProcessBackend:
 
     def _read(self, unit: Unit) -> None:
         """Note what the workers of a unit say of themselves."""
-        views = self._views.get(unit.pid)
+        views = self._views.get(unit.process.pid)
         if not views:
             return
         unit.was_ready = True
@@ -230,8 +203,8 @@ class ProcessBackend:
         number = self._number(name)
         if pid in self._units or number is None:
             return
-        unit = adopt(name, number, pid)
-        if unit.alive():  # one that was just killed may still be registered, and not be reaped
+        unit = Unit(name, number, SupervisedProcess(pid))
+        if unit.process.alive():  # one that was just killed may still be registered, and not be reaped
             self._units[pid] = unit
             log.info("%s: adopted the unit %s, process %d", self._target, name, pid)
 
@@ -243,48 +216,47 @@ class ProcessBackend:
         return None if found is None else int(found[1])
 
     def _note_ends(self) -> None:
-        """Forget the units that have ended. Those that were not told to are failures if they ended soon."""
-        now = time.monotonic()
-        failed: list[tuple[bool, str, bool]] = []
+        """Forget the units that have ended. Those that ended soon without an order are one failure."""
+        failed: Unit | None = None
         for pid, unit in [*self._units.items()]:
-            if unit.alive():
-                if now - unit.began >= LONG_LIFE:
-                    self._failures.lives(unit.began, was_ready=unit.was_ready)
+            process = unit.process
+            if process.alive():
+                if unit.was_ready or not self._at_start:
+                    self._restarts.lives(process.began)
                 continue
             del self._units[pid]
-            lived, written = unit.lived(), unit.last_words()
             if unit.leaving:
-                log.info("%s: the unit %s has stopped%s", self._target, unit.name, written and f": {written}")
+                log.info("%s: the unit %s has stopped", self._target, unit.name)
                 continue
-            text = unit.account(written)
-            if not unit.was_ready:
-                self._lived = lived
+            log.warning("%s: %s", self._target, _account(unit))
             # One that another client has stopped is replaced at once.
-            stopped = unit.was_ready and unit.child is not None and unit.child.returncode == 0
-            if lived < LONG_LIFE and unit.child is not None and not stopped:
-                failed.append((bool(written), text, not unit.was_ready))
-            else:
-                log.warning("%s: %s", self._target, text)
-        if failed:
-            self._failures.add_ends(failed, now)
+            stopped = unit.was_ready and process.returncode == 0
+            if process.lived() < LONG_LIFE and process.is_child and not stopped:
+                failed = unit
+        if failed is not None:
+            self._fail(_account(failed), failed.process.lived(), at_start=not failed.was_ready)
+
+    def _fail(self, problem: str, lived: float, *, at_start: bool) -> None:
+        self._restarts.ended(lived, pause=at_start)
+        self._failure, self._failed_at, self._at_start = problem, time.monotonic(), at_start
 
     def _active(self) -> list[Unit]:
-        return [one for one in self._units.values() if one.alive() and not one.leaving]
+        return [one for one in self._units.values() if one.active]
 
     def _works(self, unit: Unit) -> bool:
-        return bool(self._views.get(unit.pid))
+        return bool(self._views.get(unit.process.pid))
 
     def _runs(self, unit: Unit) -> int:
         """Return how many runs it had at its last heartbeat."""
-        return sum(len(view.running) for _, view in self._views.get(unit.pid, ()))
+        return sum(len(view.running) for _, view in self._views.get(unit.process.pid, ()))
 
     def _leaves_first(self, unit: Unit) -> tuple[bool, int, float]:
         """Return what to sort by: those not at work first, then those with few runs, then the youngest."""
-        started = [view.started or 0.0 for _, view in self._views.get(unit.pid, ())]
+        started = [view.started or 0.0 for _, view in self._views.get(unit.process.pid, ())]
         return self._works(unit), self._runs(unit), -max(started, default=math.inf)
 
     def _is_quiet(self, unit: Unit) -> bool:
-        return all(view.quiet for _, view in self._views.get(unit.pid, ()))
+        return all(view.quiet for _, view in self._views.get(unit.process.pid, ()))
 
     def _may_stop(self, unit: Unit) -> bool:
         """Return whether a unit has said that it fetches nothing more and that no run is left."""
@@ -295,26 +267,32 @@ class ProcessBackend:
     def _overdue(self) -> list[str]:
         """Return which units have not stopped in time. Kill them, if that is wished."""
         found = []
-        kill_after = math.inf if self._settings.kill_after is None else self._settings.kill_after
         for unit in self._units.values():
             late = 0.0 if unit.stopped is None else time.monotonic() - unit.stopped
-            if late <= self._settings.stop_within or not unit.alive():
+            if late <= self._settings.stop_within or not unit.process.alive():
                 continue
-            text = f"the unit {unit.name}, process {unit.pid}, was told to stop {late:.0f} s ago"
+            text = f"the unit {unit.name}, process {unit.process.pid}, was told to stop {late:.0f} s ago"
             found.append(text)
-            if late >= kill_after:
+            if late >= self._settings.kill_after:
                 log.error("%s: %s: killing it", self._target, text)
-                unit.kill()
+                # If it supervises the worker, that would run on, and no autoscaler would know it.
+                unit.process.kill(group=True)
         return found
+
+    def _unseen(self) -> list[str]:
+        """Return what to report of units that should be at work for the deployment's queues by now."""
+        late = [one.name for one in self._active() if not one.was_ready and one.process.lived() >= self._late]
+        if not late:
+            return []
+        more = f" and {len(late) - 1} more are" if len(late) > 1 else " is"
+        where = f"not registered on any of the deployment's queues after {self._late:g} s: {self._queues}"
+        return [f"the unit {late[0]}{more} {where}"]
 
     # -------------------------------------------------------------------------- acting
 
     async def _scale(self, units: int) -> None:
         """Start units, or tell some to fetch nothing more, until so many are to work."""
         missing = units - len(self._active())
-        if missing > 0 and self._failures.at_start and not self._failures.explained:
-            await self._find_out_why()
-            missing = units - len(self._active())
         if missing > 0:
             await self._resume(missing)
             self._start(units - len(self._active()))
@@ -322,52 +300,34 @@ class ProcessBackend:
             for unit in sorted(self._active(), key=self._leaves_first)[: max(0, -missing)]:
                 await self._quiet(unit)
 
-    async def _find_out_why(self) -> None:
-        """Start a unit whose output is captured, to quote what it writes if it fails as the last one did.
-
-        That one wrote where all units do: their output is not read, so that they need no autoscaler.
-        """
-        self._failures.explained = True
-        before = {*self._units}
-        self._start(1, trial=True)
-        for pid in self._units.keys() - before:
-            unit, until = self._units[pid], time.monotonic() + min(self._lived + LONGER, LONGEST_TRIAL)
-            while unit.alive() and time.monotonic() < until:  # noqa: ASYNC110 - a process
-                await asyncio.sleep(LOOK_SECONDS)
-            if not unit.alive():
-                del self._units[pid]
-                self._failures.explain(unit.account(unit.last_words()), time.monotonic())
-
-    def _start(self, count: int, *, trial: bool = False) -> None:
-        if count <= 0 or (self._failures.pauses(time.monotonic()) and not trial):
+    def _start(self, count: int) -> None:
+        if count <= 0 or self._restarts.waits:
             return
+        if self._at_start and self._restarts.count >= SINGLE_AFTER:
+            count = 1
         numbers = self._taken | {one.number for one in self._units.values()}
         free = (number for number in range(1, len(numbers) + count + 1) if number not in numbers)
-        for number, index in zip(free, range(1 if self._failures.single else count), strict=False):
+        for number in itertools.islice(free, count):
             name = f"{self._prefix}{number}"
             try:
-                unit = start_unit(
-                    name,
-                    number,
+                process = SupervisedProcess.run(
                     command_of(self._settings.command, name),
-                    mark=self._mark,
-                    environment=self._environment,
-                    directory=self._settings.directory,
-                    captured=self._failures.at_start and index == 0,
+                    stdout=2,  # our standard output may be JSON
+                    env={**self._environment, MARK: f"{self._mark}/{name}"},
+                    cwd=self._settings.directory,
+                    session=True,
                 )
             except (OSError, ValueError) as error:
-                problem = f"a unit cannot be started: {error}"
-                self._failures.add(problem, time.monotonic(), at_start=True)
+                self._fail(f"a unit cannot be started: {error}", 0.0, at_start=True)
                 return
-            self._units[unit.pid] = unit
-            log.info("%s: started the unit %s, process %d", self._target, name, unit.pid)
+            self._units[process.pid] = Unit(name, number, process)
+            log.info("%s: started the unit %s, process %d", self._target, name, process.pid)
 
     async def _resume(self, count: int) -> None:
         """Let units work on that were only told to fetch nothing more, the oldest first."""
-        quiet = [one for one in self._units.values() if one.quieted and one.stopped is None and one.alive()]
-        for unit in sorted((one for one in quiet if one.captured is None), key=self._leaves_first)[::-1][
-            :count
-        ]:
+        units = self._units.values()
+        quiet = [one for one in units if one.quieted and one.stopped is None and one.process.alive()]
+        for unit in sorted(quiet, key=self._leaves_first)[::-1][:count]:
             if await self._tell(unit, lambda fleet: fleet.resume):
                 unit.quieted, unit.told = False, time.monotonic()
                 log.info("%s: the unit %s works on", self._target, unit.name)
@@ -387,10 +347,10 @@ class ProcessBackend:
         to one that supervises the worker and would restart it.
         """
         told = await self._tell(unit, lambda fleet: fleet.stop)
-        pids = {view.pid for _, view in self._views.get(unit.pid, ())}
-        if (not told or unit.pid not in pids) and not unit.signalled:
+        pids = {view.pid for _, view in self._views.get(unit.process.pid, ())}
+        if (not told or unit.process.pid not in pids) and not unit.signalled:
             unit.signalled = True
-            unit.signal(signal.SIGTERM)
+            unit.process.signal(signal.SIGTERM)
         unit.stopped = unit.stopped or time.monotonic()
         log.info("%s: stopping the unit %s", self._target, unit.name)
 
@@ -399,7 +359,7 @@ class ProcessBackend:
     ) -> bool:
         """Tell the workers of a unit what to do; return whether any of them is registered."""
         told = False
-        for fleet, view in self._views.get(unit.pid, ()):
+        for fleet, view in self._views.get(unit.process.pid, ()):
             try:
                 await what(fleet)(view)
             except WorkerUnknown:  # it has just ended
@@ -417,19 +377,25 @@ class ProcessBackend:
 
     async def _stop_all(self) -> None:
         self._note_ends()
-        units = [one for one in self._units.values() if one.alive()]
+        units = [one for one in self._units.values() if one.process.alive()]
         for unit in units:
             if unit.stopped is None:  # a second signal would interrupt its runs
                 unit.signalled, unit.stopped = True, time.monotonic()
-                unit.signal(signal.SIGTERM)
+                unit.process.signal(signal.SIGTERM)
         if units:
             log.info("%s: stopping %d units, which finish their runs", self._target, len(units))
         until = time.monotonic() + self._settings.stop_within
-        while any(one.alive() for one in units) and time.monotonic() < until:  # noqa: ASYNC110 - processes
+        while any(one.process.alive() for one in units) and time.monotonic() < until:  # noqa: ASYNC110 - processes
             await asyncio.sleep(LOOK_SECONDS)
         for unit in units:
-            if unit.alive():
-                log.error("%s: the unit %s, process %d, has not stopped", self._target, unit.name, unit.pid)
+            if unit.process.alive():
+                log.error(
+                    "%s: the unit %s, process %d, has not stopped", self._target, unit.name, unit.process.pid
+                )
 
     def _error(self, problem: str) -> BackendError:
         return BackendError("processes", self._target, problem)
+
+
+def _account(unit: Unit) -> str:
+    return f"the unit {unit.name} ended after {unit.process.lived():.1f} s with {unit.process.how()}"

@@ -6,13 +6,13 @@ import asyncio
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from leasequeue.alive import Fleet
 from leasequeue.errors import BackendError, LeasequeueError
-from leasequeue.fleet import Fleet
 from leasequeue.queue.queue import AsyncWorkQueue
 
 if TYPE_CHECKING:
+    from leasequeue.alive import WorkerView
     from leasequeue.autoscale.config import Config
-    from leasequeue.fleet import WorkerView
 
 
 class Registered:

@@ -1,4 +1,4 @@
-"""`leasequeue autoscale`: run the autoscaler, plan with it, print manifests for Kubernetes."""
+"""`leasequeue autoscale`: run the autoscaler, and plan with it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from typer.core import TyperGroup
 
 from leasequeue.autoscale import load_config
 from leasequeue.cli.autoscale.tables import print_config, print_estimate, print_report
-from leasequeue.cli.options import number_option
+from leasequeue.cli.options import duration_option, number_option
 from leasequeue.cli.server import AsJson, Code, command, fail, note
-from leasequeue.cli.times import duration_option
-from leasequeue.cli.worker.logs import set_up_logs
-from leasequeue.describing import counted, describe
-from leasequeue.errors import InvalidConfig, LeasequeueError
+from leasequeue.cli.worker.settings import set_up_logs
+from leasequeue.errors import InvalidConfig
 from leasequeue.log import Log
 
 if TYPE_CHECKING:
@@ -31,10 +29,6 @@ if TYPE_CHECKING:
 
 #: The largest number of workers, and of items.
 MAX_WORKERS, MAX_ITEMS = 1_000_000, 1_000_000_000
-#: What stands for one of a file's deployments in --worker.
-_WORKER = re.compile(r"(?:([A-Za-z0-9_-]{1,63})=)?([^=\s]+:[^=\s]+)", re.ASCII)
-#: How long `--check` waits for the server (s).
-COMPARE_SECONDS = 3.0
 _RATE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(?:/(s|m|h|d))?", re.ASCII)
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, None: 1.0}
 
@@ -76,10 +70,6 @@ async def run(
         bool, typer.Option("--dry-run", help="The same, but ask for nothing and change nothing.")
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
-    retire: Annotated[
-        str | None,
-        typer.Option(metavar="TIER", help="Forget a tier, DEPLOYMENT/NAME, that was removed from FILE."),
-    ] = None,
     as_json: AsJson = False,
 ) -> Code:
     """Run as many workers as the work of the queues needs, until SIGTERM or Ctrl-C.
@@ -90,59 +80,18 @@ async def run(
     try:
         config = load_config(file, programs=check)
     except InvalidConfig as error:
-        return _refuse(error)
+        return fail(str(error), Code.USAGE)
     if check:
         print_config(config, as_json=as_json)
-        await _compare(config)
         return Code.DONE
-    if retire is not None:
-        return await _retire(config, retire)
     if once or dry_run:
         return await _once(config, dry_run=dry_run, as_json=as_json)
     return await _run(config, as_json=as_json)
 
 
-def _refuse(error: InvalidConfig) -> Code:
-    for line in str(error).splitlines():
-        note(line)
-    return Code.USAGE
-
-
-async def _compare(config: Config) -> None:
-    """Name the tiers that the autoscaler's state has and the file does not."""
-    from leasequeue.autoscale import Autoscaler
-
-    try:
-        async with Autoscaler(config) as autoscaler, asyncio.timeout(COMPARE_SECONDS):
-            removed = await autoscaler.removed_tiers()
-    except (LeasequeueError, TimeoutError) as error:
-        note(f"the file was not compared with the tiers that have units: {describe(error)}")
-        return
-    for one in removed:
-        ours = one.backend == "processes"
-        problem = "it is no longer in the file: the next pass stops its processes" if ours else one.problem
-        if ours or one.units:
-            note(f"warning: tier {one.name}: {problem}")
-
-
-async def _retire(config: Config, name: str) -> Code:
-    from leasequeue.autoscale import Autoscaler
-
-    async with Autoscaler(config) as autoscaler:
-        gone, errors = await autoscaler.retire(name)
-    for one in gone:
-        units = counted(one.units or 0, "unit")
-        note(f"forgot tier {one.name} ({one.backend}), which was asked for {units} last")
-    for error in errors:
-        fail(f"{error.part}: {error.problem}", Code.MISSED)
-    if not gone and not errors:
-        return fail(f"there is no tier {name!r} that was removed from the file", Code.MISSED)
-    return Code.MISSED if errors else Code.DONE
-
-
 async def _once(config: Config, *, dry_run: bool, as_json: bool) -> Code:
     from leasequeue.autoscale import Autoscaler
-    from leasequeue.autoscale.backends.opening import leaving_units
+    from leasequeue.autoscale.backends import leaving_units
 
     autoscaler = Autoscaler(leaving_units(config))
     with _errors_only():
@@ -298,80 +247,3 @@ def _parse_workers(text: str) -> int:
         problem = f"{text!r} is not a whole number from 1 to {MAX_WORKERS:,}"
         raise typer.BadParameter(problem, param_hint="--workers")
     return int(text)
-
-
-# -------------------------------------------------------------------------- manifests
-
-
-@app.command()
-@command
-async def manifests(
-    file: File,
-    *,
-    image: Annotated[
-        str, typer.Option(metavar="IMAGE", help="The image of the workers.")
-    ] = "registry.example.org/app:1",
-    autoscaler_image: Annotated[
-        str | None,
-        typer.Option(metavar="IMAGE", help="That of the autoscaler; by default that of the workers."),
-    ] = None,
-    worker: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TARGET",
-            help="What the workers run: MODULE:WORKER, or DEPLOYMENT=MODULE:WORKER for one deployment.",
-        ),
-    ] = None,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Where the autoscaler runs; by default where its first workers do."
-        ),
-    ] = None,
-    nodes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LABEL", help="Where pre-emptible tiers run: gke, eks, aks, karpenter or KEY=VALUE."
-        ),
-    ] = None,
-    grace: Annotated[float, duration_option("How long a worker that is stopped waits for its runs.")] = 30.0,
-) -> Code:
-    """Print what the Kubernetes tiers of a configuration need, as YAML for `kubectl apply -f -`."""
-    from leasequeue.autoscale.manifests import manifests as manifests_of
-    from leasequeue.autoscale.manifests import unreachable
-
-    try:
-        config = load_config(file, expand=False)
-    except InvalidConfig as error:
-        return _refuse(error)
-    given: dict[str, Any] = {} if nodes is None else {"nodes": nodes}
-    given |= _workers_of(config, worker or [])
-    text = manifests_of(
-        config, image=image, autoscaler_image=autoscaler_image, namespace=namespace, grace=grace, **given
-    )
-    typer.echo(text, nl=not text.endswith("\n"))
-    for line in unreachable(config):
-        note(f"warning: {line}")
-    backends = {tier.backend for one in config.deployments.values() for tier in one.tiers.values()}
-    if not backends & {"kubernetes", "http"}:
-        note('no tier has the back end "kubernetes" or "http": these are the autoscaler alone')
-    return Code.DONE
-
-
-def _workers_of(config: Config, targets: list[str]) -> dict[str, Any]:
-    """Return what --worker says: the program of all deployments, and those of some."""
-    given: dict[str, Any] = {"workers": {}}
-    for target in targets:
-        match = _WORKER.fullmatch(target)
-        if match is None:
-            raise typer.BadParameter(f"{target!r} is not [DEPLOYMENT=]MODULE:WORKER", param_hint="--worker")
-        if match[1] is None:
-            given["worker"] = match[2]
-        elif match[1] in config.deployments:
-            given["workers"][match[1]] = match[2]
-        else:
-            known = ", ".join(config.deployments)
-            raise typer.BadParameter(
-                f"there is no deployment {match[1]!r}, only {known}", param_hint="--worker"
-            )
-    return given

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from leasequeue.autoscale.config.keys import address
+from leasequeue.autoscale.config import address
 from leasequeue.autoscale.report import metric_values
 from leasequeue.cli.probes import AddressUnusable, ProbeServer, document, note, one_at_a_time, probe
 from leasequeue.errors import LeasequeueError

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from leasequeue.cli.formatting import print_rows
+from leasequeue.durations import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,14 +111,7 @@ def duration(seconds: float | None) -> str | None:
     """Return a duration for people: None if it is not known."""
     if seconds is None:
         return None
-    if not math.isfinite(seconds):
-        return "without end"
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms" if seconds >= 0.0005 else "0 s"
-    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"
+    return duration_text(seconds) if math.isfinite(seconds) else "without end"
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

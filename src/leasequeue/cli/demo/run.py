@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import tempfile
@@ -15,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leasequeue import AsyncWorkQueue, Item, LeasequeueError
-from leasequeue.cli.demo.check import check, merge
-from leasequeue.cli.demo.faults import interrupt, resume
 from leasequeue.cli.demo.files import describe
-from leasequeue.cli.demo.workers import watch, worker_process
+from leasequeue.cli.demo.workers import DemoFailed, watch, worker_process
+from leasequeue.cli.formatting import printable
 from leasequeue.worker.signals import INTERRUPTED, STOPPED
 
 if TYPE_CHECKING:
@@ -153,3 +153,54 @@ def _recoveries(events: Iterable[Event]) -> Iterable[float]:
             yield round(max(0.0, event.at - expires[event.id]), 3)
         if event.what in {"leased", "renewed"}:
             expires[event.id] = event.due or 0.0
+
+
+async def interrupt(worker: Process, fault: signal.Signals, say: Callable[[str], None]) -> None:
+    """Send SIGKILL or SIGSTOP to a worker when it has begun to work on an item."""
+    line: bytes = await worker.stdout.readline()  # type: ignore[union-attr]  # it is a pipe
+    if not line:
+        raise DemoFailed("a worker process ended before it leased an item")
+    worker.send_signal(fault)
+    say(f"sent {fault.name} to a worker that holds {line.decode().rstrip()}")
+
+
+def resume(worker: Process) -> None:
+    """Continue a worker that was stopped or pauses."""
+    worker.send_signal(signal.SIGCONT)
+    worker.stdin.write(b"\n")  # type: ignore[union-attr]  # it is a pipe
+
+
+def merge(parts: Path, output: Path) -> int:
+    """Write the line with the highest token of each item to the output, in the order of the ids.
+
+    Tokens only grow, so that line is by the last holder. The output is replaced in one step.
+
+    Returns:
+        How many lines were left out.
+    """
+    lines = [
+        json.loads(text)
+        for part in parts.glob("*.jsonl")
+        for text in part.read_bytes().splitlines(keepends=True)
+        if text.endswith(b"\n")  # else the worker was killed while it wrote
+    ]
+    kept = {line["id"]: line for line in sorted(lines, key=lambda line: int(line.pop("token")))}
+    merged = parts / "merged"
+    merged.write_bytes(b"".join(dump(line) for _, line in sorted(kept.items())))
+    merged.replace(output.resolve())
+    return len(lines) - len(kept)
+
+
+def check(expected: Iterable[dict[str, Any]], output: Iterable[bytes]) -> list[str]:
+    """Compare the output with the lines that it should have; return what is wrong, a line each."""
+    ids = {dump(line): printable(line["id"]) for line in expected}
+    found = Counter(output)
+    problems = [f"missing: {item_id}" for line, item_id in ids.items() if line not in found]
+    problems += [f"duplicated: {ids[line]}" for line, count in found.items() if line in ids and count > 1]
+    wrong = (line.decode(errors="backslashreplace") for line in found if line not in ids)
+    return problems + [f"wrong: {printable(line.rstrip())}" for line in wrong]
+
+
+def dump(line: dict[str, Any]) -> bytes:
+    """Return a line of the output."""
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from leasequeue import AsyncWorkQueue, Lease, RetryPolicy, Worker
 from leasequeue.cli.demo.files import describe
 from leasequeue.cli.formatting import printable
-from leasequeue.worker.parent_watch import exit_with
+from leasequeue.worker.child import exit_with
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from leasequeue.cli.options import choice_option, number_option, size_option
-from leasequeue.cli.times import duration_option
-from leasequeue.cli.worker.logs import set_up_logs
-from leasequeue.cli.worker.settings import LOG_FORMATS, LOG_LEVELS, LogFormat, LogLevel, Settings
+from leasequeue.cli.options import choice_option, duration_option, number_option, size_option
+from leasequeue.cli.worker.settings import LOG_FORMATS, LOG_LEVELS, LogFormat, LogLevel, Settings, set_up_logs
 
 #: The minimum of --exit-on-unhealthy, in seconds.
 MIN_UNHEALTHY = 0.1
@@ -167,7 +165,7 @@ def _check_ports(first: int | None, processes: int) -> None:
 def _run(settings: Settings, *, reload: bool, check: bool) -> int:
     # Each branch imports only what it needs.
     if check:
-        from leasequeue.cli.worker.check import check as check_worker
+        from leasequeue.cli.worker.process import check as check_worker
 
         return check_worker(settings)
     replaces = settings.max_runs is not None or settings.max_memory is not None

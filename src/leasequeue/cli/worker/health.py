@@ -34,7 +34,7 @@ class HealthPort:
 
     def __init__(self, host: str, port: int, *, waits: bool) -> None:
         self._worker: Worker | None = None
-        self._metrics = note("the worker has not started yet", "503 Service Unavailable")
+        self._metrics = note("the worker has not started yet", 503)
         routes = {
             "/live": probe(self._stuck),
             "/ready": probe(self._unready),

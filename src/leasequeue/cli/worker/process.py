@@ -1,4 +1,4 @@
-"""A worker process, from the import of the user's module to the exit code."""
+"""A worker process, from the import of the user's module to the exit code; and a check of it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,29 @@ import signal
 import sys
 import threading
 import time
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from leasequeue.cli.formatting import print_rows
 from leasequeue.cli.probes import AddressUnusable
-from leasequeue.cli.worker.logs import set_up_logs
-from leasequeue.cli.worker.settings import CRASHED, MISCONFIGURED, REFUSED, STOPPED
+from leasequeue.cli.server import Code, explain, fail
+from leasequeue.cli.worker.settings import CRASHED, MISCONFIGURED, REFUSED, STOPPED, set_up_logs
 from leasequeue.cli.worker.target import Unusable, find_worker, with_traceback
 from leasequeue.durations import check_int, seconds
-from leasequeue.errors import InvalidArgument, ServerRefused, ServerTooOld
+from leasequeue.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    LeasequeueError,
+    ServerError,
+    ServerRefused,
+    ServerTooOld,
+)
 from leasequeue.log import Log
+from leasequeue.queue.queue import engine_of
 from leasequeue.worker.processes import usable_cores
 from leasequeue.worker.signals import end_process
 
@@ -25,7 +39,9 @@ if TYPE_CHECKING:
 
     from leasequeue.cli.worker.health import HealthPort
     from leasequeue.cli.worker.settings import Settings
-    from leasequeue.worker import Worker
+    from leasequeue.queue.views import Counts
+    from leasequeue.worker import Handler, Worker
+
 
 #: Seconds that threads and tasks of the user's code may keep the process after the worker has ended.
 EXIT_SECONDS = 3.0
@@ -141,3 +157,67 @@ async def _serve(worker: Worker, settings: Settings, state: _State) -> int:
         # From now on `asyncio.run` waits for the user's tasks, and the interpreter for the user's threads.
         threading.Thread(target=state.exit_after_limit, name="leasequeue exit", daemon=True).start()
     return state.code
+
+
+#: Seconds to wait for the server.
+PATIENCE_SECONDS = 5.0
+
+
+def check(settings: Settings) -> int:
+    """Import the worker, ask the servers, and print its handlers and the counts of their queues.
+
+    Nothing is leased. The lifespan is run only on demand: it may change something elsewhere.
+
+    Returns:
+        0 if the worker can run; 2 if it is not configured correctly; 1 if the lifespan fails; 5 if the server
+        cannot be reached or refuses.
+    """
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    try:
+        worker = prepare(settings)
+        counts = asyncio.run(_check(worker, lifespan=settings.lifespan))
+    except (Unusable, InvalidArgument) as error:
+        errors.print(escape(str(error)))
+        return MISCONFIGURED
+    except ServerError as error:
+        return fail(explain(error), Code.SERVER)
+    except LeasequeueError as error:
+        errors.print(escape(str(error)))
+        return CRASHED
+    except Exception as error:  # noqa: BLE001 - whatever the user's lifespan raises
+        errors.print(escape(with_traceback("the lifespan fails", error)))
+        return CRASHED
+    print_rows([*map(_row, worker.handlers, counts)], as_json=False)
+    typer.echo(f"The worker can run: {worker.concurrency} runs at once, grace {worker.grace:g} s.")
+    if worker.has_lifespan and not settings.lifespan:
+        typer.echo("Its lifespan was not run: --check --lifespan does.")
+    return STOPPED
+
+
+async def _check(worker: Worker, *, lifespan: bool) -> list[Counts]:
+    async with AsyncExitStack() as stack:
+        for handler in worker.handlers:
+            stack.push_async_callback(handler.queue.close)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                for handler in worker.handlers:
+                    await engine_of(handler.queue).rights.expect_worker(handler.consumer.adds_to)
+                counts = [await handler.queue.counts() for handler in worker.handlers]
+        except TimeoutError:
+            raise ConnectionLost("the server does not answer", maybe_applied=False) from None
+        if lifespan or not worker.has_lifespan:
+            await worker.check()
+        return counts
+
+
+def _row(handler: Handler, counts: Counts) -> dict[str, object]:
+    return {
+        "queue": handler.queue.name,
+        "handler": handler.name,
+        "runs in": handler.run_in,
+        "batch": handler.batch,
+        "lease": f"{handler.lease_time:g} s",
+        "limit": None if handler.timeout is None else f"{handler.timeout:g} s",
+        "attempts": handler.retry.attempts,
+        **counts._asdict(),
+    }

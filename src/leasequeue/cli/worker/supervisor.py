@@ -9,7 +9,6 @@ import logging
 import signal
 import socket
 import sys
-import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -17,16 +16,13 @@ from leasequeue.cli.worker.child import FAIL, NOW, RETIRING, STOP
 from leasequeue.cli.worker.settings import CRASHED, CUT_OFF, MISCONFIGURED, REFUSED, STOPPED, UNHEALTHY
 from leasequeue.log import Log
 from leasequeue.worker.signals import LAST_SECONDS
+from leasequeue.worker.supervision import Restarts, SupervisedProcess
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
     from collections.abc import AsyncIterable, Callable
 
     from leasequeue.cli.worker.settings import Settings
 
-#: The first and the longest pause before a process that died is restarted, in seconds. After a process that
-#: ran for `LONG_LIFE` the pause is the first one again.
-FIRST_PAUSE, MAX_PAUSE, LONG_LIFE = 0.5, 30.0, 30.0
 #: A child ends within its grace time and `LAST_SECONDS`; so many seconds later it is killed.
 KILL_AFTER_SECONDS = 5.0
 #: How many processes are told to fail the sessions of one that has died: each of them may be dying, too.
@@ -42,45 +38,32 @@ log = Log("leasequeue.supervisor")
 class Child:
     """A worker process, and the supervisor's end of the socket pair.
 
+    It runs with `-P`: modules in the current folder must not replace libraries of ours.
+
     Attributes:
         process: The process.
-        began: When it was started, by `time.monotonic()`.
         sessions: Those under which it holds leases, as it has sent them; empty until it leases items.
         retiring: Set when it leases nothing more, and only finishes its runs: another is to take over.
     """
 
-    def __init__(self, process: Process, link: socket.socket, on_sessions: Callable[[Child], None]) -> None:
-        self.process = process
-        self.began = time.monotonic()
+    def __init__(self, settings: Settings, on_sessions: Callable[[Child], None]) -> None:
+        """Start a worker process.
+
+        Args:
+            settings: What it is to run.
+            on_sessions: Called when it has sent its sessions.
+        """
+        self._link, theirs = socket.socketpair()
+        with theirs:
+            program = [sys.executable, "-P", "-m", "leasequeue.cli.worker.child"]  # -P: see `Child`
+            self.process = SupervisedProcess.run([*program, json.dumps(asdict(settings))], stdin=theirs)
         self._on_sessions = on_sessions
-        self._link = link
         self._grace = 0.0  # until the program is imported, there is nothing to wait for
         self._received = self._unsent = b""
         self.sessions = b""
         self.retiring = asyncio.Event()
         self._link.setblocking(False)
         asyncio.get_running_loop().add_reader(self._link, self._read)
-
-    @classmethod
-    async def start(cls, settings: Settings, on_sessions: Callable[[Child], None]) -> Child:
-        """Start a worker process in a new process group, so that Ctrl-C reaches only the supervisor.
-
-        Args:
-            settings: What it is to run.
-            on_sessions: Called when it has sent its sessions.
-        """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # modules in the current folder must not replace libraries of ours
-                "-m",
-                "leasequeue.cli.worker.child",
-                json.dumps(asdict(settings)),
-                stdin=theirs.fileno(),
-                process_group=0,
-            )
-        return cls(process, ours, on_sessions)
 
     def order(self, order: bytes) -> None:
         """Send an order. What a process that reads nothing does not take is sent before the next order."""
@@ -92,6 +75,10 @@ class Child:
         """Return how many seconds the process may take to follow an order."""
         self._read()
         return (0.0 if order == NOW else self._grace) + LAST_SECONDS + KILL_AFTER_SECONDS
+
+    def facts(self) -> tuple[int, str]:
+        """Return the process id, and how the process ended, for the log."""
+        return self.process.pid, self.process.how()
 
     async def ended(self) -> int:
         """Wait until the process ends; return the exit code, negative for a signal."""
@@ -122,12 +109,6 @@ class Child:
                 self._on_sessions(self)
             else:
                 self._grace = float(line)
-
-    def kill(self) -> None:
-        """Kill the process with SIGKILL."""
-        if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
 
 
 class Supervisor:
@@ -161,7 +142,7 @@ class Supervisor:
         finally:
             watching.cancel()
             for child in self._children:
-                child.kill()  # only if the supervisor fails
+                child.process.kill()  # only if the supervisor fails
             leaving = self._leaving.values()
             await asyncio.gather(watching, *self._killing, *leaving, return_exceptions=True)
         code = max(self._codes, default=STOPPED, key=badness)
@@ -181,7 +162,7 @@ class Supervisor:
         else:
             log.warning("got a third signal: killing all processes")
             for child in self._children:
-                child.kill()
+                child.process.kill()
 
     def _stop(self, order: bytes) -> None:
         self._stopping.set()
@@ -189,25 +170,19 @@ class Supervisor:
             self._stop_child(child, order)
 
     def _stop_child(self, child: Child, order: bytes) -> None:
+        def on_kill() -> None:
+            log.error("worker process %d did not end in time: killing it", child.process.pid)
+
         child.order(order)
-        task = asyncio.create_task(self._kill_after(child, child.longest_stop(order)))
+        task = asyncio.create_task(child.process.kill_after(child.longest_stop(order), on_kill))
         self._killing.add(task)
         task.add_done_callback(self._killing.discard)
 
-    async def _kill_after(self, child: Child, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await child.process.wait()
-        if child.process.returncode is None:
-            log.error("worker process %d did not end in time: killing it", child.process.pid)
-            child.kill()
-
     async def _keep(self, number: int) -> None:
         """Run one process, and restart it when it dies."""
-        pause = FIRST_PAUSE
+        restarts = Restarts()
         while not self._stopping.is_set():
-            began = time.monotonic()
-            child = await Child.start(self._settings_of(number), self._on_sessions)
+            child = Child(self._settings_of(number), self._on_sessions)
             self._children.add(child)
             if self._stopping.is_set():
                 self._stop_child(child, STOP)
@@ -223,24 +198,20 @@ class Supervisor:
             if before.is_set():
                 continue
             if self._changes is not None:
-                log.warning("worker process %d ended with %s; waiting for a change", *_facts(child, code))
+                log.warning("worker process %d ended with %s; waiting for a change", *child.facts())
                 await self._wait_for(self._changed)
             elif code == MISCONFIGURED or (code == REFUSED and not self._any_works()):
                 log.error("worker process %d cannot start: stopping", child.process.pid)
                 self._codes.append(code)
                 self._stop(STOP)
             else:
-                pause = FIRST_PAUSE if time.monotonic() - began > LONG_LIFE else pause
-                log.warning(
-                    "worker process %d ended with %s; restarting in %.1f s", *_facts(child, code), pause
-                )
+                pause = restarts.ended(child.process.lived())
+                log.warning("worker process %d ended with %s; restarting in %.1f s", *child.facts(), pause)
                 await self._wait_for(asyncio.Event(), timeout=pause)
-                pause = min(MAX_PAUSE, pause * 2)
 
     def _any_works(self) -> bool:
         """Return whether a process leases items: then one that the server refuses is restarted later."""
-        settled = time.monotonic() - SETTLED_SECONDS
-        return any(child.sessions and child.began < settled for child in self._children)
+        return any(child.sessions and child.process.lived() > SETTLED_SECONDS for child in self._children)
 
     def _settings_of(self, number: int) -> Settings:
         """Return the options of a process: of several, each has a name and a port of its own."""
@@ -278,7 +249,7 @@ class Supervisor:
         log.log(
             logging.INFO if code == STOPPED else logging.WARNING,
             "worker process %d, which was replaced, ended with %s",
-            *_facts(child, code),
+            *child.facts(),
         )
         if self._stopping.is_set():
             self._codes.append(code if code >= 0 else CRASHED)
@@ -289,7 +260,7 @@ class Supervisor:
         This process has no connection to the server; others of its processes have.
         """
         if child.sessions and code not in BEST_FIRST:
-            told = [one for one in self._children if one.sessions and one.process.returncode is None]
+            told = [one for one in self._children if one.sessions and one.process.alive()]
             for one in told[:TOLD]:
                 one.order(FAIL + child.sessions)
             if not told:
@@ -326,8 +297,3 @@ class Supervisor:
 def badness(code: int) -> int:
     """Return how bad an exit code is: a number to compare."""
     return BEST_FIRST.index(code) if code in BEST_FIRST else len(BEST_FIRST)
-
-
-def _facts(child: Child, code: int) -> tuple[int, str]:
-    what = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-    return child.process.pid, what

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import leasequeue
 from leasequeue.describing import traceback_of
 from leasequeue.errors import InvalidFlow, LeasequeueError
-from leasequeue.flow import Flow, StagesOfFlow
+from leasequeue.flow import Flow, FlowPart
 from leasequeue.tasks import Task, TaskQueue
 from leasequeue.worker import Worker
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 #: What a new worker is made for.
-_SOURCES = (TaskQueue, Flow, StagesOfFlow)
+_SOURCES = (TaskQueue, Flow, FlowPart)
 #: The paths of files that are left out at the beginning of a traceback.
 _NOT_USER_CODE = (
     str(Path(leasequeue.__file__).parent) + os.sep,
@@ -145,7 +145,7 @@ def _suggestion(module: ModuleType) -> str:
 def with_traceback(what: str, error: Exception) -> str:
     """Return a message with the error's traceback, from the first line of the user's code."""
     trace = _users_part(error.__traceback__)
-    if issubclass(type(error), LeasequeueError) and trace is None:
+    if isinstance(error, LeasequeueError) and trace is None:
         return f"{what}: {error}"
     return f"{what}:\n{traceback_of(error.with_traceback(trace)).rstrip()}"
 

@@ -12,9 +12,8 @@ from leasequeue.errors import LeasequeueError
 from leasequeue.queue.pushes.deliveries import Deliveries, read_delivery
 from leasequeue.queue.pushes.router import DELIVERY
 from leasequeue.retry import Backoff
-from leasequeue.scripting.endpoints import is_cluster
-from leasequeue.scripting.pushes import joined
-from leasequeue.scripting.server_errors import is_unknown_script, translate
+from leasequeue.wire.server_errors import is_unknown_script, translate
+from leasequeue.wire.subscriptions import joined
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
     from leasequeue.keys import QueueKeys
     from leasequeue.queue.pushes.deliveries import Delivery
     from leasequeue.queue.pushes.router import PushRouter
-    from leasequeue.scripting.connection import Connection
-    from leasequeue.scripting.pushes import Subscription
-    from leasequeue.scripting.runner import BoundScript
-    from leasequeue.scripting.session import Session
+    from leasequeue.wire.connection import Connection
+    from leasequeue.wire.runner import BoundScript, Runner
+    from leasequeue.wire.server import Route
+    from leasequeue.wire.subscriptions import Subscription
 
 #: How long one blocking move may last on the server, and how much later the connection counts as lost (s).
 #: Shorter than the idle limits of the usual load balancers, so that they do not cut it silently.
@@ -43,8 +42,8 @@ RECALL_SECONDS = 0.002
 LEAVE_STEP = 1000
 #: How many connections one event loop opens at once.
 MAX_OPENING = 64
-#: The first and the longest wait after a transient error (s); then the dispatcher asks the server again.
-FIRST_WAIT, LONGEST_WAIT = 0.1, 1.0
+#: How soon to ask what falls due after messages may have been missed, and to acknowledge again (s).
+AGAIN_SECONDS = 0.1
 
 _limits: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
@@ -81,7 +80,7 @@ class Listener:
     replaced.
 
     Args:
-        session: Opens the connection, and sends `leave`.
+        runner: Sends scripts.
         keys: The queue's keys.
         pushes: Receives what is delivered to this session.
         register: The script that registers the session and returns when something falls due next.
@@ -90,14 +89,15 @@ class Listener:
 
     def __init__(
         self,
-        session: Session,
+        runner: Runner,
         keys: QueueKeys,
         pushes: PushRouter,
         *,
         register: BoundScript,
         leave: BoundScript,
     ) -> None:
-        self._session = session
+        self._runner = runner
+        self._route: Route = runner.route
         self._register = register
         self._leave = leave
         self._channel = keys["due"]
@@ -105,7 +105,7 @@ class Listener:
         #: Shared with the background thread of a worker.
         self.deliveries = Deliveries()
         #: On a cluster, a message also reaches subscribers of other nodes, which the sender does not count.
-        self._can_receive = not is_cluster(session.client)
+        self._can_receive = runner.route.slot is None
         self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT")
         self._loop = asyncio.get_running_loop()
         #: What is notified when listening ends; None: not listening.
@@ -129,7 +129,7 @@ class Listener:
         pushes.add(DELIVERY, self._pushed, self._missed)
         self._leaving: asyncio.Task[None] | None = None
         self._returning: asyncio.Task[bool] | None = None
-        self._backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
+        self._backoff = Backoff()
 
     @property
     def attached(self) -> bool:
@@ -202,7 +202,7 @@ class Listener:
         """Return what is on its way to this session to the queue, and whether there may be more."""
 
         def leave(accepted: list[bytes]) -> Awaitable[Any]:
-            return self._session.runner.run(self._leave, accepted, stays=stays)
+            return self._runner.run(self._leave, accepted, stays=stays)
 
         try:
             return await self.deliveries.recall(leave) == LEAVE_STEP
@@ -245,7 +245,7 @@ class Listener:
             self._registered_on = None
             registered = partial(self._registered, connection, waiter)
             registration = self._registration(waiter)
-            self._session.runner.send(self._register, (), registered, large=False, **registration)
+            self._runner.send(self._register, (), registered, large=False, **registration)
         elif error is not None:
             self._failed(connection, waiter, error)
         else:
@@ -312,7 +312,7 @@ class Listener:
         self, waiter: Waiter, accepted: tuple[bytes, ...], registration: dict[str, bytes | int]
     ) -> None:
         answered = partial(self._acknowledged, waiter, accepted)
-        self._session.runner.send(self._register, accepted, answered, large=False, **registration)
+        self._runner.send(self._register, accepted, answered, large=False, **registration)
 
     def _acknowledged(
         self, waiter: Waiter, accepted: tuple[bytes, ...], _: Any, error: BaseException | None
@@ -322,7 +322,7 @@ class Listener:
             return
         self.deliveries.registered = False  # perhaps; it registers again before the next move
         if accepted and self._attached:
-            self._loop.call_later(FIRST_WAIT, self._want_delivery, waiter, accepted)
+            self._loop.call_later(AGAIN_SECONDS, self._want_delivery, waiter, accepted)
 
     def _pushed(self, message: bytes) -> None:
         delivery = read_delivery(message)
@@ -350,14 +350,13 @@ class Listener:
     async def _connect(self, waiter: Waiter) -> Connection:
         # Before the session registers: what falls due is in the reply to that, or is published later.
         if self._due is None:
-            announced, missed = partial(_announced, waiter), partial(waiter.due_in, FIRST_WAIT)
-            self._due = await self._session.subscribe(self._channel, announced, missed)
+            announced, missed = partial(_announced, waiter), partial(waiter.due_in, AGAIN_SECONDS)
+            self._due = self._route.subscribe(self._channel, announced, missed)
         if not self._receives:
             await self._pushes.hold()
             self._receives = True
-        return await self._session.open(
-            "waits", reply_timeout=BLOCK_SECONDS + MARGIN_SECONDS, on_end=lambda: None
-        )
+        await self._due.confirmed()
+        return await self._route.open("waits", reply_timeout=BLOCK_SECONDS + MARGIN_SECONDS)
 
     def _unsubscribe(self) -> None:
         due, self._due = self._due, None

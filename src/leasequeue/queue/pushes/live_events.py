@@ -1,8 +1,7 @@
-"""Published events: one connection for all readers of a queue in an event loop.
+"""Published events: one subscription for all readers of a queue in an event loop.
 
 The scripts publish them on the channel `<queue>:live`. What is published while a reader is not connected is
-missed; the numbers of the events tell. The connection is not that of the session's other pushes: many events
-must not delay them, and the server ends a connection whose reader is too slow.
+missed; the numbers of the events tell.
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.errors import LeasequeueError, NoEventsPublished, QueueClosed
 from leasequeue.queue.event import Event, event_of_json
-from leasequeue.scripting.channel import open_channel
-from leasequeue.scripting.pushes import joined
-from leasequeue.scripting.server_errors import translate
+from leasequeue.wire.server_errors import translate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from leasequeue.scripting.connection import Connection
-    from leasequeue.scripting.session import Session
+    from leasequeue.wire.server import Route
+    from leasequeue.wire.subscriptions import Subscription
 
 #: How many bytes of messages may wait for a reader, before all that wait for it are dropped.
 MAX_WAITING_BYTES = 16 * 2**20
@@ -83,28 +80,34 @@ class LiveReader:
 class LiveEvents:
     """Passes on what is published to the readers of a queue in one event loop.
 
-    It connects for the first reader, and disconnects after the last.
+    It subscribes for the first reader, until the last has left. If the connection is lost, and cannot be
+    replaced at once, the readers get the error.
 
     Args:
-        session: Opens the connection.
+        route: Subscribes.
         channel: The channel.
         run: Runs a script.
     """
 
-    def __init__(self, session: Session, channel: bytes, run: Callable[..., Awaitable[Any]]) -> None:
-        self._session = session
+    def __init__(self, route: Route, channel: bytes, run: Callable[..., Awaitable[Any]]) -> None:
+        self._route = route
         self._channel = channel
         self._run_script = run
         self._readers: set[LiveReader] = set()
-        self._running: asyncio.Task[None] | None = None
-        self._subscribed: asyncio.Future[None] | None = None
-        #: Whether all that is published arrives.
-        self.connected = False
+        self._subscription: Subscription | None = None
+        #: Compares the number of the last event.
+        self._checking: asyncio.Task[None] | None = None
+        self._lost = asyncio.Event()
 
     @property
     def reader_count(self) -> int:
         """How many readers there are."""
         return len(self._readers)
+
+    @property
+    def connected(self) -> bool:
+        """Whether all that is published arrives."""
+        return self._subscription is not None and self._subscription.ready
 
     async def join(self) -> LiveReader:
         """Return a reader that gets all that is published from now on, until `leave`.
@@ -116,37 +119,41 @@ class LiveEvents:
         reader = LiveReader()
         self._readers.add(reader)
         try:
-            if self._running is None or self._running.done():
-                self._subscribed = asyncio.get_running_loop().create_future()
-                self._running = asyncio.create_task(
-                    self._run(self._subscribed), name="leasequeue live events"
+            if self._subscription is None:
+                self._subscription = self._route.subscribe(
+                    self._channel, self._received, self._lost.set, self._end, events=True
                 )
-            assert self._subscribed is not None  # noqa: S101 - made with the task
-            await joined(self._subscribed)
+            await self._subscription.confirmed()
         except BaseException:
             self.leave(reader)
             raise
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._check(), name="leasequeue live events")
         return reader
 
     def leave(self, reader: LiveReader) -> None:
         """Remove a reader."""
         self._readers.discard(reader)
-        if not self._readers and self._running is not None:
-            self._running.cancel()
-            self._running = None
+        if not self._readers:
+            self._stop()
+
+    def _stop(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.close()
+        checking, self._checking = self._checking, None
+        if checking is not None:
+            checking.cancel()
 
     async def close(self, refusal: QueueClosed) -> None:
-        """End all readers, and the connection."""
-        running, self._running = self._running, None
+        """End all readers, and the subscription."""
         for reader in self._readers:
             reader.end(refusal)
         self._readers.clear()
-        if self._subscribed is not None and not self._subscribed.done():
-            self._subscribed.set_exception(copy.copy(refusal))  # else its readers would be cancelled
-            self._subscribed.exception()  # they may have left
-        if running is not None:
-            running.cancel()
-            await asyncio.wait([running])
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.close(refusal)
+        self._stop()
 
     async def last(self) -> int:
         """Return the number of the last event.
@@ -159,47 +166,21 @@ class LiveEvents:
             raise NoEventsPublished
         return int(last)
 
-    async def _run(self, subscribed: asyncio.Future[None]) -> None:
-        """Stay connected, until an error, which all readers get."""
+    async def _check(self) -> None:
+        """Compare the number of the last event now and then, and when the channel is subscribed again."""
         try:
             while True:
-                ended = asyncio.Event()
-                connection = await open_channel(
-                    self._session,
-                    "events",
-                    self._channel,
-                    on_message=self._received,
-                    on_end=ended.set,
-                )
-                try:
-                    self.connected = True
-                    if not subscribed.done():
-                        subscribed.set_result(None)
-                    await self._watch(connection, ended)
-                finally:
-                    self.connected = False
-                    await connection.close()
+                self._lost.clear()
+                if self._subscription is not None and self._subscription.ready:
+                    last = await self.last()
+                    # Its reply follows what was published before.
+                    self._subscription.ping(partial(self._checked, last))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(CHECK_SECONDS):
+                        await self._lost.wait()
         except Exception as problem:  # noqa: BLE001 - the readers get it
-            error = translate(problem, maybe_applied=False)
-            self._running = None
-            if not subscribed.done():
-                subscribed.set_exception(error)
-                subscribed.exception()  # the readers may have left
-            self._end(error)
-        except asyncio.CancelledError:
-            subscribed.cancel()
-            raise
-
-    async def _watch(self, connection: Connection, ended: asyncio.Event) -> None:
-        """Return when the connection has ended. From time to time, compare the number of the last event."""
-        while not ended.is_set():
-            last = await self.last()
-            if not ended.is_set():
-                # Its reply follows what was published before. Without one in time, the connection is lost.
-                connection.post((b"PING",), partial(self._checked, last))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_SECONDS):
-                    await ended.wait()
+            self._checking = None
+            self._end(translate(problem, maybe_applied=False))
 
     def _checked(self, last: int, _: object, error: BaseException | None) -> None:
         if error is None:

@@ -9,10 +9,10 @@ import random
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from leasequeue.errors import ItemCancelled, ItemExpired, ItemFailed, ItemUnknown, LeasequeueError
+from leasequeue.errors import JobCancelled, JobExpired, JobFailed, JobUnknown, LeasequeueError
 from leasequeue.queue.encoding import TRIP_ROWS
 from leasequeue.retry import Backoff
-from leasequeue.scripting.server_errors import translate
+from leasequeue.wire.server_errors import translate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 #: notifies no process, and a message may be lost. The server keeps in mind who waits for three times as long.
 ASK_SECONDS = 5.0
 KEEP_MS = 15_000
-#: The first and the longest wait after a transient error (s).
-FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 #: The codes in the reply of `await_results`.
 NOT_READ, UNKNOWN, UNFINISHED, RESULT, CANCELLED, EXPIRED = -2, -1, 0, 1, 3, 4
 
@@ -82,13 +80,13 @@ class ResultWaits:
         self._asking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_subscribed = False
-        self._backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
+        self._backoff = Backoff()
         engine.pushes.add("ended", self._notified, self._missed)
         engine.pushes.add("cancelled", self._cancelled)
         engine.pushes.add("expired", self._expired)
         engine.pushes.add("progress", self._progressed)
         #: What a message has said of items about which the server may know nothing more.
-        self._told: dict[bytes, type[ItemCancelled | ItemExpired]] = {}
+        self._told: dict[bytes, type[JobCancelled | JobExpired]] = {}
         #: Those who follow the progress of an item.
         self._followers: dict[bytes, set[Follower]] = {}
 
@@ -157,7 +155,7 @@ class ResultWaits:
                     yield (last := follower.text)
                 elif end.done():
                     break
-            with contextlib.suppress(ItemFailed, ItemCancelled, ItemExpired):
+            with contextlib.suppress(JobFailed, JobCancelled, JobExpired):
                 end.result()
         finally:
             if not end.cancel() and not end.cancelled():
@@ -181,12 +179,12 @@ class ResultWaits:
                 follower.changed.set()
 
     def _cancelled(self, item_id: bytes) -> None:
-        self._told_of(item_id, ItemCancelled)
+        self._told_of(item_id, JobCancelled)
 
     def _expired(self, item_id: bytes) -> None:
-        self._told_of(item_id, ItemExpired)
+        self._told_of(item_id, JobExpired)
 
-    def _told_of(self, item_id: bytes, kind: type[ItemCancelled | ItemExpired]) -> None:
+    def _told_of(self, item_id: bytes, kind: type[JobCancelled | JobExpired]) -> None:
         """Ask what has become of an item that was cancelled or has expired: it may have been added again."""
         if item_id in self._waits:
             self._told[item_id] = kind
@@ -263,9 +261,9 @@ def _text(item_id: bytes) -> str:
 def _error(item_id: bytes, code: int, value: bytes) -> LeasequeueError:
     """Return the error of a caller that waits for an item without a result."""
     if code == CANCELLED:
-        return ItemCancelled(_text(item_id))
+        return JobCancelled(_text(item_id))
     if code == EXPIRED:
-        return ItemExpired(_text(item_id))
+        return JobExpired(_text(item_id))
     if code == UNKNOWN:
-        return ItemUnknown(_text(item_id))
-    return ItemFailed(_text(item_id), value.decode(errors="replace"))
+        return JobUnknown(_text(item_id))
+    return JobFailed(_text(item_id), value.decode(errors="replace"))

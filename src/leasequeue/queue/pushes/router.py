@@ -6,26 +6,18 @@ A message is text of the form `<kind>` or `<kind> <rest>`. One that begins with 
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
-from leasequeue.errors import LeasequeueError, QueueClosed
-from leasequeue.log import Log
-from leasequeue.retry import Backoff
-from leasequeue.scripting.pushes import joined
+from leasequeue.errors import ConnectionLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasequeue.scripting.pushes import Subscription
-    from leasequeue.scripting.session import Session
-
-log = Log("leasequeue.queue")
+    from leasequeue.wire.server import Route
+    from leasequeue.wire.subscriptions import Subscription
 
 #: The kind of deliveries, whose handler gets the whole message.
 DELIVERY = ""
-#: The first and the longest wait before a subscription is tried again (s).
-FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 
 
 class Receiver:
@@ -50,18 +42,16 @@ class PushRouter:
     """Receives the channel of a session, while at least one holder needs that.
 
     Args:
-        session: Subscribes.
+        route: Subscribes.
         channel: The channel of the session for this queue.
     """
 
-    def __init__(self, session: Session, channel: bytes) -> None:
-        self._session = session
+    def __init__(self, route: Route, channel: bytes) -> None:
+        self._route = route
         self._channel = channel
         self._receivers: dict[bytes, list[Receiver]] = {}
         self._holds = 0
         self._subscription: Subscription | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._holding: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def add(
@@ -87,6 +77,38 @@ class PushRouter:
             if not others:
                 del self._receivers[one.kind]
 
+    def follow(
+        self, kind: str, handle: Callable[[bytes], None], *, missed: Callable[[], None] = lambda: None
+    ) -> Callable[[], None]:
+        """Pass the messages of a kind to a handler, and receive the channel for as long.
+
+        If the server is away, that begins when it is back; where its access rules forbid the channel, no
+        message arrives. Not for an event loop that assists another one: a session receives once, as the
+        server counts who has received a delivery.
+
+        Args:
+            kind: The first word of the messages.
+            handle: Called in this event loop with what follows that word and a space.
+            missed: As in `add`, and when the subscription has begun.
+
+        Returns:
+            What ends it. Calling it twice is fine.
+        """
+        if self._route.servers.adopted:
+            raise RuntimeError("an event loop that assists another one receives no pushes")
+        receiver = self.add(kind, handle, missed)
+        self.hold_soon(missed)
+        ended = False
+
+        def end() -> None:
+            nonlocal ended
+            if not ended:
+                ended = True
+                receiver.close()
+                self.release()
+
+        return end
+
     async def hold(self) -> None:
         """Receive the channel until `release`; return when the server has confirmed.
 
@@ -95,7 +117,7 @@ class PushRouter:
         """
         self._holds += 1
         try:
-            await self._subscribed()
+            await self._subscribe().confirmed()
         except BaseException:
             self.release()
             raise
@@ -107,9 +129,7 @@ class PushRouter:
             missed: Called then, as messages may have been missed before.
         """
         self._holds += 1
-        task = asyncio.create_task(self._subscribed_in_the_end(missed), name="leasequeue subscribe")
-        self._holding.add(task)
-        task.add_done_callback(self._holding.discard)
+        self._subscribe().when_confirmed(missed)
 
     def release(self) -> None:
         """Receive the channel for one holder less."""
@@ -120,42 +140,15 @@ class PushRouter:
     def close(self) -> None:
         """Unsubscribe, and tell the handlers that they may have missed messages."""
         self._closed = True
-        for task in self._holding:
-            task.cancel()
         self._unsubscribe()
         self._missed()
 
-    async def _subscribed(self) -> None:
+    def _subscribe(self) -> Subscription:
+        if self._closed:
+            raise ConnectionLost("the queue object is closed", maybe_applied=False)
         if self._subscription is None:
-            if self._opening is None:
-                self._opening = asyncio.create_task(self._subscribe(), name="leasequeue subscribe")
-            await joined(self._opening)
-
-    async def _subscribe(self) -> None:
-        try:
-            one = await self._session.subscribe(self._channel, self._received, self._missed)
-        finally:
-            self._opening = None
-        if self._holds > 0 and not self._closed:
-            self._subscription = one
-        else:
-            one.close()
-
-    async def _subscribed_in_the_end(self, missed: Callable[[], None]) -> None:
-        backoff = Backoff(first=FIRST_WAIT, longest=LONGEST_WAIT)
-        while self._holds > 0:
-            try:
-                await self._subscribed()
-            except QueueClosed:
-                return
-            except LeasequeueError:
-                await backoff.wait()  # other calls report it
-            except Exception:
-                log.exception("the pushes of %s cannot be received; trying again", self._channel.decode())
-                await backoff.wait()
-            else:
-                missed()
-                return
+            self._subscription = self._route.subscribe(self._channel, self._received, self._missed)
+        return self._subscription
 
     def _unsubscribe(self) -> None:
         one, self._subscription = self._subscription, None

@@ -1,4 +1,4 @@
-"""The Spark session of a job, and how many of its tasks are done."""
+"""The Spark session of a job, how many of its tasks are done, and why the job failed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -14,12 +15,45 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from leasequeue.spark.jobs.failures import JobFailed
+from leasequeue.errors import LeasequeueError
 from leasequeue.spark.sessions import is_connect
 from leasequeue.spark.source import register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+class SparkFailed(LeasequeueError):
+    """Spark could not finish a job. The text says why; Spark's error is the cause.
+
+    Attributes:
+        kind: The class name of the Leasequeue error that ended the job, as `InvalidArgument`; else empty.
+    """
+
+    def __init__(self, message: str) -> None:
+        reason, self.kind = reason_of(message)
+        super().__init__(reason)
+
+
+def reason_of(message: str) -> tuple[str, str]:
+    """Find the text and the class name of a Leasequeue error in Spark's message.
+
+    Without one, return the last line of a Python traceback or the first line of the message, and no name.
+    """
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    for line in lines:
+        name, colon, text = line.partition(": ")
+        if colon and name.startswith("leasequeue.") and name.replace(".", "").replace("_", "").isalnum():
+            return text, name.rpartition(".")[2]
+    raised = [line for before, line in pairwise(lines) if _ends_traceback(before, line)]
+    return (raised[-1] if raised else lines[0] if lines else "Spark gave no reason"), ""
+
+
+def _ends_traceback(before: str, line: str) -> bool:
+    name, colon, _ = line.partition(":")
+    ends = bool(colon) and name.isidentifier() and name.endswith(("Error", "Exception"))
+    return ends and not before.startswith("at ")
+
 
 #: Called with a few words about each step of a job.
 Progress = Callable[[str], None]
@@ -48,7 +82,7 @@ def run_job(job: Callable[..., dict[str, Any]], given: dict[str, Any], progress:
     """Run a job in the active session, or in a new one, and return its report.
 
     Raises:
-        JobFailed: If Spark fails.
+        SparkFailed: If Spark fails.
         LeasequeueError: What the job raises.
     """
     progress("starting Spark")
@@ -56,7 +90,7 @@ def run_job(job: Callable[..., dict[str, Any]], given: dict[str, Any], progress:
         try:
             return job(spark, **given, progress=progress)
         except PySparkException as error:
-            raise JobFailed(str(error)) from error
+            raise SparkFailed(str(error)) from error
 
 
 @contextmanager

@@ -1,0 +1,242 @@
+"""The one builder of plans: chains, groups and declared flows call it, stage by stage."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from leasequeue.durations import check_int
+from leasequeue.errors import InvalidArgument, InvalidCall
+from leasequeue.queue.encoding import MAX_LEVEL
+from leasequeue.queue.plans.flow_runs import Many, One
+from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan, join_text, missing_tag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from leasequeue.queue.plans.flow_runs import FlowRuns, Output
+    from leasequeue.queue.plans.plan import Need
+
+_MAX_NAME_BYTES = 90
+#: What the name of a task may contain and that of a stage not, or what has a meaning in a `Need`.
+_SPECIAL = re.compile(r"[/.\0]|^[@?]")
+
+
+class QueuePlace(NamedTuple):
+    """Where a queue is: the URL of its server, and its name."""
+
+    url: str | None
+    name: str
+
+
+@dataclass(kw_only=True, eq=False)  # not frozen: that costs a large group 5 µs a call
+class PlannedCall:
+    """A call of a task that is to be a stage or a child.
+
+    Attributes:
+        task: The name of the task.
+        runs: Those of the home queue, whose keys hold a run that begins with it.
+        home: Where that is.
+        queue: The queue of its item.
+        level: The level of its item.
+        group: The group of its item, or None.
+        delay_ms: How long its item waits once the stage is entered.
+        has_time: Whether that is until a certain time, which is not known of what begins later.
+        expires_ms: After so many ms its item is discarded; 0: never.
+        due_ms: When it is to run first, if it begins now; ms since 1970.
+        write: Returns the data of its item, given `due_ms` or None, and what it takes of the run.
+        read: Reads its result.
+    """
+
+    task: str
+    runs: FlowRuns
+    home: QueuePlace
+    queue: QueuePlace
+    level: int
+    group: str | None
+    delay_ms: int
+    has_time: bool
+    expires_ms: int
+    due_ms: int
+    write: Callable[[int | None, Need], bytes]
+    read: Callable[[bytes], Any]
+
+    def child(self, *, first: bool) -> ChildPlan:
+        """Return the call as a child; `first`: it begins now."""
+        data = self.write(self.due_ms if first else None, [])
+        return ChildPlan(self.queue.name, data, level=self.level, group=self.group, delay_ms=self.delay_ms)
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of what was built so far: what the next part waits for, by which policy, and what it takes."""
+
+    after: tuple[str, ...] = ()
+    join: str = "all"
+    need: Need = field(default_factory=list)
+    output: Output = field(default_factory=lambda: Many(()))
+
+
+class PlanBuilder:
+    """Collects the stages of a plan, and makes it.
+
+    What adds a part takes the end of what comes before it, and returns that of the part.
+
+    Args:
+        stages: The stages that are known already: those of a declared flow.
+        flow: The name of the flow; empty for chains and groups.
+
+    Attributes:
+        first: The first call, on whose home queue the run is kept; None: there was none.
+        stages: The stages, in order.
+    """
+
+    def __init__(self, stages: Iterable[StagePlan] = (), flow: str = "") -> None:
+        self.first: PlannedCall | None = None
+        self.stages = [*stages]
+        self._flow = flow
+        self._names: dict[str, int] = {}
+
+    def call(self, call: PlannedCall, before: End) -> End:
+        """Add a call.
+
+        Raises:
+            InvalidCall: If it cannot be a stage in its place.
+        """
+        self.expect(call, before)
+        name = self._name(call.task)
+        self.stages.append(
+            StagePlan(
+                name,
+                call.queue.name,
+                call.write(None if before.after else call.due_ms, before.need),
+                after=before.after,
+                join=before.join,
+                level=call.level,
+                group=call.group,
+                delay_ms=call.delay_ms,
+                expires_ms=call.expires_ms,
+            )
+        )
+        return End((name,), "all", name, One(name, call.read))
+
+    def children(self, calls: Sequence[PlannedCall], join: str, before: End) -> End:
+        """Add a stage whose children are calls, of any number: a group of nothing else."""
+        name = self._name("group")
+        children = tuple(call.child(first=not before.after) for call in calls)
+        self.stages.append(
+            StagePlan(name, after=before.after, join=before.join, children=children, policy=join)
+        )
+        output = Many(tuple(One(f"{name}/{index}", call.read) for index, call in enumerate(calls)))
+        return End((name,), "all", f"{name}/*", output)
+
+    def group(self, parts: Sequence[Callable[[End], End]], join: str, before: End) -> End:
+        """Add parts side by side, each of which adds its stages."""
+        if not parts:
+            return End(before.after, before.join)
+        ends = []
+        for part in parts:
+            end = part(before)
+            ends.append(end if end.join == join == "all" else self.joined(end))
+        return End(
+            tuple(dict.fromkeys(name for end in ends for name in end.after)),
+            join,
+            [end.need for end in ends],
+            Many(tuple(end.output for end in ends)),
+        )
+
+    def joined(self, end: End) -> End:
+        """Add a stage without an item that joins the parts of a group that is itself a part."""
+        if isinstance(end.output, One) or not end.need:
+            return end
+        if isinstance(end.need, str):  # it has a stage already, whose children are joined
+            return replace(end, output=replace(end.output, joined_by=end.need))
+        name = self._name("join")
+        self.stages.append(StagePlan(name, after=end.after, join=end.join))
+        need: Need = [f"?{name}", *end.need]
+        return End((name,), "all", need, replace(end.output, joined_by=name))
+
+    def expect(self, call: PlannedCall, before: End) -> None:
+        """Check that a call can begin after an end.
+
+        Raises:
+            InvalidCall: If its queue is on another server or in another slot than the run, or it has a time.
+        """
+        self.first = self.first or call
+        home = self.first.home
+        if call.queue.url != home.url:
+            raise InvalidCall(call.task, f"its queue is on {call.queue.url}, and the run on {home.url}")
+        if (tag := missing_tag(home.name, call.queue.name)) is not None:
+            raise InvalidCall(
+                call.task,
+                f"its queue, {call.queue.name!r}, is not in the slot of {home.name!r}: name it "
+                f"{'{' + tag + '}'}…",
+            )
+        if call.has_time and before.after:
+            raise InvalidCall(call.task, "it has a time, `at`, and begins after another call: use `delay`")
+
+    def result_of(self, end: End) -> tuple[str | None, Output]:
+        """Return the name of the stage whose result is that of a run with this end, and where its parts are.
+
+        None: it has several, or none.
+        """
+        end = end if end.join == "all" else self.joined(end)
+        return end.need.removesuffix("/*") if isinstance(end.need, str) else None, end.output
+
+    def plan(
+        self,
+        result: str | None,
+        *,
+        keep_ms: int,
+        correlation: str | None,
+        priority: int,
+        lookup: Mapping[str, Sequence[str]],
+        attributes: Mapping[str, bytes] | None = None,
+    ) -> FlowPlan:
+        """Return the plan of a run; the arguments are attributes of `FlowPlan`, some as users give them.
+
+        Raises:
+            InvalidArgument: If `correlation` or `priority` cannot be used.
+        """
+        if correlation is not None and not isinstance(correlation, str):
+            raise InvalidArgument("correlation", correlation, "a string, or None")
+        level = check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL)
+        return FlowPlan(
+            (*self.stages,),
+            result,
+            attributes or {},
+            self._flow,
+            lookup=lookup,
+            keep_ms=keep_ms,
+            correlation=correlation,
+            level=level,
+        )
+
+    def _name(self, task: str) -> str:
+        """Return a name for a stage that no other has."""
+        base = _SPECIAL.sub("_", task)
+        base = base.encode()[:_MAX_NAME_BYTES].decode(errors="ignore")
+        while True:
+            self._names[base] = count = self._names.get(base, 0) + 1
+            name = base if count == 1 else f"{base}-{count}"
+            if count == 1 or name not in self._names:
+                self._names.setdefault(name, 1)
+                return name
+
+
+def join_of(join: object, calls: int) -> str:
+    """Return the join of so many calls as it is stored.
+
+    Raises:
+        InvalidArgument: If it is none, or waits for more calls than there are.
+    """
+    text = join_text(join)
+    if text.startswith("n:") and int(text[2:]) > calls:
+        raise InvalidArgument("join", join, f"at most the number of the calls, {calls}")
+    return text
+
+
+def takes_nothing(need: Need) -> bool:
+    """Return whether a need takes no result: it is a list of empty lists, or empty."""
+    return not isinstance(need, str) and all(takes_nothing(one) for one in need)

@@ -1,0 +1,704 @@
+"""Flow runs: those of a queue, `AsyncWorkQueue.flow_runs`, those of one flow, and one of them by its id."""
+
+from __future__ import annotations
+
+import copy
+import json
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from leasequeue import codec, telemetry
+from leasequeue.describing import text_of
+from leasequeue.durations import Duration, check_bool, check_int, check_list
+from leasequeue.errors import (
+    FlowRunUnfinished,
+    InvalidArgument,
+    JobCancelled,
+    JobFailed,
+    JobUnknown,
+    ResultError,
+)
+from leasequeue.queue.cleaning import check_runs
+from leasequeue.queue.encoding import SLOW_ROWS
+from leasequeue.queue.findings import Problem, read_repairs
+from leasequeue.queue.lease import StageRef
+from leasequeue.queue.plans.diagram import draw_run
+from leasequeue.queue.plans.inputs import read_needs
+from leasequeue.queue.plans.plan import as_bytes, check_run_id
+from leasequeue.queue.plans.reading import (
+    FLOW_RUN_STATES,
+    RUNS_PER_STEP,
+    FlowRunReader,
+    FlowRunState,
+    FlowRunView,
+)
+from leasequeue.queue.plans.stages import cancel_rest, report, settle_at, stages_of, start_run
+from leasequeue.queue.views import CleanReport
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from leasequeue.queue.engine import Engine
+    from leasequeue.queue.plans.plan import FlowPlan
+    from leasequeue.queue.results import Results
+
+R_co = TypeVar("R_co", covariant=True)
+
+#: The maximum number of runs that one call lists or finds.
+MAX_AT_ONCE = 1000
+#: How many runs one step of a listing looks at.
+_PAGE = 500
+#: How many unfinished runs of a state `check` examines, the newest.
+MAX_CHECKED = 100_000
+#: How many stages are reopened, and dead letters dropped, at once: no call takes the server 5 ms.
+_STEP = 40
+#: The answers of the scripts: done; there is no such run, of `run_delete`, or it has ended; that it is
+#: unfinished, of `run_delete`, or there is none; and of `run_reopen` that it is unfinished.
+_DONE, _NONE, _REFUSED, _BUSY = 1, 0, -1, -2
+#: Values per item in the reply of `find_many`; the first two are its state and its id.
+_FIND_FIELDS = 12
+
+#: The state of a flow run, or that it is gone: never started, or no longer kept.
+FlowRunStatus: TypeAlias = Literal["active", "completed", "failed", "cancelled", "gone"]
+
+
+@dataclass(frozen=True)
+class One:
+    """An output: the result of a stage or a child."""
+
+    path: str
+    read: Callable[[bytes], Any]
+
+
+@dataclass(frozen=True)
+class Many:
+    """An output: those of a group.
+
+    Attributes:
+        outputs: Its parts.
+        joined_by: What gives nothing if the group has failed; None: there is nothing of this kind.
+    """
+
+    outputs: tuple[Output, ...]
+    joined_by: str | None = None
+
+
+#: Where the results are of which that of a run is made.
+Output: TypeAlias = "One | Many"
+
+#: The type of the error that is published of a run that was cancelled.
+_CANCELLED = "FlowCancelled"
+
+
+class _Failure(msgspec.Struct):
+    type: str = ""
+    message: str = ""
+
+
+class _End(msgspec.Struct):
+    """What is published of a flow run when it ends; without a result, that of `stage` is in the run."""
+
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: _Failure | None = None
+    stage: str | None = None
+
+
+_END = msgspec.json.Decoder(_End)
+
+
+class FlowRuns:
+    """The flow runs of a queue, their home: `AsyncWorkQueue.flow_runs`; or those of one flow: `Flow.runs`.
+
+        run = await queue.flow_runs.get("order-7")
+        print(run.state, run.progress, run.results)
+        for run in await queue.flow_runs.list(state="failed"):
+            await queue.flow_runs.retry(run.id)
+
+    Those of a flow are among those of its queue: only they are read and found. Reading takes several steps,
+    between which other clients may act. Every call raises QueueClosed and ServerError as
+    `AsyncWorkQueue.counts` does, and InvalidArgument if an argument cannot be used.
+    """
+
+    def __init__(self, name: str, engine: Callable[[], Engine], results: Results) -> None:
+        self._name = name
+        self._engine = engine
+        self._results = results
+        self._reader = FlowRunReader(engine)
+        #: The flow whose runs these are, and what checks values of its attributes; None: those of all flows.
+        self._flow: str | None = None
+        self._sought: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+
+    def of_flow(self, flow: str, sought: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Self:
+        """Return the runs of one flow, with the same methods. `Flow.runs` calls it.
+
+        Args:
+            flow: The name of the flow.
+            sought: Checks the values of attributes that runs are to be found by, and returns them.
+        """
+        bound = copy.copy(self)
+        bound._flow, bound._sought = flow, sought  # noqa: SLF001 - of this class
+        return bound
+
+    async def start(self, plan: FlowPlan, run_id: str) -> bool:
+        """Start a run of a plan. `Flow.start` and the `add` of chains and groups call this.
+
+        A run starts as a whole or not at all; repeating a call that was lost is safe.
+
+        Args:
+            plan: The plan.
+            run_id: The run's id.
+
+        Returns:
+            False if there is a run of this id.
+
+        Raises:
+            InvalidFlow: If the plan cannot be carried out. Nothing was sent.
+        """
+        check_run_id(run_id)
+        if telemetry.active is None:
+            return await start_run(self._engine(), plan, run_id)
+
+        producer = telemetry.active.producer(self._name, 1, run_id.encode())
+        if producer is not None and producer.trace is not None:
+            plan = replace(plan, trace=producer.trace.decode())
+        failed: BaseException | None = None
+        try:
+            return await start_run(self._engine(), plan, run_id)
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            if producer is not None:
+                producer.end(failed)
+
+    async def get(
+        self, run_id: str, *, fields: Collection[str] | None = None, children: bool = False
+    ) -> FlowRunView:
+        """Return one run, with its plan.
+
+        Args:
+            run_id: The run's id.
+            fields: The names of the attributes to read, and of the stages of which to read the result; None:
+                all.
+            children: Whether to read the children of stages that have fanned out, also their children.
+
+        Raises:
+            JobUnknown: If there is no such run.
+        """
+        check_bool("children", children)
+        names = _checked_fields(fields)
+        [view] = await self._reader.views([check_run_id(run_id)], names, children=children)
+        plan = await self._reader.plan(run_id)
+        if view is None or plan is None or self._flow not in {None, view.flow}:
+            raise JobUnknown(run_id, is_flow_run=True)
+        return replace(view, plan=plan)
+
+    async def list(
+        self,
+        ids: Iterable[str] | None = None,
+        *,
+        state: FlowRunState | None = None,
+        flow: str | None = None,
+        fields: Collection[str] | None = None,
+        children: bool = False,
+        count: int = 100,
+    ) -> builtins.list[FlowRunView | None]:
+        """Return runs: those with given ids, or the newest.
+
+        Args:
+            ids: The ids of the runs, at most 1,000; None: those that have entered their state last.
+            state: Without ids: only those in this state; None: in any.
+            flow: Without ids: only those of this flow; None: of any, or of the one whose runs these are.
+            fields: As in `get`.
+            children: As in `get`.
+            count: Without ids: the maximum number of runs, 1 to 1,000.
+
+        Returns:
+            With ids, the run of each id at its place; None: there is none. Without, only runs.
+        """
+        check_bool("children", children)
+        names = _checked_fields(fields)
+        if ids is not None:
+            asked = [check_run_id(one) for one in check_list("ids", ids, "ids")]
+            if len(asked) > MAX_AT_ONCE:
+                raise InvalidArgument("ids", f"{len(asked)} ids", f"at most {MAX_AT_ONCE}")
+            views = await self._reader.views(asked, names, children=children)
+            return [one if one is None or self._flow in {None, one.flow} else None for one in views]
+        flow = self._flow_or(flow)
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
+        if state is not None and state not in FLOW_RUN_STATES:
+            raise InvalidArgument("state", state, f"one of {', '.join(FLOW_RUN_STATES)}, or None")
+        listed: dict[str, int] = {}
+        for one in FLOW_RUN_STATES if state is None else (state,):
+            listed |= await self._listed(one, flow, count)
+        newest = sorted(listed, key=lambda run_id: -listed[run_id])[:count]
+        found = await self._reader.views(newest, names, children=children)
+        return [view for view in found if view is not None]
+
+    async def find(
+        self,
+        flow: str | None = None,
+        /,
+        *,
+        fields: Collection[str] | None = None,
+        children: bool = False,
+        count: int = 100,
+        **attributes: object,
+    ) -> builtins.list[FlowRunView]:
+        """Return the runs of a flow that have given values of attributes: first those that are unfinished.
+
+            await queue.flow_runs.find("access", user_id=62, guilds=1985)
+            await access.runs.find(user_id=62, guilds=1985)
+
+        A run is found by the attributes that its flow names in `lookup`; by one that is a list, by each of
+        its elements. One that has ended is found as long as it is kept.
+
+        Args:
+            flow: The name of the flow; None: that of the flow whose runs these are, or chains and groups.
+            fields: As in `get`.
+            children: As in `get`.
+            count: The maximum number of runs, 1 to 1,000.
+            attributes: A value for each attribute; a run must have all. A list: a run must have each element.
+
+        Raises:
+            UnknownAttribute: If an attribute is not among those of the flow's `lookup`.
+        """
+        check_bool("children", children)
+        names = _checked_fields(fields)
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
+        flow = self._flow_or(flow) or ""
+        row: builtins.list[bytes] = []
+        for name, value in self._sought(attributes).items():
+            for text in lookup_texts(value):
+                row += (name.encode(), as_bytes(text))
+        if not row:
+            raise InvalidArgument("attributes", attributes, "a value of at least one attribute")
+        ids: dict[str, None] = {}
+        cursor: bytes | None = None
+        while cursor != b"" and len(ids) < count:
+            cursor, *page = await self._engine().run(
+                "runs_find", row, flow=flow.encode(), cursor=cursor or b"", count=_PAGE
+            )
+            ids |= dict.fromkeys(_text(one) for one in page)
+        found = await self._reader.views([*ids][:count], names, children=children)
+        return [view for view in found if view is not None]
+
+    async def cancel(self, run_id: str) -> bool:
+        """Cancel a run: what waits is removed, what runs is cancelled, and nothing follows.
+
+        From the first step on no stage of it begins. If the caller is stopped after that, a worker of the
+        queue does the rest.
+
+        Returns:
+            False if it has ended already.
+
+        Raises:
+            JobUnknown: If there is no such run.
+        """
+        answer = await self._engine().run("run_cancel", of_run=_checked(run_id))
+        if answer == _REFUSED:
+            raise JobUnknown(run_id, is_flow_run=True)
+        if answer != _NONE:
+            await cancel_rest(self._engine(), StageRef(self._name, run_id, ""))
+        return bool(answer == _DONE)
+
+    async def retry(self, run_id: str) -> bool:
+        """Do a failed run again from the stages and children that have failed; what is done stays.
+
+        Their attempts begin at 1 again, and their dead letters are dropped. What was tolerated stays, too.
+
+        Returns:
+            False if it has not failed.
+
+        Raises:
+            JobUnknown: If there is no such run.
+            FlowRunUnfinished: If it has failed, and some items are unfinished: wait for them, or cancel.
+        """
+        run = _checked(run_id)
+        [view] = await self._reader.views([run_id], (), children=True)
+        if view is None:
+            raise JobUnknown(run_id, is_flow_run=True)
+        if view.state == "failed" and view.unfinished:
+            raise FlowRunUnfinished(run_id)  # what ends from now on would be missing among the paths
+        paths = await self._reader.reopenable(view) if view.state == "failed" else []
+        caller, reopened = uuid.uuid4().hex.encode(), 0
+        for at in range(0, len(paths), _STEP):
+            some, is_last = paths[at : at + _STEP], at + _STEP >= len(paths)
+            code, count = await self._engine().run(
+                "run_reopen", some, of_run=run, caller=caller, is_last=int(is_last)
+            )
+            reopened += count
+            if code == _BUSY:
+                raise FlowRunUnfinished(run_id)
+            if code != _DONE:
+                break
+        return reopened > 0
+
+    async def check(self, *, repair: bool = True) -> CleanReport:
+        """Find runs that wait for items which exist nowhere, and have them go on. Part of `fsck`.
+
+        That is so if another client has removed an item, or has completed it and no worker serves its queue.
+        Such a stage ends, as failed; one that is foreign is done.
+
+        Args:
+            repair: Whether to repair what is found.
+
+        Returns:
+            What was found: `examined` is how many unfinished runs there were.
+        """
+        check_bool("repair", repair)
+        report = await check_runs(self._engine()) if repair else CleanReport()
+        for state in FLOW_RUN_STATES:
+            ids = await self._listed(state, self._flow, MAX_CHECKED)
+            report += await self._check_stages([*ids], repair=repair)
+        return report
+
+    async def replay(self, run_id: str, *, new_id: str | None = None) -> str:
+        """Start a new run with the plan and the input of another, and return its id.
+
+        Args:
+            run_id: The run to be replayed, whatever its state.
+            new_id: The id of the new run; None: a random one. If there is a run of this id, none is started.
+
+        Raises:
+            JobUnknown: If there is no such run.
+        """
+        new_id = uuid.uuid4().hex if new_id is None else check_run_id(new_id)
+        plan = await self._reader.plan(check_run_id(run_id))
+        if plan is None:
+            raise JobUnknown(run_id, is_flow_run=True)
+        await self.start(plan, new_id)
+        return new_id
+
+    async def delete(self, run_id: str) -> bool:
+        """Delete a run that has ended, with its result and the dead letters of its stages. No trace is left.
+
+        Returns:
+            False if there is no such run.
+
+        Raises:
+            FlowRunUnfinished: If it is active, or some of its items are unfinished.
+        """
+        run = _checked(run_id)
+        answer = await self._engine().run("run_delete", run=run, is_last=0)
+        if answer == _DONE:
+            await self._forget_stages(run_id)
+            answer = await self._engine().run("run_delete", run=run, is_last=1)
+        if answer == _REFUSED:
+            raise FlowRunUnfinished(run_id)
+        return bool(answer == _DONE)
+
+    async def report(self, run_id: str, stage: str, result: object = None) -> bool:
+        """Record the result of a stage that was handed over to another system, and go on.
+
+        Args:
+            run_id: The run's id.
+            stage: The stage, or the path of a child, such as `rewards/0`.
+            result: Its result, which JSON can hold.
+
+        Returns:
+            False if there is no such run, or the stage is not open.
+        """
+        try:
+            value = codec.encode(result)
+        except Exception as error:
+            raise InvalidArgument("result", result, f"a value that JSON can hold: {error}") from error
+        return await report(self._engine(), self._ref(run_id, stage), result=value)
+
+    async def report_failed(self, run_id: str, stage: str, error: str) -> bool:
+        """Record that a stage that was handed over to another system has failed.
+
+        Args:
+            run_id: The run's id.
+            stage: The stage, or the path of a child.
+            error: Why it has failed.
+
+        Returns:
+            False if there is no such run, or the stage is not open.
+        """
+        return await report(self._engine(), self._ref(run_id, stage), result=None, error=error)
+
+    async def result(self, run_id: str, *, timeout: Duration | None = None) -> Any:
+        """Wait until a run has ended, and return the result of its result stage, from JSON.
+
+        Args:
+            run_id: The run's id.
+            timeout: How long to wait, in seconds; None waits without limit.
+
+        Returns:
+            The result; of a stage that has fanned out, the list of those of its children that have succeeded;
+            None if the run has no result stage.
+
+        Raises:
+            JobFailed: If it has failed.
+            JobCancelled: If it was cancelled.
+            JobUnknown: If there is no such run.
+            ResultError: If its result cannot be read.
+            TimeoutError: If it is active after `timeout`.
+        """
+        end = await self._ended(run_id, timeout)
+        if end.stage is not None and end.result is msgspec.UNSET:  # it has fanned out
+            [children] = await read_needs(self._engine(), run_id, [f"{end.stage}/*"])
+            return json.loads(children or b"null")
+        return None if end.result is msgspec.UNSET else json.loads(bytes(end.result))
+
+    async def mermaid(self, run_id: str) -> str:
+        """Return a run as a Mermaid diagram: a box for each stage, with its state and its children's.
+
+        Raises:
+            JobUnknown: If there is no such run.
+        """
+        return draw_run(await self.get(run_id, fields=()))
+
+    async def _ended(self, run_id: str, timeout: Duration | None) -> _End:
+        """Wait until a run has ended, and return what was published if it was completed."""
+        try:
+            data = await self._results.wait(check_run_id(run_id), timeout=timeout, what="flow run")
+        except JobUnknown as error:
+            raise JobUnknown(run_id, is_flow_run=True) from error
+        except JobFailed as error:
+            raise JobFailed(run_id, error.error, stage="") from error
+        try:
+            end = _END.decode(data or b"{}")
+        except Exception as error:
+            raise ResultError(run_id, f"its result cannot be read: {text_of(error)}") from error
+        if end.error is None:
+            return end
+        if end.error.type == _CANCELLED:
+            raise JobCancelled(run_id)
+        path, _, text = end.error.message.partition(": ")
+        raise JobFailed(run_id, text, stage=path)
+
+    def _flow_or(self, flow: object) -> str | None:
+        """Return the name of a flow as it was given, or else that of the flow whose runs these are."""
+        if flow is None:
+            return self._flow
+        if not isinstance(flow, str) or self._flow not in {None, flow}:
+            allowed = "the name of a flow" if self._flow is None else f"{self._flow!r}, whose runs these are"
+            raise InvalidArgument("flow", flow, allowed)
+        return flow
+
+    def _ref(self, run_id: str, stage: str) -> StageRef:
+        if not isinstance(stage, str) or not stage or "\0" in stage:
+            raise InvalidArgument("stage", stage, "the name of a stage, or the path of a child")
+        return StageRef(self._name, check_run_id(run_id), stage)
+
+    async def _listed(self, state: str, flow: str | None, count: int) -> dict[str, int]:
+        """Return the newest runs of a state, and when each has entered it."""
+        found: dict[str, int] = {}
+        cursor: bytes | None = None
+        while cursor != b"" and len(found) < count:
+            cursor, *page = await self._engine().run(
+                "runs_list",
+                state=state.encode(),
+                of_all=int(flow is None),
+                flow=(flow or "").encode(),
+                cursor=cursor or b"",
+                count=min(count, _PAGE) if flow is None else _PAGE,
+            )
+            found |= {_text(run_id): at for run_id, at in zip(page[::2], page[1::2], strict=True)}
+        return found
+
+    async def _check_stages(self, run_ids: Sequence[str], *, repair: bool) -> CleanReport:
+        """Find the stages of unfinished runs that wait for items which exist nowhere, and end them."""
+        report = CleanReport()
+        # Most of them have ended: their children are not read.
+        unfinished = [
+            view.id
+            for at in range(0, len(run_ids), RUNS_PER_STEP)
+            for view in await self._reader.views(run_ids[at : at + RUNS_PER_STEP], (), children=False)
+            if view is not None and view.unfinished
+        ]
+        for run_id in unfinished:
+            [view] = await self._reader.views([run_id], (), children=True)
+            if view is None or not view.unfinished:
+                continue
+            report += CleanReport(examined=1)
+            for name, paths in (await self._reader.open_items(view)).items():
+                for at in range(0, len(paths), SLOW_ROWS):
+                    some = [self._ref(run_id, path) for path in paths[at : at + SLOW_ROWS]]
+                    report += await self._check_items(name or self._name, some, repair=repair)
+        return report
+
+    async def _check_items(self, name: str, stages: Sequence[StageRef], *, repair: bool) -> CleanReport:
+        ids = {as_bytes(one.item_id): one for one in stages}
+        reply = await self._engine().run_at(name, "find_many", [*ids], which=b"living", max_bytes=-1)
+        existing = {*reply[2::_FIND_FIELDS]}
+        lost = [one for one in ids if one not in existing]
+        if lost and repair:
+            await settle_at(self._engine(), name, [b"=" + ids[one].encode() for one in lost])
+        problem = Problem.SETTLED_STAGE if repair else Problem.STUCK_STAGE
+        return CleanReport(findings=read_repairs([part for one in lost for part in (problem.encode(), one)]))
+
+    async def _forget_stages(self, run_id: str) -> None:
+        """Drop the dead letters of the stages of a run, their notes, and items that were not completed."""
+        home = StageRef(self._name, run_id, "")
+        for queue, paths in (await self._reader.entered(run_id)).items():
+            stages = stages_of(home, [f"{run_id}/{path}".encode() for path in paths])
+            for at in range(0, len(stages), _STEP):
+                await self._engine().run_at(queue or home.home, "run_forget", stages[at : at + _STEP])
+
+
+class FlowRun(Generic[R_co]):
+    """A flow run. Its `id` finds it in any process: `chain.flow_run(id)` makes the same object there.
+
+        run = await download.call(url).then(resize).add()
+        picture = await run.result(timeout=60)
+
+    Attributes:
+        id: The id of the run.
+        created: Whether it was started, and not there already under this id; None if it was not this object's
+            call.
+
+    Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does, and all but `status` raise
+    JobUnknown if there is no such run, or it is no longer kept.
+    """
+
+    __slots__ = ("_output", "_runs", "created", "id")
+
+    def __init__(self, runs: FlowRuns, run_id: str, output: Output, *, created: bool | None) -> None:
+        self.id = run_id
+        self.created = created
+        self._runs = runs
+        self._output = output
+
+    async def result(self, *, timeout: Duration | None = None) -> R_co:
+        """Wait until the run has ended, and return its result: that of its last call, or those of its group.
+
+        Args:
+            timeout: How long to wait, in seconds; None waits without limit.
+
+        Raises:
+            JobFailed: If it has failed.
+            JobCancelled: If it was cancelled.
+            ResultError: If it was completed, but its result cannot be read.
+            TimeoutError: If it is unfinished after `timeout`.
+        """
+        end = await self._runs._ended(self.id, timeout)  # noqa: SLF001 - of this file
+        value: R_co = await self._value(None if end.result is msgspec.UNSET else bytes(end.result))
+        return value
+
+    async def view(self) -> FlowRunView:
+        """Return what is known of the run: its state, and its stages with their results and errors."""
+        return await self._runs.get(self.id, children=True)
+
+    async def status(self) -> FlowRunStatus:
+        """Return the state of the run: `"active"`, `"completed"`, `"failed"`, `"cancelled"` or `"gone"`.
+
+        It is gone if there is no such run, or it is no longer kept.
+        """
+        [view] = await self._runs.list([self.id], fields=[])
+        return "gone" if view is None else view.state
+
+    async def cancel(self) -> bool:
+        """Cancel the run: what waits is removed, what runs is cancelled, and nothing follows.
+
+        Returns:
+            False if it has ended.
+        """
+        return await self._runs.cancel(self.id)
+
+    async def retry(self) -> bool:
+        """Go on with a run that has failed, from the calls that failed. What is done stays.
+
+        Returns:
+            False if it has not failed.
+
+        Raises:
+            FlowRunUnfinished: If it has failed at once, and some of its calls are unfinished.
+        """
+        return await self._runs.retry(self.id)
+
+    async def _value(self, raw: bytes | None) -> Any:
+        """Return the result of a run that was completed.
+
+        Args:
+            raw: The result of its last stage in JSON; None: that has none, or there are several.
+        """
+        output = self._output
+        leaves = [*_leaves(output)]
+        if isinstance(output, One) and raw is not None:
+            found: dict[str, bytes | None] = {output.path: raw}
+        else:
+            paths = [one.path for one in leaves]
+            engine = self._runs._engine()  # noqa: SLF001 - of this file
+            found = dict(zip(paths, await read_needs(engine, self.id, paths), strict=True))
+        if leaves and not any(found.values()) and (await self.status()) == "gone":
+            raise JobUnknown(self.id, is_flow_run=True)
+        if isinstance(output, One) and found[output.path] is None:
+            raise ResultError(self.id, f"its last stage, {output.path!r}, has no result")
+        try:
+            return _value(output, found)
+        except Exception as error:
+            raise ResultError(self.id, f"its result cannot be read: {text_of(error)}") from error
+
+    def __repr__(self) -> str:
+        return f"<flow run {self.id!r}>"
+
+
+def _leaves(output: Output) -> Iterator[One]:
+    if isinstance(output, One):
+        yield output
+    else:
+        if output.joined_by is not None:
+            yield One(output.joined_by, _unread)
+        for one in output.outputs:
+            yield from _leaves(one)
+
+
+def _value(output: Output, found: dict[str, bytes | None]) -> Any:
+    """Return the value of an output; a list has those of its parts that have one."""
+    if isinstance(output, One):
+        return output.read(found[output.path] or b"")
+    return [_value(one, found) for one in output.outputs if _is_there(one, found)]
+
+
+def _is_there(output: Output, found: dict[str, bytes | None]) -> bool:
+    """Return whether an output has a value: a group that has failed has none, whatever its parts have."""
+    path = output.path if isinstance(output, One) else output.joined_by
+    return path is None or found[path] is not None
+
+
+def _unread(_: bytes) -> None:
+    """Read what a stage has that only joins others."""
+
+
+def lookup_texts(value: object) -> list[str]:
+    """Return the texts under which a value of an attribute is found: of a list, one for each element.
+
+    What is a string in JSON is that text, and that of any other value is its JSON: 62 and "62" are found by
+    the same text, as the arguments of a command line are texts.
+
+        >>> lookup_texts([1985, "EMEA", True])
+        ['1985', 'EMEA', 'true']
+
+    Raises:
+        Exception: If a value cannot be encoded as JSON.
+    """
+    if isinstance(value, list | tuple | set | frozenset):
+        return [*dict.fromkeys(_lookup_text(one) for one in value)]
+    return [_lookup_text(value)]
+
+
+def _lookup_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    encoded = codec.encode(value, ordered=True)
+    return json.loads(encoded) if encoded[:1] == b'"' else encoded.decode()
+
+
+def _checked(run_id: str) -> bytes:
+    return check_run_id(run_id).encode()
+
+
+def _checked_fields(fields: Collection[str] | None) -> Sequence[str] | None:
+    return None if fields is None else check_list("fields", fields, "names")
+
+
+def _text(value: Any) -> str:
+    text: str = value.decode(errors="surrogateescape")
+    return text

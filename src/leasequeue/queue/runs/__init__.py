@@ -1,1 +1,0 @@
-"""Flow runs: reading, steering and checking them, and the step that ends a stage."""

@@ -1,0 +1,58 @@
+"""What calls return and no program makes: counts, reports, and what is seen of items, runs and workers.
+
+A name is imported when it is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from leasequeue.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from leasequeue.alive import RunView, WorkerView
+    from leasequeue.queue import (
+        CleanReport,
+        Counts,
+        DeadLetter,
+        Event,
+        Finding,
+        FlowRunView,
+        ItemView,
+        Limit,
+        Pause,
+        QueueLimits,
+        QueueStats,
+        ScheduleView,
+        StageView,
+        WaitTimes,
+        WorkerStats,
+    )
+    from leasequeue.tasks import JobStatus
+    from leasequeue.worker import Health
+
+__all__ = [
+    "CleanReport",
+    "Counts",
+    "DeadLetter",
+    "Event",
+    "Finding",
+    "FlowRunView",
+    "Health",
+    "ItemView",
+    "JobStatus",
+    "Limit",
+    "Pause",
+    "QueueLimits",
+    "QueueStats",
+    "RunView",
+    "ScheduleView",
+    "StageView",
+    "WaitTimes",
+    "WorkerStats",
+    "WorkerView",
+]
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+    __getattr__ = lazy_names(__name__, __all__, ("queue", "alive", "worker", "tasks"), parent="leasequeue")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

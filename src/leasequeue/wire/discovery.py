@@ -1,0 +1,155 @@
+"""Finds the queues on a server by their keys.
+
+The server holds no list of queues, so all keys are scanned in steps (SCAN).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis.exceptions import RedisError
+
+from leasequeue.keys import FAMILIES
+from leasequeue.wire.endpoints import (
+    Client,
+    check_client,
+    client_of,
+    close_client,
+    connections_to_all,
+    separate_client,
+)
+from leasequeue.wire.server_errors import translate
+from leasequeue.wire.tls import connect
+
+if TYPE_CHECKING:
+    from redis.asyncio.connection import AbstractConnection
+
+#: Keys scanned in one step, and in all.
+STEP_KEYS = 1_000
+MAX_KEYS = 2_000_000
+#: The maximum number of queues to return.
+MAX_QUEUES = 1_000
+
+#: The suffixes of the keys that identify a queue, and the types of their values.
+_KNOWN_BY = {
+    b"queue": b"list",
+    b"processing": b"list",
+    b"scheduled": b"zset",
+    b"dead": b"zset",
+    b"schedules": b"hash",
+    b"fence": b"string",
+    b"control": b"hash",
+    b"lanes": b"zset",
+    b"held": b"list",
+    b"workers": b"hash",
+}
+#: One pattern for all of them, so that the keys are scanned once. Other matches are discarded.
+_PATTERN = b"*:[cdfhlpqsw][acenoru]*[degls]"
+#: Keys of single items, sessions and so on, whose names may end with one of the suffixes.
+_OF_ONE = re.compile(f":(?:{'|'.join({*FAMILIES, 'inbox'})}):".encode())
+
+
+class FoundQueues(NamedTuple):
+    """The result of `find_queues`."""
+
+    #: The names of the queues, sorted.
+    names: list[str]
+    #: Whether all keys were scanned; False: there may be more queues.
+    complete: bool
+
+
+async def find_queues(
+    server: Client | str,
+    *,
+    prefix: str = "",
+    reply_timeout: float = 10.0,
+    max_keys: int | None = None,
+    max_queues: int | None = None,
+) -> FoundQueues:
+    """Find the queues on a server, including empty ones from which items have been leased.
+
+    Args:
+        server: Its URL or a client, of which the address and the login are used. Of a cluster, all nodes are
+            scanned.
+        prefix: What the names begin with.
+        reply_timeout: Seconds to wait for each reply.
+        max_keys: About how many keys to scan on each node; None: all.
+        max_queues: The maximum number of queues to return; None: any number.
+
+    Raises:
+        InvalidArgument: If the URL cannot be parsed, or it is no client.
+        ServerError: If the server cannot be reached, or answers with an error.
+    """
+    if not isinstance(server, str):
+        check_client(server)
+    client = client_of(server) if isinstance(server, str) else separate_client(server)
+    names: set[bytes] = set()
+    complete = True
+    try:
+        async with asyncio.timeout(reply_timeout):
+            connections = await connections_to_all(client)
+        for connection in connections:
+            try:
+                complete &= await _scan(connection, names, prefix, reply_timeout, (max_keys, max_queues))
+            finally:
+                await connection.disconnect()
+    except (RedisError, OSError, EOFError) as error:
+        raise translate(error, maybe_applied=False) from error
+    finally:
+        if client is not server:
+            await close_client(client)
+    found = sorted(name for name in map(_text, names) if name)
+    return FoundQueues(found[:max_queues], complete and (max_queues is None or len(found) <= max_queues))
+
+
+async def _scan(
+    connection: AbstractConnection,
+    names: set[bytes],
+    prefix: str,
+    reply_timeout: float,
+    limits: tuple[int | None, int | None],
+) -> bool:
+    """Add the names of the queues on a node to `names`; return whether all of its keys were scanned."""
+    max_keys, max_queues = limits
+    pattern = re.sub(rb"([\\*?\[\]])", rb"\\\1", prefix.encode()) + _PATTERN
+    cursor, seen = b"0", 0
+    while True:
+        async with asyncio.timeout(reply_timeout):
+            if not connection.is_connected:
+                await connect(connection)
+            page = await _ask(connection, [(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % STEP_KEYS)])
+            cursor, keys = page[0]
+            names |= await _names_of(connection, keys)
+        seen += STEP_KEYS
+        if cursor == b"0":
+            return True
+        if (max_keys and seen >= max_keys) or (max_queues and len(names) > max_queues):
+            return False
+
+
+async def _names_of(connection: AbstractConnection, keys: list[bytes]) -> set[bytes]:
+    """Return the names of the queues that the keys belong to."""
+    likely = [
+        (name, key, _KNOWN_BY[ending])
+        for key in keys
+        for name, _, ending in [key.rpartition(b":")]
+        if ending in _KNOWN_BY and not _OF_ONE.search(key)
+    ]
+    kinds = await _ask(connection, [(b"TYPE", key) for _, key, _ in likely])
+    return {name for (name, _, wanted), kind in zip(likely, kinds, strict=True) if kind == wanted}
+
+
+async def _ask(connection: AbstractConnection, commands: list[tuple[bytes, ...]]) -> list[Any]:
+    """Send commands in one trip, and return their replies."""
+    await connection.send_packed_command(connection.pack_commands(commands))
+    return [await connection.read_response() for _ in commands]
+
+
+def _text(name: bytes) -> str | None:
+    """Return a name as text; None if it is not UTF-8, so that it cannot be a queue's."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,349 @@
+"""Runs scripts by hash, with the arguments that are common to all scripts of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import warnings
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import NoPermissionError
+
+from leasequeue.errors import (
+    AccessDenied,
+    ConnectionLost,
+    EvictionWarning,
+    LeasequeueError,
+    ScriptFailed,
+    ServerTooOld,
+)
+from leasequeue.keys import NONE
+from leasequeue.wire.link import LARGE_BYTES, Call, Link
+from leasequeue.wire.rights import Rights
+from leasequeue.wire.scripts import Script, find_script
+from leasequeue.wire.server_errors import is_unknown_script, translate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from leasequeue.keys import QueueKeys
+    from leasequeue.wire.connection import Connection, OnReply
+    from leasequeue.wire.server import Route
+
+OLDEST = (6, 2)
+
+
+class CommonArguments:
+    """The arguments that are the same in every script of a queue: its prefix, its session, the time.
+
+    Args:
+        keys: The queue's keys.
+        return_front: Whether expired items return to the front of the queue.
+        rights: What the server permits; None: all but MSETEX.
+        clock: Returns the time in seconds since 1970, in place of the server's clock; for tests.
+    """
+
+    def __init__(
+        self,
+        keys: QueueKeys,
+        *,
+        return_front: bool,
+        rights: Rights | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._rights = rights or Rights()
+        self._set_many = False
+        self._values: Mapping[str, bytes] = {
+            "prefix": keys.prefix,
+            "now_ms": b"",
+            "session": keys.session,
+            "return_front": b"%d" % return_front,
+            "set_many": b"0",
+        }
+
+    def of(self, keys: QueueKeys) -> CommonArguments:
+        """Return those of another queue."""
+        front = self._values["return_front"] == b"1"
+        return CommonArguments(keys, return_front=front, rights=self._rights, clock=self._clock)
+
+    def current(self) -> Mapping[str, bytes]:
+        """Return them by name: the same object, as long as nothing has changed."""
+        if self._rights.set_many is not self._set_many:
+            self._set_many = self._rights.set_many
+            self._values = {**self._values, "set_many": b"%d" % self._set_many}
+        if self._clock is None:
+            return self._values
+        return {**self._values, "now_ms": b"%d" % round(self._clock() * 1000)}
+
+
+class BoundScript:
+    """A script with the keys of one queue. Its arguments are given by name.
+
+    Args:
+        name: The script's name.
+        keys: The queue's keys.
+        common: The arguments that need not be given; None: all are given.
+    """
+
+    def __init__(self, name: str, keys: QueueKeys, common: CommonArguments | None = None) -> None:
+        self.name = name
+        self._keys = keys
+        self._common = common
+        #: The last head, and the arguments that it was made of: most calls have the same.
+        self._head: tuple[bytes, ...] | None = None
+        self._made_of: tuple[Mapping[str, bytes], Mapping[str, bytes | int]] = ({}, {})
+
+    @cached_property
+    def script(self) -> Script:
+        """The script."""
+        return find_script(self.name)
+
+    @cached_property
+    def _fixed(self) -> list[str]:
+        """The names of its arguments, but not that of the rest."""
+        return [name for name, kind in self.script.arguments.items() if kind != "rest"]
+
+    @cached_property
+    def _start(self) -> tuple[bytes, ...]:
+        """The command up to the keys."""
+        keys = [self._keys[name] for name in self.script.keys]
+        return b"EVALSHA", self.script.sha, b"%d" % len(keys), *keys
+
+    def head(self, arguments: Mapping[str, bytes | int]) -> tuple[bytes, ...]:
+        """Return the command up to the rest: EVALSHA, the hash, keys and arguments in the header's order.
+
+        Raises:
+            KeyError: If an argument of the header is missing.
+        """
+        common = {} if self._common is None else self._common.current()
+        if self._head is None or self._made_of[0] is not common or self._made_of[1] != arguments:
+            given = {**common, **arguments}
+            fixed = [
+                value if isinstance(value, bytes) else b"%d" % value
+                for value in map(given.__getitem__, self._fixed)
+            ]
+            self._head = (*self._start, *fixed)
+            self._made_of = (common, dict(arguments))
+        return self._head
+
+    def by_hash(self, arguments: Mapping[str, bytes | int], rest: Iterable[bytes] = ()) -> tuple[bytes, ...]:
+        """Return the command with the script's hash, which the server may not know."""
+        return (*self.head(arguments), *rest)
+
+    def tail(self, arguments: Mapping[str, bytes | int], rest: Iterable[bytes] = ()) -> tuple[bytes, ...]:
+        """Return keys and arguments in the order of the script's header, after their number."""
+        return (*self.head(arguments)[2:], *rest)
+
+    def command(self, arguments: Mapping[str, bytes | int], rest: Iterable[bytes] = ()) -> tuple[bytes, ...]:
+        """Return the command with the script's text, for pipelines, where no reload is possible."""
+        return (b"EVAL", self.script.body, *self.tail(arguments, rest))
+
+
+class Runner:
+    """Sends scripts to the server that holds some queues of a session; on a cluster, those in one slot.
+
+    Args:
+        route: Leads to the server.
+
+    Attributes:
+        rights: What the server permits the session.
+        reply_timeout: Seconds for which the server may be silent while a call waits for its reply, before the
+            connection counts as lost.
+    """
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.rights = route.servers.rights
+        self.reply_timeout = route.servers.reply_timeout
+        self._link, self._large_link = (
+            Link(route, large=large, check=self._check, rights=self.rights) for large in (False, True)
+        )
+        self._probe: BoundScript | None = None
+        self._prefix = b""
+
+    def send(
+        self,
+        script: BoundScript,
+        rest: Iterable[bytes],
+        on_reply: OnReply,
+        /,
+        *,
+        large: bool = False,
+        **arguments: bytes | int,
+    ) -> None:
+        """Send a script now, or once connected, and pass the reply or the error to `on_reply`.
+
+        Args:
+            script: The script.
+            rest: The values of its last argument.
+            on_reply: Called exactly once.
+            large: Whether to use the second connection, on which small calls do not wait.
+            arguments: The other arguments.
+        """
+        link = self._large_link if large else self._link
+        link.post(Call(link, script.script, script.by_hash(arguments, rest), on_reply))
+
+    async def run(self, script: BoundScript, rest: Iterable[bytes] = (), **arguments: bytes | int) -> Any:
+        """Send a script and return its reply.
+
+        Raises:
+            LeasequeueError: See `leasequeue.errors`; each says whether anything was applied.
+        """
+        future, on_reply = _future_reply()
+        values = tuple(rest)
+        self.send(script, values, on_reply, large=sum(map(len, values)) > LARGE_BYTES, **arguments)
+        return await future
+
+    async def read(self, script: BoundScript, *command: bytes) -> Any:
+        """Send a command with which a script would read a large reply, and return the reply.
+
+        A script would copy each value twice: alone, the command takes the server a tenth of the time.
+
+        Raises:
+            LeasequeueError: As `run`.
+        """
+        future, on_reply = _future_reply()
+        self._link.post(Call(self._link, script.script, command, on_reply))
+        return await future
+
+    async def read_many(self, script: BoundScript, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
+        """Send commands as `read` does, all of them at once, and return the replies.
+
+        Raises:
+            LeasequeueError: As `run`, if one of them has failed.
+        """
+        answers = [_future_reply() for _ in commands]
+        self._link.post_many(
+            [
+                Call(self._link, script.script, command, on_reply)
+                for command, (_, on_reply) in zip(commands, answers, strict=True)
+            ]
+        )
+        return await asyncio.gather(*(future for future, _ in answers))
+
+    async def ask(self, *commands: tuple[bytes, ...]) -> list[Any]:
+        """Send plain commands about the server, all over one connection; return the replies and the errors.
+
+        An error of the server takes the place of the reply.
+
+        Raises:
+            ConnectionLost, ServerBusy, ServerRefused: If the server cannot be asked.
+        """
+        answers = [_future_reply() for _ in commands]
+        for command, (_, on_reply) in zip(commands, answers, strict=True):
+            self._link.post(Call(self._link, None, command, on_reply))
+        replies = await asyncio.gather(*(future for future, _ in answers), return_exceptions=True)
+        for reply in replies:
+            if isinstance(reply, ConnectionLost):
+                raise reply
+        return replies
+
+    async def expect_rights(self, scripts: Collection[str], keys: QueueKeys) -> None:
+        """Check that the server permits what a worker needs: to run these scripts, and to wait for items.
+
+        Args:
+            scripts: The names of the scripts.
+            keys: The keys of the queue.
+
+        Raises:
+            AccessDenied: If it does not; the text says which rules permit it.
+            ConnectionLost, ServerBusy, ServerRefused: If the server cannot be asked.
+        """
+        # The server checks the access rules before it finds that these are no directions.
+        [reply] = await self.ask((b"BLMOVE", keys[NONE], keys[NONE], b"NOWHERE", b"NOWHERE", b"0"))
+        denied = isinstance(reply, AccessDenied) and "BLMOVE" in reply.commands
+        if isinstance(reply, Exception) and not denied and not isinstance(reply, ScriptFailed):
+            raise reply
+        self.rights.expect(scripts, {"BLMOVE"} if denied else ())
+
+    def probe_with(self, keys: QueueKeys) -> None:
+        """Find out with the first connection what the server permits, in the key space of this queue."""
+        if self._probe is None:
+            self._probe, self._prefix = BoundScript("probe", keys), keys.prefix
+            if not self.rights.checked:
+                self.rights.queue = keys.prefix.decode()
+
+    async def close(self, refusal: LeasequeueError) -> None:
+        """Send no more. Calls that are not sent yet, and all later ones, fail with `refusal`."""
+        await asyncio.gather(self._link.close(refusal), self._large_link.close(refusal))
+
+    async def _check(self, connection: Connection) -> None:
+        """Check the server once in a session, and what it permits again when a call was refused."""
+        async with self.rights.checking:
+            if not self.rights.checked:
+                await self._check_server(connection)
+            if not self.rights.checked or self.rights.stale:
+                await self._check_rights(connection)
+            self.rights.checked = True
+
+    async def _check_rights(self, connection: Connection) -> None:
+        """Call the `probe` script. If the server cannot run it now, the first call will say why."""
+        if self._probe is None:
+            return
+        named = {"prefix": self._prefix}
+        for command in (self._probe.by_hash(named), self._probe.command(named)):
+            answered: asyncio.Future[tuple[Any, BaseException | None]] = (
+                asyncio.get_running_loop().create_future()
+            )
+            connection.post(
+                command, lambda *answer, future=answered: future.done() or future.set_result(answer)
+            )
+            reply, error = await answered
+            if isinstance(error, ConnectionLost):
+                raise ConnectionLost("lost while connecting", maybe_applied=False)
+            if error is None:
+                self.rights.learn(*reply)
+            if error is None or not is_unknown_script(error):
+                return
+
+    async def _check_server(self, connection: Connection) -> None:
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def on_reply(reply: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(reply)
+            elif isinstance(error, NoPermissionError):
+                future.set_result(b"")  # the access rules forbid INFO; the checks are skipped
+            elif isinstance(error, ConnectionLost):
+                future.set_exception(ConnectionLost("lost while connecting", maybe_applied=False))
+            else:
+                future.set_exception(translate(error, maybe_applied=False))
+
+        connection.post((b"INFO",), on_reply)
+        info = dict(
+            line.split(":", 1) for line in (await future).decode(errors="replace").splitlines() if ":" in line
+        )
+        version = info.get("redis_version", "6.2")
+        number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+        self.rights.has_selectors = number >= (7,)
+        if number < OLDEST:
+            raise ServerTooOld(
+                f"the server is Redis {version}; Leasequeue needs Redis 6.2, Valkey 7.2 or newer"
+            )
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction" and info.get("maxmemory", "0") != "0":
+            warnings.warn(
+                f"the server's maxmemory-policy is {policy}: under memory pressure it evicts unfinished "
+                "items. Set it to noeviction.",
+                EvictionWarning,
+                stacklevel=2,
+            )
+
+
+def _future_reply() -> tuple[asyncio.Future[Any], OnReply]:
+    """Return a future, and the function that sets it to a reply or an error."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def on_reply(reply: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(reply)
+        else:
+            future.set_exception(error)
+
+    return future, on_reply

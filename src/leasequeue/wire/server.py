@@ -1,0 +1,455 @@
+"""The connections of a session to one server; on a cluster, to one node.
+
+All queues of the session that are there share them: one for commands, one for pushes. On a cluster, queues
+come and go with their slots: each has a `Route`, which leads to the node that holds its slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.errors import ConnectionLost, ServerRefused
+from leasequeue.wire.connection import Connection, open_connection
+from leasequeue.wire.endpoints import close_client, new_connection, separate_client, user_of
+from leasequeue.wire.nodes import ClusterNodes
+from leasequeue.wire.rights import Rights
+from leasequeue.wire.server_errors import translate
+from leasequeue.wire.subscriptions import Subscription, Subscriptions, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis.exceptions import MovedError
+
+    from leasequeue.errors import LeasequeueError
+    from leasequeue.wire.endpoints import Client
+    from leasequeue.wire.nodes import Address
+
+#: For how long the answer that names a node of a cluster counts more than those of other nodes, which may not
+#: know of the move yet (s).
+NAMED_SECONDS = 1.0
+#: The purposes of the connections that last as long as their server has queues of the session.
+LASTING = ("commands", "pushes")
+
+
+class OpenedConnection:
+    """An open connection of a session.
+
+    Attributes:
+        purpose: `commands`, `pushes`, `events` or `waits`.
+        name: The name that the server was asked to give it.
+        id: The server's number for it; None until the server has answered, or if its access rules forbid it.
+        answered: Whether the server has answered to both.
+        since: When it was opened, by `time.monotonic()`.
+        follows: Whether it follows another one of this purpose in its session, which was lost, or leads to
+            another node.
+    """
+
+    __slots__ = ("answered", "connection", "follows", "id", "name", "purpose", "since")
+
+    def __init__(self, connection: Connection, purpose: str, name: str, *, follows: bool) -> None:
+        self.connection = connection
+        self.purpose = purpose
+        self.name = name
+        self.id: int | None = None
+        self.answered = False
+        self.since = time.monotonic()
+        self.follows = follows
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it lasts as long as the session; connections that wait for items come and go."""
+        return self.purpose in LASTING
+
+    def identified(self, reply: Any, error: BaseException | None) -> None:
+        """Take the reply to CLIENT ID."""
+        if error is None and isinstance(reply, int):  # a proxy in between may answer as it likes
+            self.id = reply
+
+
+class Server:
+    """The connections of a session to one server.
+
+    Args:
+        servers: The connections of the session.
+        address: Of a cluster, the node; None: no cluster, or a node that is not known yet.
+
+    Attributes:
+        routes: How many routes lead here.
+        pushes: Receives what is published to the session, and notices about its queues.
+        events: Receives published events, over a connection of its own: many of them must not delay the other
+            messages, and the server ends a connection whose reader is too slow.
+    """
+
+    def __init__(self, servers: Servers, address: Address | None) -> None:
+        self.servers = servers
+        self.address = address
+        self.routes = 0
+        self._opened: list[OpenedConnection] = []
+        #: The connections for commands, by whether they are for large ones.
+        self._shared: dict[bool, Connection] = {}
+        self._opening: dict[bool, asyncio.Task[Connection]] = {}
+        self._refusal: LeasequeueError | None = None
+        self.pushes = Subscriptions(
+            partial(self._open_pushes, "pushes"), "pushes", on_forbidden=servers.rights.warn_of_channel
+        )
+        self.events = Subscriptions(partial(self._open_pushes, "events"), "events", sharded=True)
+
+    @property
+    def connections(self) -> list[OpenedConnection]:
+        """The open connections; callable from any thread."""
+        return [one for one in (*self._opened,) if not one.connection.ended]
+
+    @property
+    def last_connections(self) -> list[OpenedConnection]:
+        """The lasting connections that were opened last, also those that have ended; from any thread."""
+        return [one for one in (*self._opened,) if one.lasting]
+
+    async def connection(self, *, large: bool = False) -> Connection:
+        """Return the connection for commands that all queues share; open it if there is none.
+
+        Args:
+            large: Whether it is for calls that take long to upload.
+
+        Raises:
+            ConnectionLost, ServerRefused, ServerBusy: As in `open_connection`.
+        """
+        connection = self._shared.get(large)
+        if connection is not None and not connection.closing:
+            return connection
+        if self._refusal is not None:
+            raise ConnectionLost("the connection was closed", maybe_applied=False)
+        opening = self._opening.get(large)
+        if opening is None:
+            opening = asyncio.create_task(self._open_shared(large=large), name="leasequeue connect")
+            self._opening[large] = opening
+        try:
+            return await joined(opening)
+        except asyncio.CancelledError:
+            if opening.cancelled() and self._refusal is not None:
+                raise ConnectionLost("the connection was closed", maybe_applied=False) from None
+            raise
+
+    async def _open_shared(self, *, large: bool) -> Connection:
+        try:
+            reply_timeout = self.servers.reply_timeout
+            self._shared[large] = await self.open("commands", reply_timeout=reply_timeout)
+            return self._shared[large]
+        finally:
+            del self._opening[large]
+
+    async def _open_pushes(self, purpose: str) -> Connection:
+        return await self.open(purpose, reply_timeout=self.servers.reply_timeout, pushes=True)
+
+    async def open(
+        self,
+        purpose: str,
+        *,
+        reply_timeout: float,
+        on_end: Callable[[], None] = lambda: None,
+        pushes: bool = False,
+    ) -> Connection:
+        """Open a connection, which the caller closes, record it, and name it.
+
+        Raises:
+            ConnectionLost, ServerRefused, ServerBusy: As in `open_connection`.
+        """
+        connection = await open_connection(
+            new_connection(self.servers.own_client, self.address, pushes=pushes),
+            reply_timeout=reply_timeout,
+            on_end=on_end,
+        )
+        self._record(purpose, connection)
+        return connection
+
+    async def ask(self, *commands: tuple[bytes, ...]) -> list[Any]:
+        """Send plain commands about this server, all over one connection; return the replies and the errors.
+
+        An error of the server takes the place of the reply.
+
+        Raises:
+            ConnectionLost, ServerBusy, ServerRefused: If the server cannot be asked.
+        """
+        connection = await self.connection()
+        answers: list[asyncio.Future[Any]] = [self.servers.loop.create_future() for _ in commands]
+        for command, answer in zip(commands, answers, strict=True):
+            connection.post(command, partial(_answer, answer))
+        replies = await asyncio.gather(*answers)
+        for reply in replies:
+            if isinstance(reply, ConnectionLost):
+                raise reply
+        return replies
+
+    def leave(self) -> None:
+        """Note that a route leads elsewhere. After the last one, end the connections when they are idle."""
+        self.routes -= 1
+        if self.address is None or self.routes > 0:
+            return
+        for one in self.connections:
+            if one.purpose == "commands":
+                one.connection.retire()
+        self.servers.forget(self)
+
+    async def close(self, refusal: LeasequeueError) -> None:
+        """Receive no more messages, and open no more connections."""
+        self._refusal = refusal
+        for opening in [*self._opening.values()]:
+            opening.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await self.pushes.close(refusal)
+        await self.events.close(refusal)
+
+    def _record(self, purpose: str, connection: Connection) -> None:
+        """Note a connection that has just been opened, and name it, unless the access rules forbid that."""
+        name, follows = self.servers.name_connection(purpose)
+        opened = OpenedConnection(connection, purpose, name, follows=follows)
+        self._opened = [*self.connections, opened]
+
+        def named(_: Any, error: BaseException | None) -> None:
+            if not isinstance(error, ConnectionLost):
+                opened.answered = True
+                if opened.lasting:
+                    self.servers.changed()
+
+        connection.post((b"CLIENT", b"ID"), opened.identified)
+        connection.post((b"CLIENT", b"SETNAME", name.encode()), named)
+        if opened.lasting:
+            connection.when_ended(self.servers.changed)
+
+
+def _answer(future: asyncio.Future[Any], reply: Any, error: BaseException | None) -> None:
+    if not future.done():
+        future.set_result(reply if error is None else translate(error, maybe_applied=True))
+
+
+class Servers:
+    """The connections of a session to its server, or to the nodes of its cluster that hold its queues.
+
+    Args:
+        client: The user's client.
+        session_id: The id of the session.
+        name: What the names of the connections end with.
+        reply_timeout: Seconds to wait for a reply.
+        adopted: Whether the session acts for another one, whose id it has.
+
+    Attributes:
+        own_client: What finds the server in this event loop.
+        nodes: Finds the nodes of the cluster; None: it is not on a cluster.
+        rights: What the server permits.
+        ending: Whether the session ends.
+    """
+
+    def __init__(
+        self, client: Client, session_id: str, name: str, *, reply_timeout: float, adopted: bool
+    ) -> None:
+        self._client = client
+        self.session_id = session_id
+        self.adopted = adopted
+        self._name = name
+        self.reply_timeout = reply_timeout
+        self.loop = asyncio.get_running_loop()
+        self.own_client = separate_client(client)
+        self.nodes = self.own_client if isinstance(self.own_client, ClusterNodes) else None
+        self.rights = Rights(user_of(self.own_client))
+        # Where this session acts for another one, that one logs it.
+        self.rights.warned = adopted
+        self.ending = False
+        self._by_address: dict[Address | None, Server] = {}
+        #: Those without queues, whose last replies are waited for.
+        self._left: list[Server] = []
+        self._leaving: set[asyncio.Task[None]] = set()
+        #: The purposes for which there has been a connection.
+        self._purposes: set[str] = set()
+        self._watchers: list[Callable[[], None]] = []
+
+    @property
+    def connections(self) -> list[OpenedConnection]:
+        """The open connections; callable from any thread."""
+        return [one for server in (*self._left, *self._by_address.values()) for one in server.connections]
+
+    def server_at(self, address: Address | None) -> Server:
+        """Return the connections to a node of the cluster; None: to the only server."""
+        server = self._by_address.get(address)
+        if server is None:
+            server = self._by_address[address] = Server(self, address)
+        return server
+
+    def forget(self, server: Server) -> None:
+        """Close the connections to a node of the cluster that holds no queue of this session any more."""
+        if self._by_address.get(server.address) is server and not self.ending:
+            del self._by_address[server.address]
+            self._left = [one for one in (*self._left, server) if one.connections]
+            refusal = ConnectionLost("no queue of this session is there any more", maybe_applied=False)
+            task = self.loop.create_task(server.close(refusal), name="leasequeue leave node")
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    def watch(self, notify: Callable[[], None]) -> None:
+        """Call a function when a lasting connection has its id and its name, and when one has ended.
+
+        And when queues have moved to another node. It is called in the event loop of the session.
+        """
+        self._watchers.append(notify)
+
+    def unwatch(self, notify: Callable[[], None]) -> None:
+        """Call this function no more."""
+        self._watchers.remove(notify)
+
+    def changed(self) -> None:
+        """Call the functions that watch the connections."""
+        for notify in (*self._watchers,):
+            notify()
+
+    def name_connection(self, purpose: str) -> tuple[str, bool]:
+        """Return a name for a new connection, and whether it follows another one for this purpose."""
+        follows = purpose in self._purposes
+        self._purposes.add(purpose)
+        return f"leasequeue:{purpose}:{self._name}", follows
+
+    async def close(self, refusal: LeasequeueError) -> None:
+        """End all connections. Calls that wait for a reply get ConnectionLost."""
+        self.ending = True
+        servers = [*self._by_address.values()]
+        await asyncio.gather(*(server.close(refusal) for server in servers), *self._leaving)
+        await asyncio.gather(*(one.connection.close() for one in self.connections))
+        if self.own_client is not self._client:
+            await close_client(self.own_client)
+
+
+class Route:
+    """The way of a session to the server that holds some of its queues; on a cluster, those in one slot.
+
+    A dead master answers no MOVED, so each connection that is opened asks again where the slot is.
+
+    Args:
+        servers: The connections of the session.
+        slot: The slot; None: the session is not on a cluster.
+
+    Attributes:
+        server: Where the queues were found last; of a cluster, one without an address before that.
+        found_at: When that was, by `time.monotonic()`.
+        subscriptions: The channels of the queues, and whether each is for published events.
+        users: How many queue objects use it.
+    """
+
+    def __init__(self, servers: Servers, slot: int | None) -> None:
+        self.servers = servers
+        self.slot = slot
+        self.server = servers.server_at(None)
+        self.found_at = 0.0
+        self.subscriptions: dict[Subscription, bool] = {}
+        self.users = 0
+        #: The node that an answer has named last, and when.
+        self._named: Address | None = None
+        self._named_at = 0.0
+        #: Called when the route leads to another server than before.
+        self.on_move: list[Callable[[], None]] = []
+
+    async def find(self, moved: MovedError | None = None) -> Server:
+        """Return the server that holds the queues now.
+
+        Args:
+            moved: The answer of one that holds them no more: the others may not know of the move yet.
+
+        Raises:
+            ConnectionLost, ServerBusy: If no node of the cluster can be asked.
+            ServerRefused: If a server has given this answer, and the session is not on a cluster.
+        """
+        nodes = self.servers.nodes
+        if self.slot is None or nodes is None:
+            if moved is not None:
+                raise ServerRefused(
+                    f"MOVED {moved}: this is a node of a cluster, and the queue is on another one; nothing "
+                    "was applied. Make the queue with a RedisCluster, or with `from_url(…, cluster=True)`"
+                )
+            return self.server
+        if moved is not None:
+            self._named, self._named_at = nodes.named(moved.host, moved.port), time.monotonic()
+        elif time.monotonic() - self._named_at > NAMED_SECONDS:
+            self._named = None
+        try:
+            async with asyncio.timeout(self.servers.reply_timeout):
+                address = self._named or await nodes.owner(self.slot)
+        except Exception as error:
+            raise translate(error, maybe_applied=False) from error
+        self.lead_to(address)
+        return self.server
+
+    async def connection(self, moved: MovedError | None = None, *, large: bool = False) -> Connection:
+        """Return the connection for commands to the server that holds the queues now. See `find`.
+
+        Raises:
+            ConnectionLost, ServerRefused, ServerBusy: If there is none.
+        """
+        server = await self.find(moved)
+        while True:
+            try:
+                return await server.connection(large=large)
+            except ConnectionLost:
+                if self.server is server:
+                    self._named = None
+                    raise
+                server = self.server  # the slot has moved, and the other connection was closed
+
+    def lead_to(self, address: Address) -> None:
+        """Lead to this node of the cluster from now on, with all subscriptions."""
+        self.found_at = time.monotonic()
+        before = self.server
+        if before.address == address or self.servers.ending:
+            return
+        self.server = self.servers.server_at(address)
+        self.server.routes += 1
+        for function in self.on_move:
+            function()
+        for one, events in [*self.subscriptions.items()]:
+            one.go_to(self.server.events if events else self.server.pushes)
+        before.leave()
+        self.servers.changed()
+
+    async def open(
+        self, purpose: str, *, reply_timeout: float, on_end: Callable[[], None] = lambda: None
+    ) -> Connection:
+        """Open one more connection to the server, which the caller closes.
+
+        Raises:
+            ConnectionLost, ServerRefused, ServerBusy: If that fails.
+        """
+        server = await self.find()
+        return await server.open(purpose, reply_timeout=reply_timeout, on_end=on_end)
+
+    def subscribe(
+        self,
+        channel: bytes,
+        on_message: Callable[[bytes], None],
+        on_missed: Callable[[], None],
+        on_error: Callable[[LeasequeueError], None] = lambda _: None,
+        *,
+        events: bool = False,
+    ) -> Subscription:
+        """Receive what is published to a channel, until the subscription is closed.
+
+        It begins as soon as the server can be reached: see `Subscription.confirmed`.
+
+        Args:
+            channel: The channel; on a cluster, it has the hash tag of the queues.
+            on_message: Called for each message.
+            on_missed: See `Subscription`.
+            on_error: See `Subscription`.
+            events: Whether it is for published events: these arrive over a connection of their own.
+        """
+        one = Subscription(channel, on_message, on_missed, on_error, find=self.find, on_close=self._closed)
+        self.subscriptions[one] = events
+        one.go_to(self.server.events if events else self.server.pushes)
+        return one
+
+    def _closed(self, one: Subscription) -> None:
+        self.subscriptions.pop(one, None)
+
+    def leave(self) -> None:
+        """Lead nowhere any more, as no queue object uses it."""
+        for one in [*self.subscriptions]:
+            one.close()
+        self.server.leave()
