@@ -382,6 +382,28 @@ async def test_a_reader_survives_a_cut_of_its_connection(
     assert [event.id for event in reader.seen] == [f"{n}{part}" for n in range(5) for part in ("", " after")]
 
 
+async def test_a_check_that_is_cut_with_the_channel_is_repeated(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both connections are lost together; the channel may be back before the call has failed."""
+    await queue.events.publish()
+    async with reading(queue) as reader:
+        events, calls = live_of(queue), list[str]()
+        run = events._run_script
+
+        async def cut_once(name: str, **arguments: Any) -> Any:
+            calls.append(name)
+            if len(calls) == 1:
+                raise ConnectionLost("cut", maybe_applied=True)
+            return await run(name, **arguments)
+
+        monkeypatch.setattr(events, "_run_script", cut_once)
+        events._lost.set()
+        await eventually("it was repeated", lambda: len(calls) == 2)
+        await queue.add_item(Item(b"", id="x"))
+        assert [event.id for event in await reader.until("added")] == ["x"]
+
+
 async def test_readers_end_with_their_queue(queue: AsyncWorkQueue, make_queue: MakeQueue) -> None:
     await queue.events.publish()
     other = make_queue()

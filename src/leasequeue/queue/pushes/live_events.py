@@ -14,7 +14,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.errors import LeasequeueError, NoEventsPublished, QueueClosed
+from leasequeue.errors import ConnectionLost, LeasequeueError, NoEventsPublished, QueueClosed
 from leasequeue.queue.event import Event, event_of_json
 from leasequeue.wire.server_errors import translate
 
@@ -168,11 +168,19 @@ class LiveEvents:
 
     async def _check(self) -> None:
         """Compare the number of the last event now and then, and when the channel is subscribed again."""
+        again = False
         try:
             while True:
                 self._lost.clear()
                 if self._subscription is not None and self._subscription.ready:
-                    last = await self.last()
+                    try:
+                        last = await self.last()
+                    except ConnectionLost:
+                        if again:
+                            raise
+                        again = True  # what cut the channel may have cut this call, too
+                        continue
+                    again = False
                     # Its reply follows what was published before.
                     self._subscription.ping(partial(self._checked, last))
                 with contextlib.suppress(TimeoutError):
