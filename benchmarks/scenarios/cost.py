@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
 from collections import Counter
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from benchmarks.bench import Bench
+    from leasequeue.wire.scripts import Script
 
 PAYLOAD = 100
 COROUTINES = 1_000
@@ -178,6 +180,7 @@ async def where(bench: Bench) -> list[Row]:
     await take_turns(bench.scaled(3, 1), [worker.round])
     rows.append(speed_row("worker", worker.samples, costs=STEP_COSTS, setting={"concurrency": 100}))
     rows += await _scripts(bench)
+    rows += [number_row(f"functions of {name}", "1/call", [_functions(load()[name])]) for name in LONE]
     return [*rows, *await _idle_job(bench)]
 
 
@@ -199,6 +202,23 @@ async def _scripts(bench: Bench) -> list[Row]:
         number_row(f"script {name}", "µs/job", [its / jobs], more={"calls_per_item": calls[name] / jobs})
         for name, its in micros.most_common()
     ]
+
+
+#: The scripts of a lone call of a user or a worker.
+LONE = ("add_items", "lease_many", "renew_many", "release_many", "complete_many", "fail_many", "counts")
+_BLOCKS = re.compile(r"'[^'\n]*'|\b(function|do|then|elseif|repeat|end|until)\b")
+
+
+def _functions(script: Script) -> int:
+    """Return how many functions the server creates in each call: those in no other function and no branch."""
+    depth = count = 0
+    for block in _BLOCKS.finditer(script.body.decode()):
+        if block[1] in ("function", "do", "then", "repeat"):
+            count += block[1] == "function" and depth == 0
+            depth += 1
+        elif block[1]:
+            depth -= 1
+    return count
 
 
 def _script(command: str) -> str:
