@@ -127,9 +127,9 @@ local function emit_elsewhere(what, gone_ids)
   for i, id in ipairs(gone_ids) do
     if keep[2] ~= '0' or keep[3] ~= '0' then
       -- stylua: ignore
-      redis.pcall('XADD', theirs('events'), string.format('%.0f-1', last + i), 'details', cjson.encode(details),
-        'what', what, 'id', id, 'time', now, 'holder', '', 'token', '', 'attempt', '',
-        'size', '', 'due', '', 'front', '', 'error', '')
+      redis.pcall('XADD', theirs('events'), string.format('%.0f-1', last + i),
+        'details', cjson.encode(details), 'what', what, 'id', id, 'time', now,
+        'holder', '', 'token', '', 'attempt', '', 'size', '', 'due', '', 'front', '', 'error', '')
     end
     message[i] = { what = what, id = id, time = now, details = details }
   end

@@ -47,8 +47,8 @@ for at = entries + 1, #ARGV, 7 do
     run.rows = run.rows + 1
   end
   -- stylua: ignore
-  local row = { id = ARGV[at], token = ARGV[at + 1], fenced = ARGV[at + 2], kind = ARGV[at + 4], value = ARGV[at + 5],
-    extra = ARGV[at + 6], run = run, path = path, mark = mark, led = led }
+  local row = { id = ARGV[at], token = ARGV[at + 1], fenced = ARGV[at + 2], kind = ARGV[at + 4],
+    value = ARGV[at + 5], extra = ARGV[at + 6], run = run, path = path, mark = mark, led = led }
   rows[#rows + 1], ids[#ids + 1], data_keys[#data_keys + 1] = row, row.id, data_key(row.id)
 end
 
@@ -56,10 +56,11 @@ end
 local function read_for_one(run, path)
   local stage, definition = 's:' .. path, 'n:' .. path
   -- stylua: ignore
-  local found = redis.call('HMGET', run.key, 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', stage, definition)
+  local found = redis.call('HMGET', run.key,
+    'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', stage, definition)
   -- stylua: ignore
-  run.fields = { state = found[1], active = found[2], error = found[3], level = found[4], trace = found[5], adding = found[6],
-    mark = found[7], [stage] = found[8], [definition] = found[9] }
+  run.fields = { state = found[1], active = found[2], error = found[3], level = found[4], trace = found[5],
+    adding = found[6], mark = found[7], [stage] = found[8], [definition] = found[9] }
   run.changed = { [stage] = false, active = false, adding = false, state = false, error = false }
 end
 

@@ -16,8 +16,8 @@
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 
 -- stylua: ignore
-local facts = { 'flow', 'state', 'created', 'ended', 'keep', 'correlation', 'level', 'trace', 'active', 'error',
-  'result', 'lookup', 'attributes', 'stages' }
+local facts = { 'flow', 'state', 'created', 'ended', 'keep', 'correlation', 'level', 'trace', 'active',
+  'error', 'result', 'lookup', 'attributes', 'stages' }
 
 -- Return the names of the fields of the stages whose names are in a JSON list; none if these are too many.
 local function fields_of(names)

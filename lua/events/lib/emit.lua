@@ -37,7 +37,8 @@ if emitting then
     -- stylua: ignore
     return 'what', event[1], 'id', event[2], 'time', read_clock(),
       'holder', fields.holder or '', 'token', fields.token or '', 'attempt', fields.attempt or '',
-      'size', fields.size or '', 'due', fields.due or '', 'front', fields.front or '', 'error', fields.error or ''
+      'size', fields.size or '', 'due', fields.due or '',
+      'front', fields.front or '', 'error', fields.error or ''
   end
 
   -- Write an event; returns whether it was written.

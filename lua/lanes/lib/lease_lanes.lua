@@ -292,8 +292,8 @@ local function next_permit(plan)
   for _, level in ipairs(plan.levels) do
     local after = string.format('(%.17g', math.max(read_clock(), level.served))
     -- stylua: ignore
-    local turn = redis.call('ZRANGE', level.turns, after, TO_PARKED, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
-    soonest = math.min(soonest, tonumber(turn or math.huge))
+    local turn = redis.call('ZRANGE', level.turns, after, TO_PARKED, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+    soonest = math.min(soonest, tonumber(turn[2] or math.huge))
   end
   return soonest < math.huge and math.ceil(soonest) or nil
 end

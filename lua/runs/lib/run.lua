@@ -52,8 +52,9 @@ local function open_run(home, id)
   if not run then
     -- All in one constructor: a table that grows costs as much as the rest.
     -- stylua: ignore
-    run = { home = home, id = id, key = key, fields = {}, changed = {}, changes = 0, added = {}, dropped = {}, rest = {},
-      definitions = {}, rows = 0, names = false, is_in = false, is_healed = false, idle = false, ends = false }
+    run = { home = home, id = id, key = key, fields = {}, changed = {}, changes = 0, added = {}, dropped = {},
+      rest = {}, definitions = {}, rows = 0,
+      names = false, is_in = false, is_healed = false, idle = false, ends = false }
     opened_runs[key], opened_runs[#opened_runs + 1] = run, run
   end
   return run
