@@ -225,9 +225,9 @@ _CORE = (
     ),
     *(
         Goal(
-            f"work in all of 100 queues, 1,000 at once, {side}: at most 1.5 times the µs of one queue",
+            f"work in all of 100 queues, 1,000 at once, {side}: at most 1.3 times the µs of one queue",
             _cost(side, "work in all queues", 100, 1_000),
-            1.5,
+            1.3,
         )
         for side in ("client", "server")
     ),
