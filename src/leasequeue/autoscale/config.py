@@ -420,11 +420,7 @@ class _Loading:
         self._file = self._read("", values, FileTable)
 
     def config(self) -> Config:
-        """Return what the file says.
-
-        Raises:
-            InvalidConfig: The first problem.
-        """
+        """Return what the file says."""
         file = self._file
         url = self._url("", file.url, cluster=file.cluster)
         self._check_tag("name", file.name, cluster=file.cluster)

@@ -166,13 +166,7 @@ class _Fan:
 
 
 class _Reading:
-    """Looks at the children of stages, as far as it may.
-
-    Args:
-        reader: Reads the fields of runs.
-        learned: The queues of children, which it adds to.
-        home: The name of the home queue.
-    """
+    """Looks at the children of stages, as far as it may."""
 
     def __init__(self, reader: FlowRunReader, learned: dict[tuple[str, str, str], Shares], home: str) -> None:
         self._reader = reader

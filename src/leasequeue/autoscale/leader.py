@@ -46,15 +46,7 @@ log = Log("leasequeue.autoscale")
 
 
 class Turn:
-    """The right to make one pass, with the state that the pass before has left.
-
-    Args:
-        queue: The autoscaler's queue.
-        lease: The lease of the item.
-        state: The state.
-        copy: The name of this copy.
-        lease_time: For how long the item is leased and renewed (s).
-    """
+    """The right to make one pass, with the state that the pass before has left."""
 
     def __init__(
         self, queue: AsyncWorkQueue, lease: Lease, state: State, *, copy: str, lease_time: float
@@ -70,19 +62,11 @@ class Turn:
         self.state = state
 
     async def confirm(self) -> bool:
-        """Renew the lease; return whether this copy still leads.
-
-        Raises:
-            ServerError: If the server cannot say that.
-        """
+        """Renew the lease; return whether this copy still leads."""
         return await self._queue.renew(self._lease, self._lease_time)
 
     async def claim(self, mark: Mark) -> bool:
-        """Note which copy leads, and how others can see whether it is alive; return whether it still led.
-
-        Raises:
-            ServerError: As in `keep`.
-        """
+        """Note which copy leads, and how others can see whether it is alive; return whether it still led."""
         self._mark = mark
         return self.state == self._claimed(self.state) or await self.keep(self.state)
 
@@ -95,11 +79,7 @@ class Turn:
         return await self._replace(self._claimed(state))
 
     async def hand_over(self) -> bool:
-        """Note that no copy leads; return whether this copy still led.
-
-        Raises:
-            ServerError: As in `keep`.
-        """
+        """Note that no copy leads; return whether this copy still led."""
         return await self._replace(self.state.led_by("", NOT_CHECKABLE))
 
     def _claimed(self, state: State) -> State:
@@ -138,16 +118,7 @@ class Turn:
 
 
 class Leadership:
-    """Whether this copy leads.
-
-    Attributes:
-        liveness: Looks after the copy that leads, and the connections of this one.
-
-    Args:
-        queue: The autoscaler's queue.
-        copy: The name of this copy, which no other has.
-        every: The time between two passes (s).
-    """
+    """Whether this copy leads."""
 
     def __init__(self, queue: AsyncWorkQueue, *, copy: str, every: float) -> None:
         self._queue = queue
@@ -177,9 +148,6 @@ class Leadership:
 
         Args:
             at_once: Whether to lease the item although another copy may lead, unless it makes a pass now.
-
-        Raises:
-            LeasequeueError: If the server cannot be asked.
         """
         if self._left is not None:
             await self._queue.release(self._left)
@@ -232,11 +200,7 @@ class Leadership:
         self._leads, self._kept, self._seen = False, None, None
 
     async def hand_over(self) -> None:
-        """If this copy leads, note that it stops, so that another one leads at once.
-
-        Raises:
-            LeasequeueError: If the server cannot be asked.
-        """
+        """If this copy leads, note that it stops, so that another one leads at once."""
         if self._leads:
             async with self.turn() as turn:
                 if turn is not None and await turn.hand_over():
@@ -244,11 +208,7 @@ class Leadership:
         self._leads, self._kept = False, None
 
     async def announce(self) -> None:
-        """If this copy leads and has other connections than it has noted, note them.
-
-        Raises:
-            LeasequeueError: If the server cannot be asked.
-        """
+        """If this copy leads and has other connections than it has noted, note them."""
         if self._leads and self._kept is not None and self._kept.mark != await self.liveness.mark():
             async with self.turn() as turn:
                 if turn is not None:
@@ -260,11 +220,7 @@ class Leadership:
         return not self._leads and self.liveness.suspects
 
     async def read(self) -> State | None:
-        """Return the state of the last pass, without changing anything; None: there is none.
-
-        Raises:
-            LeasequeueError: If the server cannot be asked.
-        """
+        """Return the state of the last pass, without changing anything; None: there is none."""
         found = await self._queue.find(PASS_ID)
         return None if found is None or found.data is None else decode_state(found.data)[0]
 
@@ -319,11 +275,7 @@ class Leadership:
         return None
 
     async def _check_pause(self) -> None:
-        """Check that the queue is not paused: then no copy can lease the item.
-
-        Raises:
-            LeasequeueError: If it is.
-        """
+        """Check that the queue is not paused: then no copy can lease the item."""
         pause = (await self._queue.limits.get()).paused
         if pause is None or (pause.until is not None and pause.until <= time.time()):
             return

@@ -53,11 +53,7 @@ log = Log("leasequeue.autoscale")
 
 
 class FileChanges:
-    """Compares a file with what it contained.
-
-    Args:
-        path: The file; None: there is none, and it never changes.
-    """
+    """Compares a file with what it contained."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

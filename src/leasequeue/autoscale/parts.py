@@ -43,11 +43,6 @@ class Parts:
         """Return the result of a call; None: it has failed, or took too long.
 
         A call that takes too long is cancelled and not waited for any further, in case it does not end.
-
-        Args:
-            part: What is called, for the report.
-            make: Makes the call.
-            limit: How long it may take (s).
         """
         task = asyncio.ensure_future(_begin(make))
         try:

@@ -63,13 +63,7 @@ class Sight:
 
 
 class Passes:
-    """The queues and the back ends of a configuration.
-
-    Args:
-        config: What is wished.
-        open_backend: Opens the back end of a tier.
-        clock: For tests: returns the time in seconds since 1970, in place of the servers' clocks.
-    """
+    """The queues and the back ends of a configuration."""
 
     def __init__(
         self,
@@ -90,21 +84,13 @@ class Passes:
         self._patience = {job: patience_of(config.policy, job) for job in config.jobs}
 
     def queue_at(self, url: str, name: str, *, cluster: bool) -> AsyncWorkQueue:
-        """Make a queue object; all of one server share their connections.
-
-        Raises:
-            InvalidArgument: If the URL or the name cannot be used.
-        """
+        """Make a queue object; all of one server share their connections."""
         if (server := (url, cluster)) not in self._clients:
             self._clients[server] = client_for(url, name, cluster=cluster)
         return AsyncWorkQueue(name, self._clients[server], reply_timeout=CALL_SECONDS, clock=self._clock)
 
     def queue_of(self, job: str) -> AsyncWorkQueue:
-        """Return the queue of a job.
-
-        Raises:
-            InvalidArgument: If its URL or its name cannot be used.
-        """
+        """Return the queue of a job."""
         if job not in self._queues:
             found = self._config.jobs[job]
             self._queues[job] = self.queue_at(found.url, found.queue, cluster=found.cluster)

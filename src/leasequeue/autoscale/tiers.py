@@ -52,14 +52,7 @@ def fill(workers: int, rooms: Sequence[Room], steady_share: float = 0.0) -> list
 
 
 class Tiers:
-    """The tiers of one deployment in one pass.
-
-    Args:
-        policy: The deployment.
-        units: What the back ends say, by the names of deployment and tier.
-        memory: What `ask` gave as memory in the pass before.
-        now: The present (s).
-    """
+    """The tiers of one deployment in one pass."""
 
     def __init__(
         self, policy: DeploymentPolicy, units: Mapping[tuple[str, str], TierUnits], memory: object, now: float

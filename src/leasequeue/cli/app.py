@@ -28,12 +28,7 @@ def convert_quickly(parameters: list[Any]) -> list[Any]:
 
 
 class _Quick:
-    """What typer asks to convert a value.
-
-    Args:
-        parameter: The parameter.
-        make: Returns typer's own.
-    """
+    """What typer asks to convert a value."""
 
     def __init__(self, parameter: Any, make: Callable[[], Any]) -> None:
         self._make = make

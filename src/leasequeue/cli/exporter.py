@@ -49,13 +49,7 @@ class Sample:
 
 
 class Exporter:
-    """Samples queues, and answers with their metrics.
-
-    Args:
-        url: The server's URL.
-        names: The queues' names; none: all on the server.
-        every: Seconds between two samples.
-    """
+    """Samples queues, and answers with their metrics."""
 
     def __init__(self, url: str, names: Iterable[str], *, every: float) -> None:
         self._url = url
@@ -182,14 +176,7 @@ def metric(
 ) -> Metric:
     """Return a metric, under the names that the exporter of OpenTelemetry gives it and its attributes.
 
-    That exporter is not used: it drops what exceeds 2,000 series of a metric.
-
-    Args:
-        name: As in the reference.
-        unit: `s`, or empty.
-        description: What it counts or measures.
-        values: Its values.
-        is_counter: Whether it only grows.
+    The unit is `s`, or empty. That exporter is not used: it drops what exceeds 2,000 series of a metric.
     """
     full = name.replace(".", "_") + ("_seconds" if unit == "s" else "")
     found = Metric(full, description, "counter" if is_counter else "gauge")
@@ -218,11 +205,7 @@ class _Collected(Collector):
 
 
 def metrics_of(samples: Mapping[str, QueueStats | None]) -> Iterator[Metric]:
-    """Yield the metrics of queues and of their workers.
-
-    Args:
-        samples: The statistics by queue; None: the queue could not be sampled.
-    """
+    """Yield the metrics of queues and of their workers."""
     yield metric(
         "leasequeue.queue.up",
         "",

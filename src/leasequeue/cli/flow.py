@@ -206,16 +206,7 @@ async def _change(
     *,
     as_json: bool,
 ) -> Code:
-    """Change runs one by one, and report which could not be changed.
-
-    Args:
-        queue: Their home.
-        verb: What is done to them.
-        change: Changes a run, and returns whether it did.
-        ids: The ids of the runs.
-        refused: Why a run was not changed; None: there was none.
-        as_json: Whether to print JSON.
-    """
+    """Change runs one by one, and report which could not be changed: `refused` says why, or there is none."""
     missed: list[tuple[str, str]] = []
     for one in ids:
         try:

@@ -73,13 +73,7 @@ def one_at_a_time(application: WSGIApplication) -> WSGIApplication:
 
 
 class ProbeServer:
-    """Serves some paths over HTTP until it is closed.
-
-    Args:
-        host: The address or the name to listen at.
-        port: The port; 0: a free one.
-        routes: What answers, by path.
-    """
+    """Serves some paths over HTTP until it is closed."""
 
     def __init__(self, host: str, port: int, routes: Mapping[str, WSGIApplication]) -> None:
         self._host = host
@@ -100,11 +94,7 @@ class ProbeServer:
         return f"http://{host}:{self.port}"
 
     def start(self) -> None:
-        """Listen, and answer from a thread.
-
-        Raises:
-            AddressUnusable: If it cannot listen there.
-        """
+        """Listen, and answer from a thread."""
         self._server = self._listen()
         self._in_thread(self._serve)
 

@@ -63,11 +63,7 @@ def find_server() -> ServerProgram:
 
 
 def inspect_program(path: Path | None, *, origin: str) -> ServerProgram:
-    """Ask a program for its version, which also shows whether it runs on this machine.
-
-    Raises:
-        EmbeddedServerError: If it is missing, does not run, is another program or is too old.
-    """
+    """Ask a program for its version, which also shows whether it runs on this machine."""
     if path is None:
         raise EmbeddedServerError("not found")
     try:

@@ -87,11 +87,7 @@ def find_serving(connection: HTTPConnection) -> Serving | None:
 
 
 def serving_of(connection: HTTPConnection, wanted: str) -> Serving:
-    """Return what the lifespan has put into the state of a request.
-
-    Raises:
-        DependencyMissing: If it has not run.
-    """
+    """Return what the lifespan has put into the state of a request."""
     found = find_serving(connection)
     if found is None:
         raise DependencyMissing(

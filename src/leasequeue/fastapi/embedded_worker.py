@@ -30,10 +30,6 @@ log = Log("leasequeue.fastapi")
 class EmbeddedWorker:
     """Runs a worker beside the requests of an application, and notices if it crashes.
 
-    Args:
-        worker: The worker.
-        exits: Whether the process ends if the worker crashes.
-
     Attributes:
         crash: What has ended the worker; None if nothing has, or if it was stopped.
     """

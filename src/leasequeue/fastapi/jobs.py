@@ -80,7 +80,6 @@ class Result:
     """The result of a job.
 
     Attributes:
-        queue: The name of its queue.
         data: JSON, or, if `is_json` is False, other data; None if none was stored.
     """
 
@@ -98,21 +97,13 @@ class Result:
 
 
 class Jobs:
-    """The jobs of the queues of an application.
-
-    Args:
-        sources: Where they are.
-    """
+    """The jobs of the queues of an application."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
 
     def queues(self, name: str | None) -> list[AsyncWorkQueue]:
-        """Return the queue of a name, or all of them.
-
-        Raises:
-            ProblemFound: If there is none of this name.
-        """
+        """Return the queue of a name, or all of them."""
         queues = self._sources.queues
         if name is None:
             return [*queues.values()]
@@ -121,12 +112,7 @@ class Jobs:
         return [queues[name]]
 
     async def find(self, item_id: str, queue: str | None) -> JobInfo:
-        """Return a job. If several queues have one of this id, take that of the first queue.
-
-        Raises:
-            ProblemFound: If there is no such job or queue.
-            LeasequeueError: As in `Job.status`.
-        """
+        """Return a job. If several queues have one of this id, take that of the first queue."""
         known = _checked(item_id)
         found = await asyncio.gather(*(_look_up(one, known) for one in self.queues(queue)))
         for one in found:
@@ -135,12 +121,7 @@ class Jobs:
         raise _unknown(item_id)
 
     async def cancel(self, item_id: str, queue: str | None) -> JobInfo:
-        """Cancel a job, and return it. To cancel it twice is fine.
-
-        Raises:
-            ProblemFound: If there is no such job or queue, or if the job has ended.
-            LeasequeueError: As in `Job.cancel`.
-        """
+        """Cancel a job, and return it. To cancel it twice is fine."""
         info = await self.find(item_id, queue)
         if info.state in UNFINISHED:
             (place,) = self.queues(info.queue)
@@ -152,12 +133,7 @@ class Jobs:
         return info
 
     async def result(self, item_id: str, queue: str | None, *, wait: float) -> Result | JobInfo:
-        """Return the result of a job, or the job if it is unfinished after `wait` seconds.
-
-        Raises:
-            ProblemFound: If there is no such job or queue, or if it has ended without a result.
-            LeasequeueError: As in `Job.status`.
-        """
+        """Return the result of a job, or the job if it is unfinished after `wait` seconds."""
         known = _checked(item_id)
         places = self.queues(queue)
         if wait == 0 or len(places) > 1:
@@ -213,11 +189,7 @@ async def _look_up(queue: AsyncWorkQueue, item_id: str) -> JobInfo:
 
 
 def _checked(item_id: str) -> str:
-    """Return an id.
-
-    Raises:
-        ProblemFound: If it cannot be one, so that there is no such job.
-    """
+    """Return an id."""
     try:
         return check_id(item_id)
     except InvalidArgument as error:

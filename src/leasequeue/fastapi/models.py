@@ -173,14 +173,7 @@ class Health(BaseModel):
 
 
 def job_info(item_id: str, queue: str, status: JobStatus, *, state: State | None = None) -> JobInfo:
-    """Return a job as it is answered.
-
-    Args:
-        item_id: Its id.
-        queue: The name of its queue.
-        status: Its status.
-        state: Its state, if that is known better.
-    """
+    """Return a job as it is answered."""
     error = None
     if status.error is not None:
         failed = JobFailed(item_id, status.error)

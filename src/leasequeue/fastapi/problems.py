@@ -28,8 +28,6 @@ class Problem:
 
     Attributes:
         name: The end of its `type`.
-        status: The status code.
-        title: What it is, a sentence without its end.
         repeats: Whether the same request may succeed a little later.
     """
 
@@ -74,13 +72,7 @@ _SCHEMA: dict[str, Any] = {
 
 
 class ProblemFound(Exception):
-    """A path operation answers with a problem.
-
-    Args:
-        problem: Its kind.
-        detail: What is wrong in this case, a sentence.
-        members: Further members of the answer.
-    """
+    """A path operation answers with a problem."""
 
     def __init__(self, problem: Problem, detail: str, **members: Any) -> None:
         super().__init__(detail)

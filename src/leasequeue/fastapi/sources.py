@@ -17,17 +17,7 @@ Source: TypeAlias = TaskQueue | AsyncWorkQueue
 
 
 class Sources:
-    """The task queues and queues that an application serves.
-
-    Args:
-        sources: One or more. Several task queues may be on one queue.
-
-    Attributes:
-        task_queues: The task queues.
-
-    Raises:
-        InvalidArgument: If there is none, one is neither, or two of a name are on different servers.
-    """
+    """The task queues and queues that an application serves."""
 
     def __init__(self, *sources: Source) -> None:
         for one in sources or (None,):
@@ -63,14 +53,7 @@ class Sources:
         return names | {task.queue.name for one in self.task_queues for task in one.tasks}
 
     async def check(self, *, within: float) -> None:
-        """Ask the server of each queue for a reply.
-
-        Args:
-            within: The longest time that this may take, in seconds.
-
-        Raises:
-            LeasequeueError: The first error.
-        """
+        """Ask the server of each queue for a reply."""
         try:
             async with asyncio.timeout(within):
                 answers = await asyncio.gather(

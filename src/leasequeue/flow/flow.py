@@ -457,14 +457,6 @@ def _hand_over(queue: AsyncWorkQueue, name: str, other: Flow) -> AsyncTask[..., 
     may be repeated: the run of the other flow is started under an id that is made of this run and stage, and
     then the stage is finished. Whatever happens between them, the stage is run again and starts what is there
     already.
-
-    Args:
-        queue: The queue of its items.
-        name: Its name.
-        other: The other flow, whose attributes the task takes as parameters.
-
-    Raises:
-        InvalidTask: If the attributes cannot be its parameters.
     """
 
     async def start_other(**given: Any) -> str:

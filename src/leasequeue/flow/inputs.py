@@ -35,21 +35,7 @@ class _Nothing:
 
 
 class FlowAttributes:
-    """The declared attributes of a flow.
-
-    Args:
-        flow: The name of the flow.
-        types: The attributes, each with its type.
-        lookup: Those by which runs are found.
-
-    Attributes:
-        types: The attributes, each with its type.
-        lookup: Those by which runs are found.
-
-    Raises:
-        InvalidFlow: If the name or the type of one cannot be used.
-        UnknownAttribute: If one of `lookup` is not among them.
-    """
+    """The declared attributes of a flow."""
 
     def __init__(self, flow: str, types: Mapping[str, Any], lookup: Sequence[str]) -> None:
         self._flow = flow
@@ -70,46 +56,25 @@ class FlowAttributes:
             self.check(name)
 
     def check(self, name: str, *, found_by: bool = False) -> None:
-        """Check that an attribute is declared.
-
-        Args:
-            name: Its name.
-            found_by: Whether runs are to be found by it.
-
-        Raises:
-            UnknownAttribute: If not.
-        """
+        """Check that an attribute is declared."""
         known = self.lookup if found_by else tuple(self.types)
         if name not in known:
             raise UnknownAttribute(self._flow, name, known, found_by=found_by)
 
     def encode(self, values: Mapping[str, Any]) -> dict[str, bytes]:
-        """Write the attributes of a run as JSON. One that is left out is null, if its type has None.
-
-        Raises:
-            UnknownAttribute: If one is not declared.
-            InvalidArgument: If one is missing, or is not of its type.
-        """
+        """Write the attributes of a run as JSON. One that is left out is null, if its type has None."""
         for name in values:
             self.check(name)
         return {name: self._encoded(name, values) for name in self.types}
 
     def lookups(self, written: Mapping[str, bytes]) -> dict[str, list[str]]:
-        """Return the texts by which a run is found, for each attribute of `lookup`.
-
-        Args:
-            written: What `encode` has returned.
-        """
+        """Return the texts by which a run is found, for each attribute of `lookup`."""
         return {name: lookup_texts(_DECODE(written[name])) for name in self.lookup}
 
     def sought(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return values to find runs by, as JSON has them.
 
         Of an attribute that is an array, a value is one element, and a list is several of them.
-
-        Raises:
-            UnknownAttribute: If runs are not found by one of these attributes.
-            InvalidArgument: If a value cannot be written as JSON.
         """
         found = {}
         for name, value in values.items():
@@ -141,9 +106,6 @@ class Input:
 
     Attributes:
         need: Its place in the state of a flow run, as the worker reads it; a list of such places.
-        type: Its type.
-        shown: What it is called in errors.
-        stages: The names of the stages whose results it is.
         whole: Whether it is missing if the result of such a stage is; else that is missing in the list.
     """
 
@@ -155,14 +117,7 @@ class Input:
 
 
 class FlowInputs:
-    """Finds what the parameters of stages take, and refuses what does not fit.
-
-    Args:
-        flow: The name of the flow.
-        attributes: Its attributes, with their types.
-        stages: Its stages.
-        order: The same, as they are planned.
-    """
+    """Finds what the parameters of stages take, and refuses what does not fit."""
 
     def __init__(
         self,
@@ -182,9 +137,6 @@ class FlowInputs:
         Args:
             stage: The stage.
             final: Whether all stages are declared; else a name that is not known may be that of a later one.
-
-        Raises:
-            InvalidFlow: If a parameter takes nothing, or something that does not fit.
         """
         before = stages_before(self._order, stage.name)
         found = self._by_name(stage, before, final=final)

@@ -198,15 +198,7 @@ class StageSettings(HandOverSettings, total=False):
 
 
 class FlowDeclaration:
-    """A stage that is being declared.
-
-    Args:
-        flow: The name of the flow.
-        tasks: Its task queue.
-        stages: The stages that were declared before it.
-        task: The task, or the name of the stage.
-        settings: What is said of it.
-    """
+    """A stage that is being declared."""
 
     def __init__(
         self,
@@ -227,12 +219,7 @@ class FlowDeclaration:
         self._name = self._checked_name(name)
 
     def stage(self) -> Stage[Any]:
-        """Return the stage, with the task as it is registered.
-
-        Raises:
-            InvalidFlow: If the settings do not fit each other, or the task.
-            InvalidArgument: If one of them cannot be used.
-        """
+        """Return the stage, with the task as it is registered."""
         given = self._given
         output, fans, chooses = self._returned()
         takes = self._takes()
@@ -258,11 +245,7 @@ class FlowDeclaration:
         )
 
     def with_own_task(self, stage: Stage[Any]) -> Stage[Any]:
-        """Return the stage with a task of its own, if it needs one: one that has its settings, or its queue.
-
-        Raises:
-            InvalidTask, InvalidArgument: As `TaskQueue.task` does. Nothing was registered.
-        """
+        """Return the stage with a task of its own, if it needs one: with its settings, or its queue."""
         own = {name: self._given[name] for name in _OWN if name in self._given}
         if stage.task is None or not (own or "queue" in self._given):
             return stage

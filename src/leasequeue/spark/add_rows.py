@@ -60,17 +60,6 @@ def add_batches(
     """Add all rows of a partition, each once per run of the job, even if several tasks add them.
 
     A batch is checked as a whole before any of its rows is sent.
-
-    Args:
-        batches: The rows.
-        columns: Which columns make an item.
-        target: The queue.
-        run: The run of the job; `Bulk.end_run` ends it.
-        retry_timeout: How long a request is repeated while the server is unavailable, in seconds.
-
-    Raises:
-        InvalidArgument: If a row cannot be an item; the message names it. Earlier batches have been added.
-        ServerError: If the server stays away or refuses.
     """
     task = TaskContext.get()
     report = PartitionReport(task.partitionId() if task else 0)

@@ -100,12 +100,8 @@ class AddPlan:
     """How rows become items of a task. It is sent to the executors.
 
     Attributes:
-        task: The task's name.
-        arguments: What the arguments are checked and written by.
         now_ms: When the rows are added, by the clock of the task, in ms since 1970.
-        columns: The columns of an item, from which the writer makes it.
         content_id: Whether the id is a hash of the arguments.
-        schema: The types of these columns.
     """
 
     task: str
@@ -127,17 +123,7 @@ class AddPlan:
     def write(
         self, batch: pa.RecordBatch, decode: Callable[[bytes], Any], where: Callable[[int], str]
     ) -> pa.RecordBatch:
-        """Write the rows of a batch as items.
-
-        Args:
-            batch: The rows.
-            decode: Reads arguments, to check them.
-            where: Names the row at a position, for errors.
-
-        Raises:
-            InvalidCall: If a row does not fit the function; the message names it.
-            InvalidArgument: If its id or its delay cannot be used.
-        """
+        """Write the rows of a batch as items."""
         arguments = []
         for at, row in enumerate(
             batch.column(_ARGUMENTS).to_pylist() if self.arguments.fields else [{}] * batch.num_rows
@@ -177,10 +163,6 @@ def planned(
 
     Returns:
         The table with the columns that the plan reads, and the plan.
-
-    Raises:
-        InvalidCall: If a column is missing, is no argument, or does not fit its type.
-        InvalidArgument: If an option cannot be used.
     """
     exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     table = Table(df.schema, exact=exact)
@@ -251,12 +233,6 @@ def _arguments(table: Table, task: Task[..., Any], used: set[str]) -> tuple[Fiel
         table: The columns.
         task: The task.
         used: Those that an option names: each is an argument only if the function has it.
-
-    Returns:
-        What the arguments are checked and written by, and their columns.
-
-    Raises:
-        InvalidCall: If columns do not fit; the message names each.
     """
     arguments = task.definition.arguments
     found = {name: column for name in arguments.types if (column := table.find(name)) is not None}
@@ -282,11 +258,7 @@ def _arguments(table: Table, task: Task[..., Any], used: set[str]) -> tuple[Fiel
 
 
 def _check_values(rows: DataFrame, plan: AddPlan) -> None:
-    """Check in one pass that each row can be a call.
-
-    Raises:
-        InvalidCall: If one cannot; the message names the first of a partition.
-    """
+    """Check in one pass that each row can be a call."""
     for found in rows.mapInArrow(partial(_find_problem, plan), "problem string").head(1):
         raise InvalidCall(plan.task, found.problem)
 

@@ -73,10 +73,6 @@ class BulkWriter(DataSourceArrowWriter):
     even if workers complete items in between. An aborted job leaves the items that it added. Run it again
     to add the rest; with the same name (option `job`), items completed since are not added again. When a
     job has ended, its name can be used for another.
-
-    Raises:
-        InvalidArgument: If an option or a column cannot be used.
-        ServerError: If the server does not answer.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
@@ -130,11 +126,7 @@ class BulkWriter(DataSourceArrowWriter):
 
 
 def job_name(options: Options) -> str:
-    """Return the option `job`; empty if it is not set.
-
-    Raises:
-        InvalidArgument: If the name is too long.
-    """
+    """Return the option `job`; empty if it is not set."""
     job = options.text("job")
     try:
         fits = len(job.encode()) <= MAX_JOB_BYTES

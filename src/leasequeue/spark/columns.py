@@ -62,16 +62,7 @@ class Columns:
 
     @classmethod
     def chosen(cls, options: Options, schema: StructType, *, exact: bool = False) -> Columns:
-        """Read the options and check them against the columns of the table.
-
-        Args:
-            options: What the caller has given.
-            schema: The columns of the table.
-            exact: Whether the case of their names matters, as `spark.sql.caseSensitive` says.
-
-        Raises:
-            InvalidArgument: If a column is missing or has a wrong type, or options contradict each other.
-        """
+        """Read the options and check them against the columns of the table."""
         table = Table(schema, exact=exact)
         row = [name for name in table.types if not name.startswith(OWN)]
         id_from = tuple(map(table.name, options.names("idFrom")))
@@ -102,15 +93,7 @@ class Columns:
         return cls(tuple(row), item_id, id_from, data, delay, at)
 
     def rows(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[list[bytes]]:
-        """Encode a batch as ids, data and delays, as `add_once` takes them.
-
-        Args:
-            batch: The columns.
-            where: Names the row at a position, for errors.
-
-        Raises:
-            InvalidArgument: If a row cannot be an item; the message says which and why.
-        """
+        """Encode a batch as ids, data and delays, as `add_once` takes them."""
         ids = self._ids(batch, where)
         if self.id is not None:
             row, where = where, lambda at: f"{row(at)}, id {ids[at].decode()!r}"
@@ -163,9 +146,6 @@ class Table:
     Args:
         schema: The columns.
         exact: Whether the case of their names matters, as `spark.sql.caseSensitive` says.
-
-    Raises:
-        InvalidArgument: If two have one name.
     """
 
     def __init__(self, schema: StructType, *, exact: bool) -> None:
@@ -177,11 +157,7 @@ class Table:
             raise InvalidArgument("columns", double, "columns of different names")
 
     def find(self, name: str) -> str | None:
-        """Return the column of a name, which may differ in case if that does not matter to Spark.
-
-        Raises:
-            InvalidArgument: If there are several.
-        """
+        """Return the column of a name, which may differ in case if that does not matter to Spark."""
         if name in self.types or self._exact:
             return name if name in self.types else None
         found = [column for column in self.types if column.lower() == name.lower()]
@@ -196,21 +172,13 @@ class Table:
         return self.find(name) or name
 
     def default(self, name: str, otherwise: str) -> str:
-        """Return the column of a name.
-
-        Raises:
-            InvalidArgument: If there is none.
-        """
+        """Return the column of a name."""
         if (found := self.find(name)) is None:
             raise InvalidArgument("columns", ", ".join(self.types), otherwise)
         return found
 
     def check(self, option: str, name: str, kinds: tuple[type[DataType], ...], wanted: str) -> None:
-        """Check that an option names a column of one of some types.
-
-        Raises:
-            InvalidArgument: If not.
-        """
+        """Check that an option names a column of one of some types."""
         if name not in self.types:
             lower = {column.lower(): column for column in self.types}
             close = difflib.get_close_matches(name.lower(), lower, n=1)
@@ -220,11 +188,7 @@ class Table:
             raise InvalidArgument(option, f"{name} {self.types[name].simpleString()}", wanted)
 
     def check_json(self, option: str, names: Sequence[str] | dict[str, DataType]) -> None:
-        """Check that JSON can hold columns.
-
-        Raises:
-            InvalidArgument: If not.
-        """
+        """Check that JSON can hold columns."""
         for name in names:
             if not fits_json(self.types[name]):
                 raise InvalidArgument(

@@ -55,14 +55,7 @@ class EventRange(InputPartition):
 
 @dataclass(frozen=True)
 class EventPages:
-    """Reads ranges of events on executors.
-
-    Args:
-        target: The queue.
-        schema: The columns to read.
-        retry_timeout: How long requests are repeated while the server is unavailable, in seconds.
-        fail_on_loss: Whether events that are no longer there are an error.
-    """
+    """Reads ranges of events on executors."""
 
     target: Target
     schema: StructType
@@ -70,11 +63,7 @@ class EventPages:
     fail_on_loss: bool
 
     def read(self, events: EventRange) -> Iterator[pa.RecordBatch]:
-        """Read a range of events.
-
-        Raises:
-            EventsLost: If some are no longer there.
-        """
+        """Read a range of events."""
         with open_queue(self.target) as portal:
             last, after = events.last, events.after
             while after < last:
@@ -104,15 +93,7 @@ class EventPages:
 
 
 class EventsTable(DataSourceReader):
-    """Reads the events that are kept when the query is planned.
-
-    Args:
-        given: The options.
-        schema: The columns to read.
-
-    Raises:
-        InvalidArgument: If an option or a column cannot be used.
-    """
+    """Reads the events that are kept when the query is planned."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = Options(given, TABLE_OPTIONS)
@@ -121,12 +102,7 @@ class EventsTable(DataSourceReader):
         self._pages = _pages(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Find the oldest and the newest event, and divide them into tasks; runs on the driver.
-
-        Raises:
-            NoEventsKept: If the queue keeps no events.
-            ServerError: If the server does not answer.
-        """
+        """Find the oldest and the newest event, and divide them into tasks; runs on the driver."""
         pages = self._pages
         with open_queue(pages.target) as portal:
             last, oldest = _ends(portal, 0, pages.retry_timeout)
@@ -139,15 +115,7 @@ class EventsTable(DataSourceReader):
 
 
 class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the kept events by their numbers, which have no gaps: so it detects lost events.
-
-    Args:
-        given: The options.
-        schema: The columns to read.
-
-    Raises:
-        InvalidArgument: If an option or a column cannot be used.
-    """
+    """Reads the kept events by their numbers, which have no gaps: so it detects lost events."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = Options(given, OPTIONS)
@@ -259,16 +227,7 @@ def _details(event: Event) -> str | None:
 
 
 def has_events(given: Mapping[str, str]) -> bool:
-    """Return whether a queue has events.
-
-    Args:
-        given: The options of a table or stream of its events.
-
-    Raises:
-        InvalidArgument: If an option cannot be used.
-        NoEventsKept: If the queue keeps no events.
-        ServerError: If the server does not answer.
-    """
+    """Return whether a queue has events."""
     options = Options(given, OPTIONS)
     with open_queue(options.target()) as portal:
         return _ends(portal, 0, options.retry_timeout())[1] is not None

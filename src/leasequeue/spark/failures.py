@@ -69,19 +69,7 @@ def key_of(set_name: bytes) -> bytes:
 async def record(
     bulk: Bulk, set_id: SetId, failures: Sequence[ItemFailure], *, anew: bool, retry_timeout: float
 ) -> None:
-    """Record failures of a set. They are kept until the set is completed.
-
-    Args:
-        bulk: The queue.
-        set_id: The set.
-        failures: At most PAGE of them.
-        anew: Whether to forget what an earlier run of the batch has recorded.
-        retry_timeout: How long the call is repeated while the server is unavailable, in seconds.
-
-    Raises:
-        StreamTakenOver: If another reader has taken over.
-        ServerError: If the server stays away.
-    """
+    """Record failures of a set. They are kept until the set is completed."""
     rows = [
         text.encode() for one in failures for text in (one.id, f"{one.delay_ms:d} {one.size:d} {one.error}")
     ]
@@ -92,12 +80,7 @@ async def record(
 
 
 async def recorded(bulk: Bulk, set_id: SetId, retry_timeout: float) -> dict[str, ItemFailure]:
-    """Return the failures of a set by id.
-
-    Raises:
-        StreamTakenOver: If another reader has taken over.
-        ServerError: If the server stays away.
-    """
+    """Return the failures of a set by id."""
     found: dict[str, ItemFailure] = {}
     cursor = b""
     while cursor != b"0":
@@ -121,15 +104,6 @@ async def fail(
 
     An item whose lease has expired and that has left the set's holder is left alone, as by `fail_many`: it
     gets another attempt anyway.
-
-    Args:
-        bulk: The queue.
-        entries: Ids and tokens.
-        failures: The failure of each, by id.
-        retry_timeout: How long each call is repeated while the server is unavailable, in seconds.
-
-    Raises:
-        ServerError: If the server stays away.
     """
     of_entry = [failures[readable(item_id)] for item_id, _ in entries]
     sizes = [

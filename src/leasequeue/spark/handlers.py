@@ -58,11 +58,6 @@ class HandlerTask:
     """A handler, and what an executor needs to run it.
 
     Attributes:
-        handler: The function of the user.
-        kind: What it takes and yields.
-        given: The columns that it gets.
-        columns: The columns that it yields.
-        retry: When failed items are tried again.
         refuse: Whether an item that is completed without a row in the output is an error.
     """
 
@@ -80,12 +75,7 @@ class HandlerTask:
         return StructType([*fields, StructField(MARKER, MARKER_TYPE)])
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process the items of one task.
-
-        Raises:
-            InvalidArgument: If the handler yields other columns than those of the schema, an outcome that
-                cannot be used, or leaves items unread.
-        """
+        """Process the items of one task."""
         tally = Tally(self)
         runs = {"arrow": self._run_arrow, "pandas": self._run_pandas, "item": self._run_items}
         for batch in runs[self.kind](tally.read(batches), tally):
@@ -151,11 +141,7 @@ class _Item(NamedTuple):
 
 @dataclass
 class Tally:
-    """The outcomes of the items of one task.
-
-    Args:
-        task: The task.
-    """
+    """The outcomes of the items of one task."""
 
     task: HandlerTask
     #: The ids of the last batch that was passed to the handler.
@@ -175,12 +161,7 @@ class Tally:
             yield batch.select(list(self.task.given))
 
     def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Check a batch of the handler, note its failures, and return the rows of the output.
-
-        Raises:
-            InvalidArgument: If a column is missing, unknown or has another type, or an outcome cannot be
-                used.
-        """
+        """Check a batch of the handler, note its failures, and return the rows of the output."""
         columns = self.task.columns
         columns.check_names(batch.schema.names)
         ids = columns.ids(batch)
@@ -201,11 +182,7 @@ class Tally:
         return columns.fitted(batch if all(keep) else batch.filter(pa.array(keep)))
 
     def fail(self, item_id: str, error: BaseException) -> None:
-        """Note that an item has failed; of several errors the first counts.
-
-        Raises:
-            InvalidArgument: If the task has no such item, or its outcome is none that `process` knows.
-        """
+        """Note that an item has failed; of several errors the first counts."""
         if (item := self._items.get(item_id)) is None:
             raise InvalidArgument(
                 f"the id of a row with {OUTCOME!r}", item_id, "the id of an item of this task"

@@ -52,15 +52,7 @@ class LeaseSet:
 
 
 class LeaseSets:
-    """The lease sets of one stream. Repeating a call is safe.
-
-    Args:
-        bulk: The queue.
-        name: The stream's name, from its checkpoint.
-        lease_ms: The lease time; leases are renewed every third of it.
-        retry_timeout: How long a call is repeated while the server is unavailable, in seconds.
-        reader: The unique name of this reader; empty: a new one.
-    """
+    """The lease sets of one stream. Repeating a call is safe."""
 
     def __init__(
         self, bulk: Bulk, name: str, *, lease_ms: int, retry_timeout: float, reader: str = ""
@@ -76,19 +68,11 @@ class LeaseSets:
         self._renewing = asyncio.Lock()
 
     async def take_over(self) -> None:
-        """Become the stream's reader. The previous one gets StreamTakenOver at its next call.
-
-        Raises:
-            ServerError: If the server stays away.
-        """
+        """Become the stream's reader. The previous one gets StreamTakenOver at its next call."""
         await self._hold(take=1)
 
     async def waiting(self) -> int:
-        """Reclaim expired and due items, and count the waiting items.
-
-        Raises:
-            StreamTakenOver, ServerError: As all calls.
-        """
+        """Reclaim expired and due items, and count the waiting items."""
         more, waiting, calls = True, 0, 0
         while more and calls < MAX_RECLAIMS:
             _, _, more, waiting = await self._lease(0, known=0, count=0)
@@ -96,11 +80,7 @@ class LeaseSets:
         return waiting
 
     async def lease(self, number: int, count: int) -> LeaseSet:
-        """Lease up to `count` items as the set of that number, or find the set if it exists.
-
-        Raises:
-            StreamTakenOver, ServerError: As all calls.
-        """
+        """Lease up to `count` items as the set of that number, or find the set if it exists."""
         known = 0
         while True:
             had, size, more, _ = await self._lease(number, known=known, count=min(count - known, STEP))
@@ -119,9 +99,6 @@ class LeaseSets:
         """Return the set of that number, also after a crash, and lease its waiting items again.
 
         Items that other clients have leased or completed since are abandoned when the set is read.
-
-        Raises:
-            StreamTakenOver, ServerError: As all calls.
         """
         if number not in self._sets:
             # Renew first: any other call would reclaim the expired items.
@@ -140,9 +117,6 @@ class LeaseSets:
 
         The items have been read and processed, so they are completed even if their leases have expired. Those
         that are recorded as failures are failed instead.
-
-        Raises:
-            StreamTakenOver, ServerError: As all calls.
         """
         if number <= self._completed:
             return
@@ -296,10 +270,6 @@ async def read_set(
     Returns:
         How many positions were read (0: the set ends before), the server's time in ms, and seven values per
         item, in the order of `set_read`.
-
-    Raises:
-        StreamTakenOver: If another reader has taken over.
-        ServerError: If the server stays away.
     """
 
     async def read(give_up: int) -> list[Any]:
@@ -318,20 +288,9 @@ async def read_set(
 async def renew_set(bulk: Bulk, set_id: SetId, start: int, count: int, retry_timeout: float) -> list[int]:
     """Renew the leases at some positions of a set, and lease its waiting items again.
 
-    Args:
-        bulk: The queue.
-        set_id: The set.
-        start: The first position.
-        count: The maximum number of positions, up to 1,000.
-        retry_timeout: How long the call is repeated while the server is unavailable, in seconds.
-
     Returns:
         How many positions the whole set has; of those renewed, how many items are now held; how many of them
         were leased again; how many are lost.
-
-    Raises:
-        StreamTakenOver: If another reader has taken over.
-        ServerError: If the server stays away.
     """
     span = {"start": start, "count": count, "hold_ms": set_id.lease_ms}
     return await _run_on_set(
@@ -342,11 +301,7 @@ async def renew_set(bulk: Bulk, set_id: SetId, start: int, count: int, retry_tim
 async def _run_on_set(
     bulk: Bulk, script: str, set_id: SetId, retry_timeout: float, more: dict[str, bytes | int]
 ) -> list[Any]:
-    """Run a script on a set and return its reply.
-
-    Raises:
-        StreamTakenOver: If another reader has taken over.
-    """
+    """Run a script on a set and return its reply."""
     given = {"stream": set_id.stream.encode(), "reader": set_id.reader.encode(), "set": set_id.name} | more
     mine: int
     reply: list[Any]

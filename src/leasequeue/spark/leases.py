@@ -60,13 +60,6 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     Spark runs one per query in a process on the driver, which keeps a connection open. Executors get copies,
     on which Spark calls only `read`.
-
-    Args:
-        given: The options.
-        schema: The columns to read.
-
-    Raises:
-        InvalidArgument: If an option or a column cannot be used.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
@@ -120,22 +113,12 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------- on the driver
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Return the position before the first batch of a new query, which has no name yet.
-
-        Raises:
-            InvalidArgument: If the queue does not exist.
-            ServerError: If the server does not answer; a running query would wait for it instead.
-        """
+        """Return the position before the first batch of a new query, which has no name yet."""
         self.check_queue()
         return {"queue": self._target.queue}
 
     def check_queue(self) -> None:
-        """Check that the server answers and, unless `mayBeMissing` is set, that the queue exists.
-
-        Raises:
-            InvalidArgument: If the server knows nothing of the queue.
-            ServerError: If the server does not answer.
-        """
+        """Check that the server answers and, unless `mayBeMissing` is set, that the queue exists."""
         if self._may_be_missing:
             check_server(self._target)
         else:

@@ -97,12 +97,6 @@ async def look_up(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, *, da
     """Return the rows of up to 500 ids, without items that are gone or do not match.
 
     An id that was added again after it died is two rows: a dead letter, and an item.
-
-    Args:
-        bulk: The queue.
-        ids: The ids.
-        condition: Which rows to return.
-        data: Whether to fetch their data.
     """
     if data and condition.ages:
         # Most items are too young or too old: select first, without their data.

@@ -52,15 +52,7 @@ class Target:
 
 
 class Options:
-    """The options of one use of the format. As everywhere in Spark, the case of their names does not matter.
-
-    Args:
-        given: What Spark passes.
-        allowed: The names that this use accepts beside the common ones.
-
-    Raises:
-        InvalidArgument: If a name is unknown; the message proposes a similar one.
-    """
+    """The options of one use of the format. As everywhere in Spark, their case does not matter."""
 
     def __init__(self, given: Mapping[str, str], allowed: Iterable[str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -73,11 +65,7 @@ class Options:
                 raise InvalidArgument("option", name, f"one of {names}{hint}")
 
     def target(self) -> Target:
-        """Return the queue and its server.
-
-        Raises:
-            InvalidArgument: If the queue is not named, or the URL holds a password, which Spark would log.
-        """
+        """Return the queue and its server."""
         queue = self.text("queue")
         if not queue:
             in_sql = (
@@ -178,13 +166,6 @@ def server_options(url: str | None, *, cluster: bool = False) -> Iterator[dict[s
     A URL with a password is passed in a file that only this user can read, as Spark logs options. The file is
     removed at the end of the block, and if this process ends before, in whatever way. With Spark Connect,
     whose server cannot read this machine's files, it has to come from the environment of both.
-
-    Args:
-        url: The server's URL; None: that of the environment, or this machine's default port.
-        cluster: Whether the server is a node of a cluster.
-
-    Raises:
-        InvalidArgument: If the URL has a password and is not that of the environment, with Spark Connect.
     """
     of_environment = _url_of_environment()
     url = url or of_environment or DEFAULT_URL

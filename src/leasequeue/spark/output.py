@@ -41,10 +41,6 @@ class OutputFolder:
     notices this after it has written a draft, before it renames it. There is no lock between that check and
     the renaming: a run that starts in these milliseconds (on an object store, during the copy) is not
     noticed.
-
-    Args:
-        spark: The session.
-        path: The folder; it need not exist yet.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
@@ -61,14 +57,8 @@ class OutputFolder:
     def check_checkpoint(self, checkpoint: str) -> bool:
         """Check that a checkpoint belongs to this folder, and keep earlier runs from writing into it.
 
-        Args:
-            checkpoint: The checkpoint's folder; it may be on another file system.
-
         Returns:
             Whether the checkpoint exists already.
-
-        Raises:
-            InvalidArgument: If another query has written into this folder, or Spark cannot use one of them.
         """
         files = self._files_of("checkpoint", checkpoint)
         try:
@@ -85,15 +75,7 @@ class OutputFolder:
         return bool(metadata)
 
     def offset(self, checkpoint: str, batch: int | None = None) -> dict[str, Any]:
-        """Return the offset of a checkpoint's first source at the end of a batch; empty if it has none.
-
-        Args:
-            checkpoint: The checkpoint's folder.
-            batch: The number of the batch; None: any.
-
-        Raises:
-            InvalidArgument: If Spark cannot use the folder.
-        """
+        """Return the offset of a checkpoint's first source at the end of a batch, or of any; empty: none."""
         files, offsets = self._files_of("checkpoint", checkpoint), self._path(f"{checkpoint}/offsets")
         try:
             for status in files.listStatus(offsets) if files.exists(offsets) else ():
@@ -144,11 +126,7 @@ class OutputFolder:
             stream.close()
 
     def check_run(self) -> None:
-        """Check that no later run has begun to write here.
-
-        Raises:
-            OutputTakenOver: If one has.
-        """
+        """Check that no later run has begun to write here."""
         last = self._read(f"{self.path}/{_RUN}", self._files)
         if last and last != self._run:
             raise OutputTakenOver(self.path)

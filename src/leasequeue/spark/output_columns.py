@@ -41,23 +41,14 @@ _UNFIT = (
 
 @dataclass(frozen=True)
 class OutputColumns:
-    """The columns of an output.
-
-    Attributes:
-        schema: The columns.
-        timezone: The time zone of the session.
-    """
+    """The columns of an output."""
 
     schema: StructType
     timezone: str
 
     @classmethod
     def of(cls, schema: StructType | str, timezone: str) -> OutputColumns:
-        """Read a schema.
-
-        Raises:
-            InvalidArgument: If it is none, or names a column twice or one that is reserved.
-        """
+        """Read a schema."""
         columns: Any = schema
         if isinstance(schema, str):
             try:
@@ -76,11 +67,7 @@ class OutputColumns:
         return cls(columns, timezone)
 
     def check_names(self, given: Sequence[str]) -> None:
-        """Check that these are the names of the schema, in any order, and perhaps those of outcomes.
-
-        Raises:
-            InvalidArgument: If one is missing, unknown or there twice; the message names it.
-        """
+        """Check that these are the names of the schema, in any order, and perhaps those of outcomes."""
         names = self.schema.fieldNames()
         if len(given) == len(names) and set(given) == set(names):
             return
@@ -98,11 +85,7 @@ class OutputColumns:
             raise InvalidArgument("what the handler yields", ", ".join(map(str, given)), allowed)
 
     def ids(self, batch: pa.RecordBatch) -> list[str] | None:
-        """Return the id of the item of each row; None: the batch has no column of ids.
-
-        Raises:
-            InvalidArgument: If the column is no string.
-        """
+        """Return the id of the item of each row; None: the batch has no column of ids."""
         if ITEM in batch.schema.names:
             name = ITEM
         elif any(one.name == "id" and isinstance(one.dataType, StringType) for one in self.schema):
@@ -113,11 +96,7 @@ class OutputColumns:
         return ids
 
     def signals(self, batch: pa.RecordBatch) -> list[Signal | None]:
-        """Return the outcome of each row, as a handler of single items would raise it; None: completed.
-
-        Raises:
-            InvalidArgument: If an outcome or a delay cannot be used.
-        """
+        """Return the outcome of each row, as a handler of single items would raise it; None: completed."""
         words, errors, delays = (
             _fit(name, batch.column(name), RESERVED[name], str(RESERVED[name])).to_pylist()
             if name in batch.schema.names
@@ -127,11 +106,7 @@ class OutputColumns:
         return [*map(_signal, words, errors, delays)]
 
     def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns of the schema in their order, with their types.
-
-        Raises:
-            InvalidArgument: If a column has another type, or a null that it must not have.
-        """
+        """Return the columns of the schema in their order, with their types."""
         columns = []
         for field, kind in zip(self.schema, self._types, strict=True):
             column = _fit(field.name, batch.column(field.name), kind, field.dataType.simpleString())
@@ -143,11 +118,7 @@ class OutputColumns:
         return pa.RecordBatch.from_arrays(columns, names=self.schema.fieldNames())
 
     def batch_of_frame(self, frame: pd.DataFrame) -> pa.RecordBatch:
-        """Convert a pandas data frame.
-
-        Raises:
-            InvalidArgument: If a column is missing, unknown or has values of another type.
-        """
+        """Convert a pandas data frame."""
         names = [*frame.columns]
         self.check_names(names)
         columns = []
@@ -161,12 +132,7 @@ class OutputColumns:
         return pa.RecordBatch.from_arrays(columns, names=names)
 
     def batch_of_rows(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        """Convert rows, each a dict.
-
-        Raises:
-            InvalidArgument: If a row is no dict, or a column is missing, unknown or has a value of another
-                type.
-        """
+        """Convert rows, each a dict."""
         for row in rows:
             if not isinstance(row, Mapping):
                 raise InvalidArgument(
@@ -278,12 +244,7 @@ def _is_any(kind: pa.DataType, tests: Iterable[Any]) -> bool:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Convert rows and dicts inside a value into what pyarrow takes.
-
-    Raises:
-        TypeError: If an integer is wanted, and the value is none.
-        InvalidArgument: If a struct has unknown fields.
-    """
+    """Convert rows and dicts inside a value into what pyarrow takes."""
     if value is None:
         return None
     if pa.types.is_integer(kind) and not isinstance(value, Integral):

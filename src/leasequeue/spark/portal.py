@@ -52,11 +52,7 @@ class QueuePortal:
 
 @contextmanager
 def open_queue(target: Target) -> Iterator[QueuePortal]:
-    """Open a queue for the length of a block.
-
-    Raises:
-        LeasequeueError: What the calls raise.
-    """
+    """Open a queue for the length of a block."""
     queue = AsyncWorkQueue.from_url(target.url, target.queue, cluster=target.cluster)
     with start_blocking_portal() as portal:
         try:
@@ -87,10 +83,6 @@ def check_queue(target: Target, instead: str) -> Counts:
     Args:
         target: The queue.
         instead: What the option `mayBeMissing` would return, for the message.
-
-    Raises:
-        InvalidArgument: If the server knows nothing of the queue; or as `check_server`.
-        ServerError: If the server cannot be reached or refuses.
     """
     counts = check_server(target)
     if any(counts):
@@ -104,15 +96,7 @@ def check_queue(target: Target, instead: str) -> Counts:
 
 
 async def call_with_retries(call: Callable[[], Awaitable[T]], retry_timeout: float) -> T:
-    """Repeat a call that is safe to repeat while the server is unavailable.
-
-    Args:
-        call: Makes the call.
-        retry_timeout: How long to repeat it, in seconds.
-
-    Raises:
-        LeasequeueError: What the last call raised.
-    """
+    """Repeat a call that is safe to repeat while the server is unavailable."""
     until, backoff = time.monotonic() + retry_timeout, Backoff()
     while True:
         try:

@@ -47,14 +47,6 @@ def check_rows(df: DataFrame, columns: Columns) -> None:
     """Check in one pass over a table that each row can be an item.
 
     Of the size of a row that is sent as JSON it counts only the bytes of its strings.
-
-    Args:
-        df: The table.
-        columns: The columns that make an item.
-
-    Raises:
-        InvalidArgument: If rows cannot be items; the message counts them and shows one.
-        pyspark.errors.PySparkException: If the table cannot be read.
     """
     rules = [*_rules(columns, {field.name: field.dataType for field in df.schema})]
     counts = [sql.count_if(rule.broken).alias(f"n{at}") for at, rule in enumerate(rules)]

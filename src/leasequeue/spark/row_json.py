@@ -57,16 +57,7 @@ def fits_json(kind: DataType) -> bool:
 
 
 def rows_as_json(batch: pa.RecordBatch, names: Sequence[str], where: Callable[[int], str]) -> list[bytes]:
-    """Encode each row as a JSON object of these columns, as compact as that of `Item.from_json_data`.
-
-    Args:
-        batch: The rows.
-        names: The columns.
-        where: Names the row at a position, for errors.
-
-    Raises:
-        InvalidArgument: If a row has a number that JSON cannot hold; the message says where.
-    """
+    """Encode each row as a JSON object of these columns, as compact as that of `Item.from_json_data`."""
     columns = [_values_of(batch.column(name)) for name in names]
     encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_plain).encode
     found: list[bytes] = []

@@ -66,11 +66,7 @@ EVENTS = StructType(
 
 
 def check_columns(schema: StructType, offered: StructType) -> None:
-    """Check a schema given by the user: any of the columns, in any order; `data` may also be a string.
-
-    Raises:
-        InvalidArgument: If a column is unknown or has another type.
-    """
+    """Check a schema given by the user: any of the columns, in any order; `data` may also be a string."""
     types = {field.name: field.dataType for field in offered}
     for field in schema:
         known = types.get(field.name)

@@ -26,9 +26,6 @@ def secret_file(text: str) -> Iterator[Path]:
     If this process ends within the block, a small child removes the file: no signal handler is needed, which
     would be in the way of the program's, and it works in every thread and after SIGKILL. If the child is
     killed too, with the whole container or by a failure of power, the next call removes the file.
-
-    Args:
-        text: The secret.
     """
     remove_abandoned()
     handle, path = _create()

@@ -19,15 +19,7 @@ def is_connect(source: SparkSession | DataFrame) -> bool:
 
 
 def check_classic(source: SparkSession | DataFrame, function: str) -> None:
-    """Refuse a session of Spark Connect for a function that renames folders of its output.
-
-    Args:
-        source: The session, or a table.
-        function: The function's name, for the message.
-
-    Raises:
-        InvalidArgument: If the session is one of Spark Connect.
-    """
+    """Refuse a session of Spark Connect for a function that renames folders of its output."""
     if is_connect(source):
         allowed = (
             f"a classic one: {function} renames folders with the driver's JVM. With Spark Connect, use a "

@@ -55,10 +55,6 @@ class Share(InputPartition):
     """The ids that one task lists and looks up: those whose hash falls to it.
 
     Two tasks never have an id in common, whatever happens to its item between their listings.
-
-    Attributes:
-        number: The number of this partition, from 0.
-        count: The number of partitions.
     """
 
     number: int
@@ -87,10 +83,6 @@ class SnapshotReader(DataSourceReader):
     An item that stays in its state while a task lists the ids is always included, and so is one that moves to
     another state once. One that is leased and returns to the queue in between may be missing, and so may one
     that is added or leaves the queue.
-
-    Raises:
-        InvalidArgument: If an option or a column of the schema cannot be used.
-        ServerError: If the server does not answer.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
@@ -118,12 +110,7 @@ class SnapshotReader(DataSourceReader):
         return others
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks; runs on the driver, which lists no ids.
-
-        Raises:
-            InvalidArgument: If the queue does not exist.
-            ServerError: If the server does not answer.
-        """
+        """Plan the tasks; runs on the driver, which lists no ids."""
         if self.may_be_missing:
             counts = check_server(self.target)
         else:

@@ -43,10 +43,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
     between. The server remembers the ids that a batch added until the next batch is committed, for a week at
     most. It identifies a batch by the query's id, which is kept in the checkpoint: a new checkpoint makes
     a new query.
-
-    Raises:
-        InvalidArgument: If an option or a column cannot be used.
-        ServerError: If the server does not answer.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:

@@ -200,16 +200,8 @@ _NAMES = {spark.IntegralType: "a whole number", spark.DayTimeIntervalType: "inte
 def fit(kind: Any, column: spark.DataType, place: str) -> Node:
     """Check the type of a column against that of an argument.
 
-    Args:
-        kind: The argument's type, as msgspec describes it.
-        column: The column's type.
-        place: The column, and where in it, for errors.
-
     Returns:
         What the values of the column are checked and written by.
-
-    Raises:
-        Unfit: If no value of the column, or not each, can be such an argument.
     """
     find = _FITS.get(type(kind), _scalar)
     return find(kind, column, place)

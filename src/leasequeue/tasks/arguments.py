@@ -53,18 +53,10 @@ class UnknownArguments(Exception):
 class Arguments:
     """What the function of a task is called with.
 
-    Args:
-        task: The name of the task.
-        function: The function.
-        batch: Whether the function takes a list of what is the one argument of a call.
-
     Attributes:
         types: The arguments of a call by name, in the function's order, each with its type.
         provided: The parameters that the worker fills in.
         lease_names: Those of them that take the lease.
-
-    Raises:
-        InvalidTask: If the function cannot be a task.
     """
 
     def __init__(self, task: str, function: Callable[..., Any], *, batch: bool) -> None:
@@ -104,11 +96,7 @@ class Arguments:
 
     @property
     def first(self) -> str:
-        """The argument that takes the result of the stage before: the first positional one.
-
-        Raises:
-            InvalidCall: If there is none.
-        """
+        """The argument that takes the result of the stage before: the first positional one."""
         if not self._positional:
             raise InvalidCall(
                 self._task, "it has no positional argument, which would take the result before it"
@@ -131,9 +119,6 @@ class Arguments:
             ordered: Whether equal arguments are to be written alike: dicts and sets have their entries in the
                 order of these.
             filled: Those that are not given here: a worker takes them from a flow run.
-
-        Raises:
-            InvalidCall: If they do not fit the function.
         """
         bound = self._bind(args, kwargs, filled)
         try:

@@ -108,11 +108,7 @@ class Step(Generic[R_co]):
 
 
 def _check_nothing_is_dropped(returned: Any) -> None:
-    """Refuse a group that follows a result, which Celery would pass to each of its calls.
-
-    Raises:
-        InvalidCall: As said.
-    """
+    """Refuse a group that follows a result, which Celery would pass to each of its calls."""
     if returned in (None, type(None)):
         return
     raise InvalidCall(

@@ -57,20 +57,9 @@ class Settings:
 class Definition:
     """A task as it was registered.
 
-    Args:
-        name: Its name.
-        function: Its function.
-        queue: The queue of its items.
-        settings: How a worker runs it.
-
     Attributes:
-        arguments: What the function is called with.
         home: The queue of the task queue, whose keys hold the flow runs that begin with the task.
-        read_result: Reads what the function returned.
         limit: The limits of its calls, which are those of a group of their own; None: it has none.
-
-    Raises:
-        InvalidTask: If the function cannot be a task.
     """
 
     def __init__(

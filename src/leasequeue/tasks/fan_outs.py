@@ -66,14 +66,8 @@ def fan_out(calls: Iterable[Call[Any]], *, join: Join = "all") -> FanOut[Any]:
 class Children(abc.Sequence[ChildPlan]):
     """Calls as children of a stage. Each is written when it is read, so that many of them delay nobody.
 
-    Args:
-        calls: The calls.
-
     Attributes:
         returned: What the called tasks say that they return, by their names.
-
-    Raises:
-        InvalidFanOut: If one is no call, or cannot be a child.
     """
 
     def __init__(self, calls: Sequence[Any]) -> None:

@@ -45,12 +45,7 @@ _APART = ((bool, int), (bool, float), (dt.datetime, dt.date))
 
 
 def fits(given: Any, wanted: Any) -> bool:
-    """Return whether each value of one type can be read as another type; Any fits all, and all fit it.
-
-    Args:
-        given: The type of what is written.
-        wanted: The type as which it is read.
-    """
+    """Return whether each value of one type can be read as another type; Any fits all, and all fit it."""
     given, wanted = plain(given), plain(wanted)
     if given is Any or wanted in (Any, object) or given == wanted:
         return True
@@ -77,14 +72,7 @@ def _one_fits(given: Any, wanted: Any) -> bool:
 
 
 def misfit(parameter: str, wanted: Any, shown: str, given: Any) -> str | None:
-    """Return what is wrong if a parameter takes a value of a type that does not fit; None if it fits.
-
-    Args:
-        parameter: The name of the parameter.
-        wanted: Its type.
-        shown: What the value is called.
-        given: The type of the value.
-    """
+    """Return what is wrong if a parameter takes a value of a type that does not fit; None if it fits."""
     if fits(given, wanted):
         return None
     return f"its parameter {parameter!r} takes {name_of(wanted)}, and {shown} is {name_of(given)}"
@@ -114,11 +102,6 @@ def name_of(kind: Any) -> str:
 
 def member_of(kind: Any, name: str) -> tuple[str, Any] | None:
     """Return how a member of a value is called in JSON, and its type.
-
-    Args:
-        kind: The type of the value: a dataclass, a msgspec struct, a pydantic model, a `TypedDict`, a `dict`,
-            or Any.
-        name: The name of the member.
 
     Returns:
         None if values of this type have no such member.

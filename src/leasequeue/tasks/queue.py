@@ -348,11 +348,7 @@ class TaskQueue:
 
     @contextmanager
     def _on(self, open_queue: Callable[[str], AsyncWorkQueue]) -> Iterator[None]:
-        """Add and run all tasks on other queues for a while, those of a test.
-
-        Args:
-            open_queue: Makes the queue that stands for the one of a name.
-        """
+        """Add and run all tasks on other queues for a while, those of a test."""
         self._import_modules()
         names: dict[AsyncWorkQueue, str] = {}
 

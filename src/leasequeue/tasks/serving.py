@@ -40,12 +40,7 @@ log = Log("leasequeue.worker")
 
 
 class UnknownTask(Snooze):
-    """The worker does not know the task, or an argument of it, and leaves it to another one.
-
-    Args:
-        what: What it does not know.
-        delay: How long the item waits, in seconds.
-    """
+    """The worker does not know the task, or an argument of it, and leaves it to another one."""
 
     def __init__(self, what: str, delay: float) -> None:
         super().__init__(delay)
@@ -58,9 +53,6 @@ class UnknownTasks:
     During a deploy, some workers know a task and others do not yet. So an item is released with a growing
     delay, which is no attempt. It becomes a dead letter when `keep` has passed since it was to run first, and
     the worker has met it for a while: a backlog may be older than `keep` when a deploy begins.
-
-    Args:
-        keep: For how long a task is released after it was to run first, in seconds.
     """
 
     def __init__(self, keep: float) -> None:
@@ -71,12 +63,7 @@ class UnknownTasks:
         self._warned: dict[str, float] = {}
 
     def signal(self, lease: Lease, what: str) -> Signal:
-        """Return what to raise for an item.
-
-        Args:
-            lease: The lease of the item.
-            what: What the worker does not know, for the log and the dead letter.
-        """
+        """Return what to raise for an item."""
         now = lease.deadline - lease.remaining()
         seen_at, count = self._seen.pop(lease.id, (now, 0))
         first_due = first_due_of(lease.data)
@@ -108,14 +95,7 @@ class UnknownTasks:
 def dispatcher_of(
     queue: AsyncWorkQueue, tasks: Sequence[Task[..., Any]], unknown: UnknownTasks, **defaults: Any
 ) -> Dispatcher:
-    """Return what a worker calls with the items of a queue.
-
-    Args:
-        queue: The queue.
-        tasks: The tasks on it.
-        unknown: What is done with other tasks.
-        defaults: The worker's `retry` and `lease_time`.
-    """
+    """Return what a worker calls with the items of a queue."""
     return Dispatcher(
         queue,
         [handler_of(task, unknown, **defaults) for task in tasks],
@@ -141,11 +121,7 @@ def dispatcher_of(
 def handler_of(
     task: Task[..., Any], unknown: UnknownTasks, *, retry: RetryPolicy, lease_time: float
 ) -> Handler:
-    """Return the handler of a task.
-
-    Raises:
-        InvalidArgument: If one of its settings is invalid.
-    """
+    """Return the handler of a task."""
     definition = task.definition
     settings, arguments = definition.settings, definition.arguments
     resources = [name for name in arguments.provided if name not in arguments.lease_names]

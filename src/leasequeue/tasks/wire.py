@@ -105,11 +105,7 @@ def first_due_of(data: bytes) -> float | None:
 
 
 def write_result(value: Any) -> bytes:
-    """Return the result of a task that has returned a value.
-
-    Raises:
-        Exception: If the value cannot be written as JSON, or is too long.
-    """
+    """Return the result of a task that has returned a value."""
     result = b'{"result":%b}' % codec.encode(value)
     if len(result) > MAX_DATA_BYTES:
         raise ValueError(f"it is {len(result)} bytes long; the maximum is {MAX_DATA_BYTES}")
@@ -118,11 +114,6 @@ def write_result(value: Any) -> bytes:
 
 def read_result(item_id: str, data: bytes, decode: Callable[[bytes], Any]) -> Any:
     """Return the value in a result.
-
-    Args:
-        item_id: The id of the item, for errors.
-        data: The result.
-        decode: Reads the value.
 
     Raises:
         JobFailed: If the result is an error.

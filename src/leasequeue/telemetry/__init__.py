@@ -102,11 +102,7 @@ async def adding(task: str, added: Awaitable[T]) -> T:
 
 
 def continued(trace: bytes | None) -> AbstractContextManager[None]:
-    """Let the spans that the block begins be children of a span of another process.
-
-    Args:
-        trace: Its `traceparent`; None: there is none.
-    """
+    """Let the spans that the block begins be children of a span of another process."""
     if trace is None:
         return nullcontext()
     from leasequeue.telemetry import spans

@@ -43,14 +43,7 @@ NO_STAGE: Mapping[str, str] = MappingProxyType({})
 
 
 class Instruments:
-    """What records the traces and metrics of this process.
-
-    Args:
-        tracer_provider: Makes the tracer; None: the global one.
-        meter_provider: Makes the meter; None: the global one.
-        traces: Whether to make spans.
-        metrics: Whether to record metrics.
-    """
+    """What records the traces and metrics of this process."""
 
     def __init__(
         self,
@@ -156,12 +149,7 @@ class RunSpan:
 
     @guarded
     def end(self, outcomes: Sequence[str], error: BaseException | None) -> None:
-        """End the span.
-
-        Args:
-            outcomes: What its items are counted as, at least one.
-            error: Why it failed; None: it has not.
-        """
+        """End the span."""
         context_api.detach(self._token)
         if error is not None:
             spans.fail(self._span, error)

@@ -113,12 +113,7 @@ class Kind(NamedTuple):
 
 
 class _Named:
-    """The first names that an attribute has; those after them are `_OTHER`.
-
-    Args:
-        maximum: How many names.
-        warning: What to log when there are more; empty: nothing.
-    """
+    """The first names that an attribute has; those after them are `_OTHER`."""
 
     def __init__(self, maximum: int, warning: str = "") -> None:
         self._maximum = maximum
@@ -144,9 +139,6 @@ class Series:
     Several threads may add. The count is exact: the interpreter switches no thread within one addition.
 
     Attributes:
-        attributes: The attributes.
-        count: What was counted.
-        meters: The metrics that it belongs to.
         left: How many durations may be recorded until `renews`, by `time.monotonic()`.
     """
 
@@ -165,13 +157,7 @@ class Series:
         self.renews = time.monotonic() + RECORDS_SECONDS
 
     def add(self, count: int, seconds: float, now: float) -> None:
-        """Count, and record a duration unless there were too many before.
-
-        Args:
-            count: How many to count.
-            seconds: The duration.
-            now: The time by `time.monotonic()`.
-        """
+        """Count, and record a duration unless there were too many before."""
         self.count += count
         if self.left > 0 or now >= self.renews:
             self.record(seconds, now)
@@ -219,9 +205,6 @@ class Meters:
     """The metrics of one meter provider. They continue when telemetry is switched off and on again.
 
     Attributes:
-        sent: Items that were added.
-        leased: Items that were leased.
-        calls: Calls of the server.
         runs: Runs of handlers; the counts are of their items.
     """
 

@@ -31,9 +31,6 @@ class QueueContents:
     """The contents of a queue at the time they were read.
 
     Attributes:
-        name: The queue's name.
-        now: The time by the queue's clock, in seconds since 1970.
-        counts: The number of items in each state.
         items: The unfinished items: waiting, then leased, then scheduled.
         dead_letters: The dead letters, the newest first.
     """
@@ -46,11 +43,7 @@ class QueueContents:
 
     @classmethod
     async def of(cls, queue: AsyncWorkQueue) -> QueueContents:
-        """Read all items and dead letters of a queue, with their data.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.inspect`.
-        """
+        """Read all items and dead letters of a queue, with their data."""
         items: list[ItemView] = []
         for state in ITEM_STATES:
             start = 0

@@ -52,11 +52,7 @@ class MovedQueues:
             _exchange(queue, ours)
 
     def _check(self, used: Engines) -> None:
-        """Let no run of these workers use a queue of another server.
-
-        Raises:
-            AssertionError: If one does.
-        """
+        """Let no run of these workers use a queue of another server."""
         run = RUNNING.get()
         if run is None or run.handler.queue not in self._served:
             return

@@ -57,17 +57,7 @@ class Backend(Protocol):
 
 
 def open_backend(config: Config, deployment: str, tier: str) -> Backend:
-    """Open the back end of one tier. It connects on its first call.
-
-    Args:
-        config: The configuration.
-        deployment: The name of the deployment.
-        tier: The name of the tier.
-
-    Raises:
-        BackendError: If the names of its units would be too long.
-        ExtraMissing: If it needs a library that is not installed.
-    """
+    """Open the back end of one tier. It connects on its first call."""
     # Each branch imports only what it needs.
     match config.deployments[deployment].tiers[tier].settings:
         case ProcessSettings() as settings:

@@ -37,12 +37,6 @@ class CommandBackend:
 
     A program that takes longer than its time limit, or whose call is cancelled, is killed with all that it
     has started in its group.
-
-    Args:
-        config: The configuration.
-        deployment: The name of the deployment.
-        tier: The name of the tier.
-        settings: Its settings.
     """
 
     def __init__(self, config: Config, deployment: str, tier: str, settings: CommandSettings) -> None:
@@ -64,9 +58,6 @@ class CommandBackend:
         Without that setting: the workers that are registered on the deployment's queues, in units; only those
         whose names match the setting `workers`, if it is set. Without both, and with several tiers: what was
         requested.
-
-        Raises:
-            BackendError: If the program fails or prints no number, or no registrations can be read.
         """
         if self._settings.ready is not None:
             printed = await self._run(self._settings.ready, {})
@@ -82,22 +73,11 @@ class CommandBackend:
         return await self._registered.concurrency("command", self._target, names) // self._per_unit
 
     async def requested(self) -> int:
-        """Return what was requested last by this object; before, as `ready`.
-
-        Raises:
-            BackendError: As in `ready`.
-        """
+        """Return what was requested last by this object; before, as `ready`."""
         return await self.ready() if self._requested is None else self._requested
 
     async def request(self, units: int) -> None:
-        """Run the program, unless it has been run for this number in the last five minutes.
-
-        Args:
-            units: How many there shall be, 0 or more.
-
-        Raises:
-            BackendError: If the program cannot be started, fails, or takes too long.
-        """
+        """Run the program, unless it has been run for this number in the last five minutes."""
         now = time.monotonic()
         same = units == self._requested and now - self._requested_at < self._gap
         self._requested_at = now
@@ -142,11 +122,7 @@ class CommandBackend:
         return self._checked(arguments[0], code, _text(printed), _text(errors))
 
     def _checked(self, program: str, code: int, printed: str, errors: str) -> str:
-        """Return what a program has printed.
-
-        Raises:
-            BackendError: If it has failed.
-        """
+        """Return what a program has printed."""
         if code != 0:
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
             said = errors.strip() or printed.strip()
@@ -166,11 +142,7 @@ def _filled(argument: str, values: dict[str, str]) -> str:
 
 
 def _number(printed: str) -> int:
-    """Return a number of units.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Return a number of units."""
     text = printed.strip()
     if not text.isascii() or not text.isdigit():
         raise ValueError(text)

@@ -11,14 +11,7 @@ if TYPE_CHECKING:
 
 
 class HttpBackend:
-    """Keeps the number of units, which the HTTP answer and the report give to those who ask.
-
-    Args:
-        config: The configuration.
-        deployment: The name of the deployment.
-        tier: The name of the tier.
-        settings: Its settings.
-    """
+    """Keeps the number of units, which the HTTP answer and the report give to those who ask."""
 
     def __init__(self, config: Config, deployment: str, tier: str, settings: HttpSettings) -> None:
         self._target = f"{deployment}/{tier}"
@@ -34,20 +27,13 @@ class HttpBackend:
 
         Only those whose names match the setting `workers` count, if it is set. Without it, and with several
         tiers: what was requested.
-
-        Raises:
-            BackendError: If no registrations can be read.
         """
         if self._workers is None and not self._alone and self._requested is not None:
             return self._requested
         return await self._registered.concurrency("http", self._target, self._workers) // self._per_unit
 
     async def requested(self) -> int:
-        """Return what was requested last by this object; before, as `ready`.
-
-        Raises:
-            BackendError: As in `ready`.
-        """
+        """Return what was requested last by this object; before, as `ready`."""
         return await self.ready() if self._requested is None else self._requested
 
     async def request(self, units: int) -> None:

@@ -57,19 +57,6 @@ class KubernetesBackend:
     Requests use optimistic concurrency: a change by another client in between is seen, and the request is
     made again on top of it, `ATTEMPTS` times in all. Errors of the API server and of the network are tried
     again as often, and a call takes `limits.call` at most. Nothing else of the object is changed.
-
-    Args:
-        target: The deployment and the tier, for errors: `"media/spot"`.
-        name: The name of the object in Kubernetes.
-        namespace: Its namespace.
-        kind: What it is.
-        context: The context of the kubeconfig; None: the account of the pod that this runs in, or else the
-            current context.
-        kubeconfig: The file; None: the one that `KUBECONFIG` names, or `~/.kube/config`.
-        limits: How long to try.
-
-    Raises:
-        ExtraMissing: When the module is imported, if `leasequeue[kubernetes]` is not installed.
     """
 
     def __init__(
@@ -94,32 +81,17 @@ class KubernetesBackend:
         self._opening = asyncio.Lock()
 
     async def ready(self) -> int:
-        """Return how many of its pods are ready.
-
-        Raises:
-            BackendError: If the API server does not say.
-        """
+        """Return how many of its pods are ready."""
         status = (await self._call(self._read)).status
         # Kubernetes leaves out what is 0.
         return (status.readyReplicas or 0) if status else 0
 
     async def requested(self) -> int:
-        """Return how many pods it is to have: `spec.replicas`, whichever client has set it.
-
-        Raises:
-            BackendError: If the API server does not say.
-        """
+        """Return how many pods it is to have: `spec.replicas`, whichever client has set it."""
         return _replicas(await self._call(self._read_scale))
 
     async def request(self, units: int) -> None:
-        """Set `spec.replicas`. Without a change, nothing is written. An object that does not exist has 0.
-
-        Args:
-            units: The number of pods.
-
-        Raises:
-            BackendError: If the API server has not accepted it.
-        """
+        """Set `spec.replicas`. Without a change, nothing is written. An object that does not exist has 0."""
 
         async def change(client: AsyncClient) -> None:
             try:

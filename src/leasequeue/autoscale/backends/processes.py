@@ -53,15 +53,6 @@ class ProcessBackend:
     long it takes, and nothing runs twice; and a unit in the first step works on when it is needed again. A
     unit that another client has told to fetch nothing more is in the first step, too.
     All happens inside `request`.
-
-    Args:
-        config: The configuration.
-        deployment: The name of the deployment.
-        tier: The name of the tier.
-        settings: Its settings.
-
-    Raises:
-        BackendError: If the names of units would be too long.
     """
 
     def __init__(self, config: Config, deployment: str, tier: str, settings: ProcessSettings) -> None:
@@ -93,20 +84,12 @@ class ProcessBackend:
         self._failure, self._failed_at, self._at_start = "", -math.inf, False
 
     async def ready(self) -> int:
-        """Return how many units are at work: registered, and neither quiet nor stopping.
-
-        Raises:
-            BackendError: If no registrations can be read.
-        """
+        """Return how many units are at work: registered, and neither quiet nor stopping."""
         await self._look()
         return sum(self._works(one) for one in self._active())
 
     async def requested(self) -> int:
-        """Return how many units run and were not told to leave, with those that wait after a failure.
-
-        Raises:
-            BackendError: If no registrations could be read yet.
-        """
+        """Return how many units run and were not told to leave, with those that wait after a failure."""
         if not self._looked:
             await self._look()
         self._note_ends()
@@ -119,9 +102,6 @@ class ProcessBackend:
         One that was killed is replaced at once. If units fail at their start, or again and again within 30 s,
         there is a pause before the next start, which grows to 30 s, until a unit has lived for 30 s.
         Failures at the start are reported until a later unit, or all, are at work.
-
-        Args:
-            units: How many there shall be, 0 or more.
 
         Raises:
             BackendError: If units fail, cannot be started, serve none of the deployment's queues, or do not

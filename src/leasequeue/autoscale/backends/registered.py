@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 
 class Registered:
-    """Looks which workers are registered on the queues of a deployment.
-
-    Args:
-        config: The configuration.
-        deployment: The name of the deployment.
-    """
+    """Looks which workers are registered on the queues of a deployment."""
 
     def __init__(self, config: Config, deployment: str) -> None:
         jobs = [config.jobs[name] for name in config.deployments[deployment].policy.jobs]
@@ -33,11 +28,7 @@ class Registered:
         self._fleets = [Fleet(queue) for queue in self._queues]
 
     async def workers(self, backend: str, target: str) -> list[tuple[Fleet, WorkerView]]:
-        """Return the registrations on each of the queues that can be read, each with its fleet.
-
-        Raises:
-            BackendError: If none of the queues can be read.
-        """
+        """Return the registrations on each of the queues that can be read, each with its fleet."""
         answers = await asyncio.gather(*(one.workers() for one in self._fleets), return_exceptions=True)
         errors = [one for one in answers if isinstance(one, BaseException)]
         for error in errors:
@@ -55,16 +46,7 @@ class Registered:
         ]
 
     async def concurrency(self, backend: str, target: str, names: str | None) -> int:
-        """Return how many items the live workers run at once.
-
-        Args:
-            backend: The kind of back end, for the error.
-            target: The deployment and the tier, for the error.
-            names: Only workers whose names match, such as `media-spot-*`; None: all.
-
-        Raises:
-            BackendError: As in `workers`.
-        """
+        """Return how many items the live workers run at once."""
         found = await self.workers(backend, target)
         live = {
             view.id: view.concurrency

@@ -89,11 +89,7 @@ def unit_name(pid: int, mark: str | None) -> str | None:
     """Return the name of the unit that a process leads; None: it leads none, or the system does not say.
 
     Programs that a unit has started inherit the variable, and may lead a session, too: those are no units,
-    as their arguments do not have the name.
-
-    Args:
-        pid: The process id.
-        mark: The mark of the unit's tier; None: any.
+    as their arguments do not have the name. Without a mark, that of any tier will do.
     """
     try:
         return _name_of(pid, mark) if os.getsid(pid) == pid else None
@@ -123,10 +119,6 @@ def leader_of(pid: int, name: str) -> int | None:
 
     The two differ if a supervisor or a launcher runs the worker; then only Linux tells whether it is a unit.
     If that was killed alone, the worker is what is left of the unit, and leads it.
-
-    Args:
-        pid: The process id of a worker that is registered under the unit's name, on this machine.
-        name: The name.
     """
     try:
         leader = os.getsid(pid)

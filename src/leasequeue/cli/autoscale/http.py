@@ -37,10 +37,6 @@ class ReportServer:
     """Answers over HTTP with the last report, whichever copy of the autoscaler made it.
 
     It answers from threads of its own, from the report that was read last.
-
-    Args:
-        config: What the autoscaler does, and where to listen.
-        read: Returns the last report that is kept on the server; None: there is none.
     """
 
     def __init__(self, config: Config, read: Callable[[], Awaitable[PassReport | None]]) -> None:

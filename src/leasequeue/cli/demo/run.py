@@ -43,11 +43,7 @@ class Demo:
     say: Callable[[str], None]
 
     async def run(self) -> dict[str, Any]:
-        """Run the demo and return its report, whose `problems` are empty if everything is as it should be.
-
-        Raises:
-            DemoFailed, LeasequeueError, OSError, ExceptionGroup: If the demo cannot be finished.
-        """
+        """Run the demo and return its report, whose `problems` are empty if everything is as it should be."""
         beside = self.output.resolve().parent  # so that the merged file can be renamed to the output
         with tempfile.TemporaryDirectory(prefix=".leasequeue-demo-", dir=beside) as parts:
             name = f"leasequeue-demo-{uuid.uuid4().hex[:12]}"
@@ -174,9 +170,6 @@ def merge(parts: Path, output: Path) -> int:
     """Write the line with the highest token of each item to the output, in the order of the ids.
 
     Tokens only grow, so that line is by the last holder. The output is replaced in one step.
-
-    Returns:
-        How many lines were left out.
     """
     lines = [
         json.loads(text)

@@ -59,12 +59,7 @@ class SupervisorLink(threading.Thread):
         self._port: HealthPort | None = None
 
     def ready(self, worker: Worker, port: HealthPort | None) -> None:
-        """Keep the worker, and send its grace time to the supervisor; later, its sessions.
-
-        Args:
-            worker: The worker.
-            port: Where it listens for probes, until it retires.
-        """
+        """Keep the worker, and send its grace time to the supervisor; later, its sessions."""
         self.worker, self._port = worker, port
         worker.on_sessions = self._announce_sessions
         self._send(f"{worker.grace}".encode())
@@ -137,12 +132,7 @@ class SupervisorLink(threading.Thread):
 
 
 class Replacement(threading.Thread):
-    """Retires the worker when it uses too much memory, and notifies the supervisor when it retires.
-
-    Args:
-        link: The connection to the supervisor, with the worker.
-        max_memory: In bytes; None: no limit.
-    """
+    """Retires the worker when it uses too much memory, and notifies the supervisor when it retires."""
 
     def __init__(self, link: SupervisorLink, max_memory: int | None) -> None:
         super().__init__(name="leasequeue replacement", daemon=True)

@@ -51,11 +51,7 @@ class HealthPort:
         return self._server.url
 
     def start(self) -> None:
-        """Listen.
-
-        Raises:
-            AddressUnusable: If it cannot listen there, and does not wait.
-        """
+        """Listen."""
         if self._waits:
             self._server.start_soon()
         else:

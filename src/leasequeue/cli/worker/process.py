@@ -94,11 +94,7 @@ def work(settings: Settings, ready: Callable[[Worker, HealthPort | None], None] 
 
 
 def prepare(settings: Settings) -> Worker:
-    """Import the worker, and apply the options of the command line to it.
-
-    Raises:
-        Unusable: If there is no worker, or an option is out of range.
-    """
+    """Import the worker, and apply the options of the command line to it."""
     worker = find_worker(settings.target)
     try:
         if settings.name is not None:

@@ -47,12 +47,7 @@ class Child:
     """
 
     def __init__(self, settings: Settings, on_sessions: Callable[[Child], None]) -> None:
-        """Start a worker process.
-
-        Args:
-            settings: What it is to run.
-            on_sessions: Called when it has sent its sessions.
-        """
+        """Start a worker process."""
         self._link, theirs = socket.socketpair()
         with theirs:
             program = [sys.executable, "-P", "-m", "leasequeue.cli.worker.child"]  # -P: see `Child`

@@ -46,9 +46,6 @@ def find_worker(target: str) -> Worker:
 
     Args:
         target: `module:name`, `package.module:name.of.attribute` or `path/to/file.py:name`.
-
-    Raises:
-        Unusable: If the target is not a worker.
     """
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:

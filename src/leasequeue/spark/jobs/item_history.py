@@ -53,9 +53,6 @@ def error_line(error: str) -> Column:
 
     Of a traceback this is the line of the exception that was raised last; of an exception group, that of its
     last exception; of another text, its first line.
-
-    Args:
-        error: The column of the text.
     """
     text = sql.regexp_replace(error, _GROUP_MARKS, "")
     after_frames = sql.regexp_extract(text, _AFTER_LAST_FRAME, 1)
@@ -67,11 +64,7 @@ def error_line(error: str) -> Column:
 
 
 def error_type(line: str) -> Column:
-    """Return the type of an error: `ValueError` of `ValueError: bad amount`, or `other` if it names none.
-
-    Args:
-        line: The column of what `error_line` returns.
-    """
+    """Return the type of an error: `ValueError` of `ValueError: bad amount`, or `other` if it names none."""
     name = sql.regexp_extract(line, _NAME, 1)
     return sql.when(name != "", name).otherwise(OTHER)
 
@@ -120,9 +113,6 @@ class ItemHistory:
       holder of the completed lease, even if another worker has leased the item since.
     - The *share of failures* is that of the retries and dead letters among all runs that have completed or
       failed. Expired leases are in neither: such a run may still be completed.
-
-    Args:
-        events: The kept events, each once.
     """
 
     events: DataFrame
@@ -228,9 +218,6 @@ class ItemHistory:
 
     def groups(self, span: int) -> dict[str, list[Row]]:
         """Return rows for each hour, interval, worker and type of error, in one query.
-
-        Args:
-            span: The length of an interval, in seconds.
 
         Returns:
             By key: `hour` and `begin` (both in seconds since 1970; only those with an event), in their order;

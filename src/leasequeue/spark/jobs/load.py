@@ -75,12 +75,7 @@ def read(
     format: Format | None,  # noqa: A002 - as in `load`
     options: list[str] | None,
 ) -> DataFrame:
-    """Read a table.
-
-    Raises:
-        InvalidArgument: If an option is not `name=value`.
-        pyspark.errors.AnalysisException: If the source does not exist.
-    """
+    """Read a table."""
     given: dict[str, str] = {}
     for option in options or ():
         name, equals, value = option.partition("=")

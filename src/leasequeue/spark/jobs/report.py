@@ -190,13 +190,7 @@ def _write(folder: OutputFolder, name: str, rows: Sequence[Row]) -> None:
 
 
 def page_of(title: str, tables: Mapping[str, Sequence[Row]], span: int) -> str:
-    """Return the page: the totals, the charts, and the tables of errors, workers, hours and slowest items.
-
-    Args:
-        title: The queue or archive that the report is about.
-        tables: The rows of the tables, by name; times have a zone.
-        span: The length of an interval of the charts (s).
-    """
+    """Return the page: the totals, the charts, and the tables of errors, workers, hours and slowest items."""
     text = resources.files(__package__).joinpath(PAGE).read_text()
     template = Environment(autoescape=True, trim_blocks=True).from_string(text)
     return template.render(

@@ -79,12 +79,7 @@ def no_progress(_: str) -> None:
 
 
 def run_job(job: Callable[..., dict[str, Any]], given: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Run a job in the active session, or in a new one, and return its report.
-
-    Raises:
-        SparkFailed: If Spark fails.
-        LeasequeueError: What the job raises.
-    """
+    """Run a job in the active session, or in a new one, and return its report."""
     progress("starting Spark")
     with session(f"leasequeue {job.__name__}") as spark:
         try:
