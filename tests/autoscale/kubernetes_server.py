@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from leasequeue.autoscale.backends.kubernetes import KubernetesBackend, Limits
+from leasequeue.autoscale.backends.kubernetes import KubernetesBackend, KubernetesLimits
 
 if TYPE_CHECKING:
     import ssl
@@ -257,7 +257,7 @@ def _head(status: int, *headers: str) -> bytes:
 # ------------------------------------------------------------- fixtures: an API server, and a back end
 
 #: Pauses of a few milliseconds, so that a test of eight attempts is quick. The other limits are generous.
-QUICK = Limits(first_pause=0.001, longest_pause=0.002)
+QUICK = KubernetesLimits(first_pause=0.001, longest_pause=0.002)
 #: Two tiers in a cluster.
 CONFIGURATION = """
 name = "{name}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.autoscale.arrivals import Count, Counts, arrivals, follow
+from leasequeue.autoscale.arrivals import ArrivalCounts, Count, arrivals, follow
 from tests.autoscale.measured_job import Job, arrived
 
 if TYPE_CHECKING:
@@ -89,34 +89,34 @@ def test_batches_are_a_variation() -> None:
 
 
 def test_a_higher_rate_is_believed_as_far_as_it_has_lasted() -> None:
-    patience, idle = 200.0, Count(10.0, 0.0)
-    counts = Counts()
+    trial, idle = 200.0, Count(10.0, 0.0)
+    counts = ArrivalCounts()
     for _ in range(30):
-        counts = follow(counts, idle, patience)
+        counts = follow(counts, idle, trial)
     believed = []
     for _ in range(30):
-        counts = follow(counts, Count(10.0, 1_000.0), patience)
-        believed.append(arrivals(counts, patience).rate)
+        counts = follow(counts, Count(10.0, 1_000.0), trial)
+        believed.append(arrivals(counts, trial).rate)
     assert believed[0] == 0, "one count may be a burst"
-    assert believed[1] == pytest.approx(2_000 / patience), "as if they came in the whole time"
+    assert believed[1] == pytest.approx(2_000 / trial), "as if they came in the whole time"
     assert believed == sorted(believed)
     assert believed[18] == pytest.approx(95)
     assert believed[19:] == [pytest.approx(100)] * 11
 
 
 def test_a_burst_of_several_counts_is_believed_as_if_it_were_spread() -> None:
-    patience = 200.0
-    counts = Counts()
+    trial = 200.0
+    counts = ArrivalCounts()
     for items in [0.0] * 30 + [300.0, 2_400.0, 900.0] + [0.0] * 10:
-        counts = follow(counts, Count(10.0, items), patience)
-        assert arrivals(counts, patience).rate <= 1.5 * 3_600 / patience
-    assert arrivals(counts, patience).rate == 0
+        counts = follow(counts, Count(10.0, items), trial)
+        assert arrivals(counts, trial).rate <= 1.5 * 3_600 / trial
+    assert arrivals(counts, trial).rate == 0
 
 
 def test_a_rate_that_returns_to_what_it_was_is_believed_at_once() -> None:
-    patience = 200.0
-    counts = Counts()
+    trial = 200.0
+    counts = ArrivalCounts()
     for items in [100.0] * 60 + [20.0] * 30:
-        counts = follow(counts, Count(10.0, items), patience)
-    assert arrivals(counts, patience).rate == pytest.approx(2)
+        counts = follow(counts, Count(10.0, items), trial)
+    assert arrivals(counts, trial).rate == pytest.approx(2)
     assert arrivals(counts, 0.0).rate == pytest.approx(2), "a fall is believed at once"

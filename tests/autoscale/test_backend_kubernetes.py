@@ -16,7 +16,7 @@ from lightkube import KubeConfig
 
 from leasequeue.autoscale import Autoscaler
 from leasequeue.autoscale.backends import kubernetes, open_backend
-from leasequeue.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
+from leasequeue.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, KubernetesLimits
 from leasequeue.autoscale.config import load_config
 from leasequeue.errors import BackendError
 from tests.autoscale.kubernetes_server import (
@@ -293,7 +293,7 @@ async def test_a_server_that_stays_unavailable_is_an_error(
 async def test_a_silent_server_is_tried_again(
     cluster: KubernetesServer, kubeconfig: str, media: Workload
 ) -> None:
-    limits = Limits(request=0.1, call=60, first_pause=0.001)
+    limits = KubernetesLimits(request=0.1, call=60, first_pause=0.001)
     backend = KubernetesBackend("m/t", name="media", namespace="prod", kubeconfig=kubeconfig, limits=limits)
     cluster.faults = [Fault(silent=True), None, Fault(silent=True, applied=True)]
     await backend.request(6)
@@ -304,7 +304,7 @@ async def test_a_silent_server_is_tried_again(
 async def test_a_server_that_stays_silent_is_an_error_in_the_end(
     cluster: KubernetesServer, kubeconfig: str
 ) -> None:
-    limits = Limits(request=60, call=0.2)
+    limits = KubernetesLimits(request=60, call=0.2)
     backend = KubernetesBackend("m/t", name="media", namespace="prod", kubeconfig=kubeconfig, limits=limits)
     cluster.faults = [Fault(silent=True)] * 20
     with pytest.raises(BackendError, match=r"no success within 0.2 s"):
@@ -318,7 +318,7 @@ async def test_a_server_that_asks_for_time_is_given_it(cluster: KubernetesServer
         name="media",
         namespace="prod",
         kubeconfig=kubeconfig,
-        limits=Limits(call=0.5, first_pause=0.001),
+        limits=KubernetesLimits(call=0.5, first_pause=0.001),
     )
     cluster.faults = [Fault(status=429, headers=("Retry-After: 600",))] * 20
     with pytest.raises(BackendError, match=r"within 0.5 s; at last: 429"):

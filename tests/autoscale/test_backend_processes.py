@@ -113,12 +113,12 @@ async def test_a_unit_that_does_not_stop_is_reported_and_only_killed_if_that_is_
     await patient.request(1)
     await eventually("it ignores signals", (bench.folder / "up").exists)
     [pid] = bench.pids()
-    assert f"work.t1-1, process {pid}, was told to stop 0 s ago" in await refusal(patient, 0)
+    assert f"work.t1-1, process {pid}, was ordered to stop 0 s ago" in await refusal(patient, 0)
     assert bench.pids() == [pid]
     await patient.close()
 
     killing = bench.open(stubborn, stop_within=0.0, kill_after=0.0)
-    assert "was told to stop" in await refusal(killing, 0)
+    assert "was ordered to stop" in await refusal(killing, 0)
     await eventually("it is killed", lambda: not bench.pids())
     assert await refusal(killing, 0) == ""
 
@@ -162,7 +162,7 @@ async def test_a_unit_is_killed_with_what_it_has_started(bench: ProcessBench) ->
     await backend.request(1)
     child = bench.folder / "child"
     await eventually("it has started a program", lambda: child.exists() and child.read_text() != "")
-    assert "was told to stop" in await refusal(backend, 0)
+    assert "was ordered to stop" in await refusal(backend, 0)
     await eventually("the program has ended, too", lambda: not runs(int(child.read_text())))
 
 

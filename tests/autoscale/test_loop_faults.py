@@ -301,12 +301,12 @@ async def test_an_error_of_which_only_a_time_changes_is_logged_once(
 ) -> None:
     caplog.set_level(logging.INFO, "leasequeue.autoscale")
     async with Autoscaler(make_config(name, redis_url), open_backend=platform) as autoscaler:
-        for problem in ("told to stop 1 s ago", "told to stop 12 s ago", "exit code 1", "exit code 2"):
+        for problem in ("ordered to stop 1 s ago", "ordered to stop 12 s ago", "exit code 1", "exit code 2"):
             platform["work", "main"].fault = raising(BackendError("memory", "work/main", problem))
             assert parts(await autoscaler.once()) == {"tier work/main"}
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [line.rpartition(": ")[2] for line in lines] == [
-        "told to stop 1 s ago",
+        "ordered to stop 1 s ago",
         "exit code 1",
         "exit code 2",
     ]

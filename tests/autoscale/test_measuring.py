@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from leasequeue import Item
-from leasequeue.autoscale import Sample, Signals, WorkerSample, measure, sample_of
+from leasequeue.autoscale import Signals, measure
 from leasequeue.autoscale.measuring import REMEMBERED
 from leasequeue.queue.queue import engine_of
 from leasequeue.views import Counts
-from tests.autoscale.measured_job import EVERY, NOW, Job
+from tests.autoscale.measured_job import EVERY, NOW, Job, stats_of, worker_of
 
 if TYPE_CHECKING:
     from tests.queue.fixtures import MakeQueue
@@ -109,11 +109,11 @@ def test_a_worker_that_starts_again_under_its_name_is_a_new_one() -> None:
 
 def test_long_runs_are_not_hidden_by_the_quick_ones_that_end_first() -> None:
     job = Job()
-    job.workers["one"] = WorkerSample(id="one", running=(300.0, 12.0))
+    job.workers["one"] = worker_of(id="one", running=(300.0, 12.0))
     assert job.measure().service_time == 300, "it takes that long at least"
-    job.workers["one"] = WorkerSample(id="one", items=3, seconds=3, squares=3, running=(500.0, 0.5))
+    job.workers["one"] = worker_of(id="one", items=3, seconds=3, squares=3, running=(500.0, 0.5))
     assert job.measure().service_time == pytest.approx((3 + 500) / 4)
-    job.workers["one"] = WorkerSample(id="one", items=3, seconds=3, squares=3)
+    job.workers["one"] = worker_of(id="one", items=3, seconds=3, squares=3)
     assert job.measure().service_time == 1
 
 
@@ -147,7 +147,7 @@ def test_without_registrations_items_are_held_as_long_as_littles_law_says() -> N
 def test_a_worker_that_has_just_registered_is_measured_by_its_leases() -> None:
     """It registers with its first runs, of 1 ms yet, and says no more for 10 s."""
     job = Job()
-    job.workers["one"] = WorkerSample(id="one", running=(0.001, 0.001))
+    job.workers["one"] = worker_of(id="one", running=(0.001, 0.001))
     job.leased = 2
     assert job.measure(1).service_time == 0.001
     found: list[Signals] = []
@@ -160,7 +160,7 @@ def test_a_worker_that_has_just_registered_is_measured_by_its_leases() -> None:
 
 
 def test_what_dead_workers_have_left_waits() -> None:
-    sample = Sample(
+    sample = stats_of(
         waiting=5,
         leased=9,
         leases=90,
@@ -172,8 +172,8 @@ def test_what_dead_workers_have_left_waits() -> None:
         oldest_age=8.0,
         limit=0,
         workers=(
-            WorkerSample(id="a", concurrency=4),
-            WorkerSample(id="b", concurrency=3, alive=False),
+            worker_of(id="a", concurrency=4),
+            worker_of(id="b", concurrency=3, alive=False),
         ),
     )
     signals = measure(sample, {}, NOW).signals
@@ -186,7 +186,7 @@ def test_an_item_that_is_reclaimed_does_not_arrive_twice() -> None:
     memory: dict[str, object] = {}
     counts = []
     for at, (waiting, leased, expired) in enumerate([(0, 10, 0), (0, 10, 10), (10, 0, 0), (10, 0, 0)]):
-        sample = Sample(waiting=waiting, leased=leased, leases=50, expired=expired)
+        sample = stats_of(waiting=waiting, leased=leased, leases=50, expired=expired)
         signals, memory = measure(sample, memory, NOW + at * EVERY)
         assert signals.waiting == (0 if at == 0 else 10)
         counts.append(memory["last"])
@@ -228,9 +228,9 @@ def test_a_memory_of_another_make_counts_as_none(memory: dict[str, object]) -> N
     job = Job()
     job.steady(lambda _: 5, 3)
     spoiled = {**job.memory, **memory} if len(memory) == 1 and "at" not in memory else memory
-    signals, found = measure(Sample(waiting=1, leased=0, leases=999), spoiled, job.now + EVERY)
+    signals, found = measure(stats_of(waiting=1, leased=0, leases=999), spoiled, job.now + EVERY)
     assert (signals.waiting, signals.arrival_rate) == (1, 0)
-    assert measure(Sample(waiting=1, leased=0, leases=1009), found, job.now + 20).signals.arrival_rate == 1
+    assert measure(stats_of(waiting=1, leased=0, leases=1009), found, job.now + 20).signals.arrival_rate == 1
 
 
 VALUES = st.one_of(st.integers(-5, 10**18), st.floats())
@@ -243,7 +243,7 @@ def test_any_counters_have_signals(rows: list[list[float]], draw: Random) -> Non
     memory: dict[str, object] = {}
     now = NOW
     for row in rows:
-        worker = WorkerSample(
+        worker = worker_of(
             id=draw.choice("ab"),
             items=int_of(row[0]),
             seconds=row[1],
@@ -253,7 +253,7 @@ def test_any_counters_have_signals(rows: list[list[float]], draw: Random) -> Non
         counts = dict(
             zip(("waiting", "leased", "leases", "due", "due_soon", "expired"), row[5:11], strict=True)
         )
-        sample = Sample(
+        sample = stats_of(
             **{name: int_of(value) for name, value in counts.items()}, oldest_age=row[11], workers=(worker,)
         )
         now = draw.choice([now + 10, now, row[12]])
@@ -287,7 +287,7 @@ async def test_a_queue_is_measured(make_queue: MakeQueue) -> None:
         await clock.add_item(Item(b"x"), delay=15)
         stats = await clock.stats(horizon=60)
         assert stats.counts == Counts(*await clock.counts())
-        signals, memory = measure(sample_of(stats), memory, stats.at)
+        signals, memory = measure(stats, memory, stats.at)
         now += 20
     assert signals.waiting == 3 * 25 + 2, "of which two are due"
     assert signals.due_soon == 1
@@ -295,4 +295,4 @@ async def test_a_queue_is_measured(make_queue: MakeQueue) -> None:
     assert (signals.service_time, signals.ready, signals.limit) == (2.0, 3, 7)
     assert 20 <= signals.oldest_age <= 60
     await clock.pause()
-    assert sample_of(await clock.stats()).limit == 0
+    assert measure(await clock.stats(), {}, NOW).signals.limit == 0

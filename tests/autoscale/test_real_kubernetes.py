@@ -18,7 +18,7 @@ from lightkube.types import PatchType
 
 from leasequeue.autoscale import Autoscaler
 from leasequeue.autoscale.backends import kubernetes
-from leasequeue.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, Limits
+from leasequeue.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, KubernetesLimits
 from leasequeue.autoscale.config import load_config
 from leasequeue.errors import BackendError
 from tests.autoscale.kubernetes_server import CONFIGURATION, KubernetesServer, Workload
@@ -105,7 +105,9 @@ async def administrator(cluster: ApiServer) -> AsyncIterator[AsyncClient]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def media(cluster: ApiServer) -> AsyncIterator[KubernetesBackend]:  # noqa: ARG001 - it must run
-    one = KubernetesBackend("media/steady", name="media", namespace="prod", limits=Limits(first_pause=0.001))
+    one = KubernetesBackend(
+        "media/steady", name="media", namespace="prod", limits=KubernetesLimits(first_pause=0.001)
+    )
     yield one
     await one.close()
 

@@ -24,7 +24,8 @@ from leasequeue.autoscale import (
     TierConfig,
     TierPolicy,
 )
-from leasequeue.autoscale.report import PassError, PassReport, TierReport
+from leasequeue.autoscale.model import TierReport
+from leasequeue.autoscale.report import PassError, PassReport
 from leasequeue.cli.autoscale import http
 from leasequeue.cli.autoscale.http import ReportServer
 from tests.eventually import eventually

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leasequeue.autoscale.estimating import Estimate, estimate
     from leasequeue.autoscale.flow_children import FlowChildren
     from leasequeue.autoscale.loop import Autoscaler
-    from leasequeue.autoscale.measuring import Measured, Sample, WorkerSample, measure, sample_of
+    from leasequeue.autoscale.measuring import Measured, measure
     from leasequeue.autoscale.model import (
         Answer,
         DeploymentPolicy,
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
         Policy,
         Signals,
         TierPolicy,
-        TierRequest,
+        TierReport,
         TierUnits,
     )
     from leasequeue.autoscale.planning import plan
-    from leasequeue.autoscale.report import MetricValue, PassError, PassReport, TierReport, metric_values
+    from leasequeue.autoscale.report import MetricValue, PassError, PassReport, metric_values
 
 __all__ = [
     "Answer",
@@ -59,20 +59,16 @@ __all__ = [
     "Plan",
     "Policy",
     "ProcessSettings",
-    "Sample",
     "Signals",
     "TierConfig",
     "TierPolicy",
     "TierReport",
-    "TierRequest",
     "TierUnits",
-    "WorkerSample",
     "estimate",
     "load_config",
     "measure",
     "metric_values",
     "plan",
-    "sample_of",
     "wanted_workers",
 ]
 

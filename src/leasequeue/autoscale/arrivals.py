@@ -55,19 +55,19 @@ class Arrivals(NamedTuple):
     error: float = 0.0
 
 
-class Spread(NamedTuple):
+class ArrivalSpread(NamedTuple):
     """The index of dispersion of counts, and of how many counts it is the mean."""
 
     counts: float = PRIOR
     dispersion: float = 1.0
 
 
-class Counts(NamedTuple):
+class ArrivalCounts(NamedTuple):
     """What is remembered of the arrivals of a job."""
 
     #: Counts while the rate seems to have been the same, the oldest first; older ones are merged.
     window: Sequence[Count] = ()
-    spread: Spread = Spread()
+    spread: ArrivalSpread = ArrivalSpread()
     #: The last count.
     last: Sequence[Count] = ()
     #: The last count, if it is far above the window: a burst, or the begin of a higher rate.
@@ -76,8 +76,8 @@ class Counts(NamedTuple):
     before: float = 0.0
 
 
-def follow(known: Counts, count: Count, patience: float = 0.0) -> Counts:
-    """Return what is known after one more count. For `patience`, see `arrivals`."""
+def follow(known: ArrivalCounts, count: Count, trial: float = 0.0) -> ArrivalCounts:
+    """Return what is known after one more count. For `trial`, see `arrivals`."""
     spread = _spread(known, count)
     # What is steadier than at random must not make chance look like a change.
     dispersion = max(1.0, known.spread.dispersion)
@@ -88,8 +88,8 @@ def follow(known: Counts, count: Count, patience: float = 0.0) -> Counts:
         if not begun:
             return known._replace(spread=spread, last=[count], aside=[count])
         window = [*begun, count]
-        before = arrivals(known, patience).rate
-        return Counts(window[_begin(window, dispersion) :], spread, [count], before=before)
+        before = arrivals(known, trial).rate
+        return ArrivalCounts(window[_begin(window, dispersion) :], spread, [count], before=before)
     window.append(count)
     while len(window) > 1 and sum(one.seconds for one in window[1:]) > LONGEST:
         del window[0]
@@ -98,8 +98,8 @@ def follow(known: Counts, count: Count, patience: float = 0.0) -> Counts:
         merged = [_sum(window[at : at + 2]) for at in range(0, half, 2)]
         window = [*merged, *window[half:]]
     begin = _begin(window, dispersion)
-    before = arrivals(known, patience).rate if begin else known.before
-    return Counts(window[begin:], spread, [count], before=before)
+    before = arrivals(known, trial).rate if begin else known.before
+    return ArrivalCounts(window[begin:], spread, [count], before=before)
 
 
 def _begun(window: Sequence[Count], count: Count, dispersion: float) -> Sequence[Count]:
@@ -111,17 +111,17 @@ def _begun(window: Sequence[Count], count: Count, dispersion: float) -> Sequence
     return []
 
 
-def arrivals(known: Counts, patience: float = 0.0) -> Arrivals:
+def arrivals(known: ArrivalCounts, trial: float = 0.0) -> Arrivals:
     """Return how items arrive, given what `follow` returned.
 
     What has lasted for a time is taken to last as long again. So of a rate that has risen, only the part is
-    believed by which the items that have come since would raise the mean of `patience`: of a burst, never
+    believed by which the items that have come since would raise the mean of `trial`: of a burst, never
     more than if its items were spread over that time, and of what stays, all after that time. Until then the
     backlog asks for workers.
 
     Args:
         known: The counts.
-        patience: How long a higher rate has to last until all of it is believed (s): the time in which the
+        trial: How long a higher rate has to last until all of it is believed (s): the time in which the
             items can still be begun by workers that are asked for later. 0: it is believed at once.
     """
     window, variation = known.window, known.spread.dispersion
@@ -130,10 +130,10 @@ def arrivals(known: Counts, patience: float = 0.0) -> Arrivals:
         return Arrivals(variation=variation)
     rate = items / seconds
     trend, lead = _slope(window, rate, max(1.0, variation))
-    # The mean is that of the middle of the window: with a trend, the rate has gone on since.
+    # The mean is that of the middle of the window: with a trend, it has changed since.
     now = min(max(rate + trend * lead, rate / 2), rate * 2)
-    if now > known.before and seconds < patience:
-        part = seconds / patience
+    if now > known.before and seconds < trial:
+        part = seconds / trial
         now, trend = known.before + (now - known.before) * part, trend * part
     return Arrivals(now, trend, variation, math.sqrt(now * max(1.0, variation) / seconds))
 
@@ -149,7 +149,7 @@ def look_ahead(policy: Policy, job: str) -> float:
     return max(spin_ups, default=0.0) + max(policy.every, PASS)
 
 
-def patience_of(policy: Policy, job: str) -> float:
+def trial_of(policy: Policy, job: str) -> float:
     """Return how long a higher rate of a job has to last until all of it is believed (s).
 
     So long can the items wait that come now, and still be begun by units that the pass after this one asks
@@ -191,7 +191,7 @@ def _change(before: Count, after: Count, dispersion: float) -> float:
     return (now - then) / error / CHANGE
 
 
-def _spread(known: Counts, count: Count) -> Spread:
+def _spread(known: ArrivalCounts, count: Count) -> ArrivalSpread:
     """Return the dispersion with one more count: the variance over the mean, measured between neighbours.
 
     A difference that chance does not explain counts as the largest that it explains (P. J. Huber, 1964).
@@ -209,7 +209,9 @@ def _spread(known: Counts, count: Count) -> Spread:
     # Counts of 0 and 1 say little.
     part = min(1.0, (before.items + count.items) / 2)
     mean = (counts * dispersion + part * min(difference, CHANGE**2 * max(1.0, dispersion))) / (counts + part)
-    return Spread(round(min(counts + part, REMEMBERED), 3), round(min(max(mean, STEADIEST), WILDEST), 4))
+    return ArrivalSpread(
+        round(min(counts + part, REMEMBERED), 3), round(min(max(mean, STEADIEST), WILDEST), 4)
+    )
 
 
 def _slope(window: Sequence[Count], rate: float, dispersion: float) -> tuple[float, float]:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 #: Units that began to be missing within this part of a spin-up time are one group, as of the first of them.
 GROUP = 0.25
 #: A group that is missing for longer than so many spin-up times is overdue, its last unit for `GROUP` less.
-PATIENCE = 2 + GROUP
+LATE_AFTER = 2 + GROUP
 #: The share of what was asked for that may be overdue before other tiers cover it.
 TOLERATED = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Delivery:
+class TierDelivery:
     """What one tier was asked for, what it has, and what it lacks. Units."""
 
     policy: TierPolicy
@@ -42,7 +42,7 @@ class Delivery:
 
         A few of many do not count: units of some platforms come and go all the time.
         """
-        late = sum(n for since, n in self.missing if self.at - since > PATIENCE * self.policy.spin_up)
+        late = sum(n for since, n in self.missing if self.at - since > LATE_AFTER * self.policy.spin_up)
         return late if late > TOLERATED * (self.asked or 0) else 0
 
     def usable(self, wanted: int) -> int:
@@ -75,7 +75,7 @@ class Delivery:
         coming = 0.0
         for since, n in self.missing:
             passed = max(0.0, self.at - since)
-            if passed <= PATIENCE * self.policy.spin_up:
+            if passed <= LATE_AFTER * self.policy.spin_up:
                 coming += n * (min(1.0, passed / self.policy.spin_up) if self.policy.spin_up > 0 else 1.0)
         return self.workers + coming * self.policy.workers_per_unit
 
@@ -91,7 +91,7 @@ class Delivery:
         return memory
 
 
-def delivered(policy: TierPolicy, units: TierUnits | None, memory: object, now: float) -> Delivery:
+def delivered(policy: TierPolicy, units: TierUnits | None, memory: object, now: float) -> TierDelivery:
     """Return what a tier delivered, from what its back end says now and from what was known before.
 
     A unit is missing from the pass that asks for it, or from the first pass that sees that it was lost. What
@@ -110,7 +110,7 @@ def delivered(policy: TierPolicy, units: TierUnits | None, memory: object, now: 
     if not failed:
         at = now
         missing = [] if ready is None else _missing(missing, (asked or 0) - ready, now, policy.spin_up)
-    return Delivery(
+    return TierDelivery(
         policy=policy,
         asked=asked,
         ready=ready,
@@ -134,7 +134,7 @@ def _missing(
         found -= gone
         if gone == n:
             continue
-        if groups and now - since > PATIENCE * spin_up:
+        if groups and now - since > LATE_AFTER * spin_up:
             groups[-1] = (since, groups[-1][1] + n - gone)
         else:
             groups.append((since, n - gone))

@@ -92,7 +92,7 @@ class Turn:
         self.state = state
         return True
 
-    async def tell(self, event: object) -> None:
+    async def emit(self, event: object) -> None:
         """Emit an event of this pass. If the lease was lost, or the server is away, there is none."""
         with contextlib.suppress(LeasequeueError):
             await self._queue.progress(self._lease, event)
@@ -288,8 +288,8 @@ class Leadership:
     def _state_in(self, lease: Lease) -> State:
         state, problem = decode_state(lease.data)
         if problem:
-            log.warning("the state of the autoscaler cannot be read, and is begun anew: %s", problem)
+            log.warning("the state of the autoscaler cannot be read, and begins as a new one: %s", problem)
         if self._kept is not None and state.number < self._kept.number:
-            log.warning("the server has lost the last state; going on with the one that this copy has")
+            log.warning("the server has lost the last state; continuing with the one that this copy has")
             return self._kept
         return state

@@ -18,7 +18,7 @@ from leasequeue.alive.ring import LOOK_SECONDS
 from leasequeue.autoscale.backends import open_backend as open_configured
 from leasequeue.autoscale.leader import Leadership
 from leasequeue.autoscale.parts import Parts
-from leasequeue.autoscale.passes import CONFIGURATION, Passes, reports_of
+from leasequeue.autoscale.passes import CONFIGURATION, Passes
 from leasequeue.autoscale.report import PassError, PassReport, read_report
 from leasequeue.autoscale.state import State, digest_of
 from leasequeue.describing import describe
@@ -84,9 +84,9 @@ class Autoscaler:
             await autoscaler.run()
 
     Of any number of copies with one name on one server, one leads at a time, and makes the passes. All that
-    it remembers is kept on the server, so that a restart changes nothing, and another copy goes on where the
-    one before ended. An error of a queue, a back end or a server is reported in the pass, and ends neither
-    the loop nor the cleaner.
+    it remembers is kept on the server, so that a restart changes nothing, and another copy continues where
+    the one before ended. An error of a queue, a back end or a server is reported in the pass, and ends
+    neither the loop nor the cleaner.
 
     Args:
         config: What is wished.
@@ -119,7 +119,7 @@ class Autoscaler:
         self._stopping = asyncio.Event()
         #: The last report of this copy, and when it ended, by `time.monotonic()`.
         self._last: tuple[PassReport, float] | None = None
-        self._told: set[PassError] = set()
+        self._logged: set[PassError] = set()
 
     async def once(self, *, dry_run: bool = False) -> PassReport:
         """Make one pass, unless another copy makes one at this moment.
@@ -155,7 +155,7 @@ class Autoscaler:
                 async with self._lock:
                     report = await self._pass(at_once=False, dry_run=False)
                 if report.leads and on_report is not None:
-                    self._tell(on_report, report)
+                    self._hand_on(on_report, report)
                 with contextlib.suppress(TimeoutError):
                     pause = max(MIN_PAUSE, began + self._turn_after(report) - time.monotonic())
                     await asyncio.wait_for(self._stopping.wait(), pause)
@@ -184,7 +184,7 @@ class Autoscaler:
                     await self._leadership.announce()
 
     @staticmethod
-    def _tell(on_report: Callable[[PassReport], None], report: PassReport) -> None:
+    def _hand_on(on_report: Callable[[PassReport], None], report: PassReport) -> None:
         try:
             on_report(report)
         except Exception:
@@ -214,7 +214,7 @@ class Autoscaler:
     async def close(self) -> None:
         """Hand over the lead, and close the back ends and the connections. Closing twice is fine.
 
-        The units go on, unless a back end is set to stop its own.
+        The units keep running, unless a back end is set to stop its own.
         """
         self.stop()
         await self._hand_over()
@@ -290,7 +290,7 @@ class Autoscaler:
         if not await turn.keep(after):
             return self._lost()
         self._leadership.lead(turn.state)
-        await turn.tell(report.event())
+        await turn.emit(report.event())
         return report
 
     def _lost(self) -> PassReport:
@@ -314,7 +314,7 @@ class Autoscaler:
             copy=self._copy,
             dry_run=True,
             jobs=sight.seen_of(planned),
-            tiers=() if planned is None else tuple(reports_of(planned)),
+            tiers=() if planned is None else planned.tiers,
             errors=tuple(parts.errors),
         )
 
@@ -336,15 +336,15 @@ class Autoscaler:
 
     def _log(self, report: PassReport) -> None:
         """Log the changes and the figures of a pass, and the errors that the one before did not have."""
-        # "… was told to stop 61 s ago" is the same error as 10 s before.
+        # "… was ordered to stop 61 s ago" is the same error as 10 s before.
         now = {replace(one, problem=_SECONDS.sub("", one.problem)): one for one in report.errors}
         for known, error in now.items():
-            if known not in self._told:
+            if known not in self._logged:
                 log.warning("%s: %s", error.part, error.problem)
         failing = {CONFIGURATION, *(one.part for one in now)}
-        for part in sorted({one.part for one in self._told} - failing):
+        for part in sorted({one.part for one in self._logged} - failing):
             log.info("%s: works again", part)
-        self._told = {*now}
+        self._logged = {*now}
         if report.number:
             for line in report.lines():
                 log.info("%s", line)

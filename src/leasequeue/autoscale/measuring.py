@@ -1,27 +1,26 @@
 """Measure a job: from the counters of its queue, seen again and again, to the signals of `wanted_workers`.
 
-Pure: what is remembered between two samples is a JSON object, which another copy of the autoscaler can go on
-with.
+Pure: what is remembered between two calls is a JSON object, which another copy of the autoscaler can
+continue with.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from leasequeue.autoscale.arrivals import Arrivals, Count, Counts, Spread, arrivals, follow
+from leasequeue.autoscale.arrivals import ArrivalCounts, Arrivals, ArrivalSpread, Count, arrivals, follow
 from leasequeue.autoscale.model import Signals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from leasequeue.queue import QueueStats
+    from leasequeue.queue import QueueStats, WorkerStats
 
-#: Two samples that are further apart (s) are not compared: the loop was away, or a clock was set.
+#: Two calls that are further apart (s) are not compared: the loop was away, or a clock was set.
 LONGEST_INTERVAL = 3600.0
 #: The service time is the mean of about so many items, or of four times as many as are leased at once; but of
 #: so many of the last, or four times as many as that, if their mean differs by this many standard errors; and
@@ -42,44 +41,6 @@ SHORTEST = 1e-9
 LARGEST = 1e15
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerSample:
-    """What one worker says of its work on one queue, since it started."""
-
-    id: str
-    #: How many items its runs had, for how many seconds these ran, and the sum of the squares. A batch counts
-    #: as if each of its items had taken its part of the time.
-    items: int = 0
-    seconds: float = 0.0
-    squares: float = 0.0
-    #: How many items it may work on at once, and the ages (s) of the runs that it has, or of some of them.
-    concurrency: int = 1
-    running: tuple[float, ...] = ()
-    #: Whether it is alive, and takes items.
-    alive: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """The counters of one queue at one moment."""
-
-    #: Items that wait, items that are leased, and how many leases there have been, ever: the last token.
-    waiting: int
-    leased: int
-    leases: int
-    #: Scheduled items; those of them whose time has passed, and those whose time comes within the look-ahead.
-    scheduled: int = 0
-    due: int = 0
-    due_soon: int = 0
-    #: Of the leased ones: those whose lease has expired, and others whose worker has died.
-    expired: int = 0
-    orphaned: int = 0
-    oldest_age: float = 0.0
-    #: How many items may be leased at once; 0: the queue is paused; None: any number.
-    limit: int | None = None
-    workers: tuple[WorkerSample, ...] = ()
-
-
 class Measured(NamedTuple):
     """What `measure` returns."""
 
@@ -93,57 +54,57 @@ _Work = tuple[float, float, float]
 
 
 class _Memory(msgspec.Struct, forbid_unknown_fields=True):
-    """What is remembered of one job. The times are those of the caller's clock."""
+    """What is remembered of one job; at first, nothing. The times are those of the caller's clock."""
 
-    at: float
-    demand: float
-    leases: float
-    leased: float
+    at: float = math.inf
+    demand: float = 0.0
+    leases: float = 0.0
+    leased: float = 0.0
     #: What arrived, and in how many seconds: see `arrivals`.
-    window: list[tuple[float, float]]
-    spread: tuple[float, float]
-    last: list[tuple[float, float]]
-    aside: list[tuple[float, float]]
-    before: float
+    window: list[tuple[float, float]] = []
+    spread: tuple[float, float] = ArrivalSpread()
+    last: list[tuple[float, float]] = []
+    aside: list[tuple[float, float]] = []
+    before: float = 0.0
     #: In how many seconds how many items were leased lately.
-    begun: tuple[float, float]
+    begun: tuple[float, float] = (0.0, 0.0)
     #: Items, seconds and squares of the runs of workers that say so, faded out; and of the last of them.
-    done: _Work
-    late: _Work
+    done: _Work = (0.0, 0.0, 0.0)
+    late: _Work = (0.0, 0.0, 0.0)
     #: How many items were leased at once while the last ones were done, at most.
-    peak: float
-    workers: dict[str, _Work]
+    peak: float = 0.0
+    workers: dict[str, _Work] = {}
     #: For how many seconds items were leased, and how many: for workers that say nothing.
-    held: tuple[float, float]
+    held: tuple[float, float] = (0.0, 0.0)
 
 
-def measure(sample: Sample, memory: Mapping[str, object], now: float, *, patience: float = 0.0) -> Measured:
-    """Return what is known of a job, given a new sample of its queue.
+def measure(stats: QueueStats, memory: Mapping[str, object], now: float, *, trial: float = 0.0) -> Measured:
+    """Return what is known of a job, given new statistics of its queue.
 
-    Any sample and any memory will do: counters that go back, a clock that jumps and a memory of another make
-    are left out. One sample alone has no rates; from the second on, the rate of arrivals is exact in the
+    Any statistics and any memory will do: counters that go back, a clock that jumps and a memory of another
+    make are left out. One call alone has no rates; from the second on, the rate of arrivals is exact in the
     mean, as a token is given with each lease.
 
     Args:
-        sample: The counters.
+        stats: The statistics; the ages of their workers are those of runs in progress.
         memory: What the last call returned; empty: this is the first.
-        now: The time of the sample in seconds, by a clock that all copies share: best that of the server.
-        patience: How long a higher rate has to last until all of it is believed (s): see `patience_of`.
+        now: When they were so, in seconds, by a clock that all copies share: best that of the server.
+        trial: How long a higher rate has to last until all of it is believed (s): see `trial_of`.
     """
     last = _read(memory)
-    seen = _Seen.of(sample)
+    seen = _Seen.of(stats)
     interval = now - last.at
     known = 0 < interval <= LONGEST_INTERVAL and seen.leases >= last.leases
     window, before, aside = ([Count(*one) for one in some] for some in (last.window, last.last, last.aside))
-    counts = Counts(window, Spread(*last.spread), before, aside, last.before)
+    counts = ArrivalCounts(window, ArrivalSpread(*last.spread), before, aside, last.before)
     begun, held = last.begun, last.held
     if known:
         leases = seen.leases - last.leases
         entered = max(0.0, seen.demand - last.demand + leases)
-        counts = follow(counts, Count(max(0.001, round(interval, 3)), entered), patience)
+        counts = follow(counts, Count(max(0.001, round(interval, 3)), entered), trial)
         begun = _faded(begun, interval, leases)
         held = _fade(held, leases, (interval * (last.leased + seen.leased) / 2, leases))
-    more, workers = _work_done(sample, last)
+    more, workers = _work_done(stats.workers, last)
     faded = min(1.0, more[0] / max(LATE_ITEMS, 4 * last.peak))
     peak = max(seen.leased, last.peak * (1 - faded))
     most_late = max(LATE_ITEMS, 4 * peak)
@@ -168,43 +129,11 @@ def measure(sample: Sample, memory: Mapping[str, object], now: float, *, patienc
         workers=workers,
         held=held,
     )
-    return Measured(_signals(sample, seen, arrivals(counts, patience), after), _write(after))
-
-
-def sample_of(stats: QueueStats) -> Sample:
-    """Return the counters that the statistics of a queue contain."""
-    counts = stats.counts
-    limit = 0 if stats.paused is not None else stats.limit.concurrency
-    error = stats.oldest_age_error or 0.0
-    return Sample(
-        waiting=counts.waiting,
-        leased=counts.leased,
-        leases=stats.leases,
-        scheduled=counts.scheduled,
-        due=stats.due,
-        due_soon=stats.due_soon,
-        expired=stats.expired,
-        orphaned=stats.orphaned,
-        # It is known that the oldest item began to wait between two calls.
-        oldest_age=stats.oldest_age + error / 2,
-        limit=limit,
-        workers=tuple(
-            WorkerSample(
-                id=one.id,
-                items=one.items,
-                seconds=one.item_seconds,
-                squares=one.item_squares,
-                concurrency=one.concurrency,
-                running=one.ages,
-                alive=not one.dead and not one.quiet,
-            )
-            for one in stats.workers
-        ),
-    )
+    return Measured(_signals(stats, seen, arrivals(counts, trial), after), msgspec.to_builtins(after))
 
 
 class _Seen(NamedTuple):
-    """The counters of a sample, within sensible limits."""
+    """The counters of a queue, within sensible limits."""
 
     #: All that a worker should begin: what waits, is due, or was left by a worker.
     demand: float
@@ -214,23 +143,25 @@ class _Seen(NamedTuple):
     leases: float
 
     @classmethod
-    def of(cls, sample: Sample) -> _Seen:
-        leased = _number(sample.leased)
-        abandoned = min(leased, _number(sample.expired) + _number(sample.orphaned))
-        due = min(_number(sample.due), _number(sample.scheduled))
-        demand = _number(sample.waiting) + due + abandoned
-        return cls(demand, leased - abandoned, abandoned, _number(sample.leases))
+    def of(cls, stats: QueueStats) -> _Seen:
+        leased = _number(stats.counts.leased)
+        abandoned = min(leased, _number(stats.expired) + _number(stats.orphaned))
+        due = min(_number(stats.due), _number(stats.counts.scheduled))
+        demand = _number(stats.counts.waiting) + due + abandoned
+        return cls(demand, leased - abandoned, abandoned, _number(stats.leases))
 
 
-def _signals(sample: Sample, seen: _Seen, rates: Arrivals, known: _Memory) -> Signals:
-    service_time, variation = _service(sample, known)
+def _signals(stats: QueueStats, seen: _Seen, rates: Arrivals, known: _Memory) -> Signals:
+    service_time, variation = _service(stats.workers, known)
     begun_in, begun = known.begun
+    # It is known that the oldest item began to wait between two calls.
+    oldest_age = stats.oldest_age + (stats.oldest_age_error or 0.0) / 2
     return Signals(
         waiting=int(seen.demand),
         leased=int(seen.leased),
         abandoned=int(seen.abandoned),
-        due_soon=int(_number(sample.due_soon)),
-        oldest_age=_number(sample.oldest_age) if seen.demand else 0.0,
+        due_soon=int(_number(stats.due_soon)),
+        oldest_age=_number(oldest_age) if seen.demand else 0.0,
         arrival_rate=rates.rate,
         arrival_trend=rates.trend,
         arrival_error=rates.error,
@@ -238,12 +169,12 @@ def _signals(sample: Sample, seen: _Seen, rates: Arrivals, known: _Memory) -> Si
         lease_rate=begun / begun_in if begun_in > 0 else 0.0,
         service_time=service_time,
         service_variation=variation,
-        ready=int(sum(_number(one.concurrency) for one in sample.workers if one.alive)),
-        limit=sample.limit,
+        ready=int(sum(_number(one.concurrency) for one in stats.workers if not (one.dead or one.quiet))),
+        limit=stats.limit.concurrency if stats.paused is None else 0,
     )
 
 
-def _service(sample: Sample, known: _Memory) -> tuple[float | None, float]:
+def _service(workers: Sequence[WorkerStats], known: _Memory) -> tuple[float | None, float]:
     """Return how long a worker takes for one item, and the squared coefficient of variation of that.
 
     Present runs that are longer than the mean of those that have ended count as well, so that a few quick
@@ -251,8 +182,8 @@ def _service(sample: Sample, known: _Memory) -> tuple[float | None, float]:
     """
     items, seconds, squares = known.done
     mean = seconds / items if items > 0 else 0.0
-    chosen = {one.id for one in _remembered(sample.workers)}
-    ages = [_number(age) for one in sample.workers if one.id in chosen for age in one.running]
+    chosen = {one.id for one in _remembered(workers)}
+    ages = [_number(age) for one in workers if one.id in chosen for age in one.ages]
     longer = [age for age in ages if age > mean]
     held, leases = known.held
     if items == 0:  # the best that is known: the oldest run at the last heartbeat, or how long items are held
@@ -269,13 +200,13 @@ def _service(sample: Sample, known: _Memory) -> tuple[float | None, float]:
     return (0.0 if leases >= FEWEST_LEASES else None), 1.0
 
 
-def _work_done(sample: Sample, last: _Memory) -> tuple[_Work, dict[str, _Work]]:
-    """Return the work since the last sample, and the counters of the workers."""
+def _work_done(found: Iterable[WorkerStats], last: _Memory) -> tuple[_Work, dict[str, _Work]]:
+    """Return the work since the last call, and the counters of the workers."""
     more, first = (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)
     workers: dict[str, _Work] = {}
-    for one in _remembered(sample.workers):
+    for one in _remembered(found):
         name = _short(one.id)
-        counters = _number(one.items), _number(one.seconds), _number(one.squares)
+        counters = _number(one.items), _number(one.item_seconds), _number(one.item_squares)
         workers[name] = _rounded(counters)
         before = last.workers.get(name)
         if before is None:
@@ -307,7 +238,7 @@ def _differ(done: _Work, late: _Work) -> bool:
     return abs(means[1] - means[0]) > CHANGE * math.sqrt(spread / late[0])
 
 
-def _remembered(workers: Iterable[WorkerSample]) -> list[WorkerSample]:
+def _remembered(workers: Iterable[WorkerStats]) -> list[WorkerStats]:
     """Return the workers whose counters are remembered: a choice that changes little if others come or go."""
     return sorted(workers, key=lambda one: (_short(one.id), one.id))[:REMEMBERED]
 
@@ -347,35 +278,11 @@ def _read(memory: Mapping[str, object]) -> _Memory:
     try:
         found = msgspec.convert(memory, _Memory)
     except (msgspec.ValidationError, OverflowError):
-        return _nothing()
+        return _Memory()
     pairs = [*found.window, *found.last, *found.aside, found.spread, found.begun, found.held]
     values = [value for row in (*pairs, found.done, found.late, *found.workers.values()) for value in row]
     values += [found.demand, found.leases, found.leased, found.peak, found.before]
     sound = all(0 <= value <= LARGEST for value in values) and math.isfinite(found.at)
+    sound = sound and len(memory) == len(_Memory.__struct_fields__)
     sound = sound and all(row[0] > 0 for row in (*found.window, *found.last, *found.aside, found.spread))
-    return found if sound else _nothing()
-
-
-def _nothing() -> _Memory:
-    return _Memory(
-        at=math.inf,
-        demand=0.0,
-        leases=0.0,
-        leased=0.0,
-        window=[],
-        spread=Spread(),
-        last=[],
-        aside=[],
-        before=0.0,
-        begun=(0.0, 0.0),
-        done=(0.0, 0.0, 0.0),
-        late=(0.0, 0.0, 0.0),
-        peak=0.0,
-        workers={},
-        held=(0.0, 0.0),
-    )
-
-
-def _write(memory: _Memory) -> dict[str, object]:
-    found: dict[str, object] = msgspec.to_builtins(memory)
-    return found
+    return found if sound else _Memory()

@@ -133,8 +133,8 @@ class TierUnits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TierRequest:
-    """What one pass wants of one tier, and what became of it. Units."""
+class TierReport:
+    """What one pass wanted of one tier, and what became of it. Units; None: the back end could not say."""
 
     deployment: str
     tier: str
@@ -143,6 +143,13 @@ class TierRequest:
     requested: int | None
     wanted: int
     why: str = ""
+    #: Whether the back end has taken the request; False in a dry run.
+    asked: bool = False
+
+    @property
+    def is_change(self) -> bool:
+        """Whether another number is wanted than was asked for before, as far as that is known."""
+        return self.requested is not None and self.wanted != self.requested
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +168,6 @@ class Plan:
     """The result of one pass: what to ask for, and the memory for the next pass."""
 
     jobs: tuple[JobReport, ...]
-    tiers: tuple[TierRequest, ...]
+    tiers: tuple[TierReport, ...]
     #: What the next pass is to be given: JSON values only.
     memory: Mapping[str, object]

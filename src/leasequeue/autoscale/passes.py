@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.autoscale.arrivals import look_ahead, patience_of
+from leasequeue.autoscale.arrivals import look_ahead, trial_of
 from leasequeue.autoscale.config import CommandSettings
 from leasequeue.autoscale.delivery import count_in, mapping_in
 from leasequeue.autoscale.flow_children import FlowChildren
-from leasequeue.autoscale.measuring import measure, sample_of
+from leasequeue.autoscale.measuring import measure
 from leasequeue.autoscale.model import TierUnits
 from leasequeue.autoscale.planning import plan
-from leasequeue.autoscale.report import TierReport
 from leasequeue.describing import counted
 from leasequeue.errors import BackendError
 from leasequeue.log import Log
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from leasequeue.autoscale.config import Config
     from leasequeue.autoscale.flow_children import Learned
     from leasequeue.autoscale.measuring import Measured
-    from leasequeue.autoscale.model import JobReport, Plan, Signals
+    from leasequeue.autoscale.model import JobReport, Plan, Signals, TierReport
     from leasequeue.autoscale.parts import Parts
     from leasequeue.autoscale.state import State
     from leasequeue.wire.endpoints import Client
@@ -79,9 +78,9 @@ class Passes:
         self._queues: dict[str, AsyncWorkQueue] = {}
         self._backends: dict[tuple[str, str], Backend] = {}
         self._children = FlowChildren()
-        #: By job: until when scheduled items count as due soon (s), and `measure`'s patience.
+        #: By job: until when scheduled items count as due soon (s), and how long a higher rate is tried.
         self._horizons = {job: look_ahead(config.policy, job) for job in config.jobs}
-        self._patience = {job: patience_of(config.policy, job) for job in config.jobs}
+        self._trials = {job: trial_of(config.policy, job) for job in config.jobs}
 
     def queue_at(self, url: str, name: str, *, cluster: bool) -> AsyncWorkQueue:
         """Make a queue object; all of one server share their connections."""
@@ -130,7 +129,7 @@ class Passes:
         for memory in (state.plan, {}):
             try:
                 return plan(self._config.policy, sight.signals, sight.units, memory, now)
-            except Exception as error:  # whatever it is, the cleaner and the next pass go on
+            except Exception as error:  # whatever it is, the cleaner and the next pass continue
                 log.exception("no plan could be made")
                 parts.fail("plan", f"{type(error).__name__}: {error}")
         return None
@@ -151,7 +150,7 @@ class Passes:
             done = await parts.call(_part(*key), request, limit=self._limit_of(*key))
             return replace(one, asked=done is True)
 
-        return [*await asyncio.gather(*map(ask, reports_of(planned)))]
+        return [*await asyncio.gather(*map(ask, planned.tiers))]
 
     async def close(self) -> None:
         """Close the back ends and the queues."""
@@ -171,11 +170,11 @@ class Passes:
 
         async def sample(memory: Mapping[str, object]) -> Measured:
             stats = await self.queue_of(job).stats(horizon=self._horizons[job], note=not dry_run)
-            return measure(sample_of(stats), memory, stats.at, patience=patience)
+            return measure(stats, memory, stats.at, trial=trial)
 
         memory: Mapping[str, object] = state.jobs.get(job, {})
         # The two samples of a dry run tell what the rate is, not how long it has lasted.
-        patience = self._patience[job] if memory or not dry_run else 0.0
+        trial = self._trials[job] if memory or not dry_run else 0.0
         measured = await parts.call(f"job {job}", partial(sample, memory), limit=CALL_SECONDS)
         if dry_run and not memory and measured is not None:
             await asyncio.sleep(DRY_PAUSE)
@@ -234,21 +233,6 @@ class Passes:
         settings = self._config.deployments[deployment].tiers[tier].settings
         own = settings.timeout if isinstance(settings, CommandSettings) else 0.0
         return max(CALL_SECONDS, own + 1.0)
-
-
-def reports_of(planned: Plan) -> list[TierReport]:
-    """Return what a plan wants of each tier, not asked for yet."""
-    return [
-        TierReport(
-            deployment=one.deployment,
-            tier=one.tier,
-            ready=one.ready,
-            requested=one.requested,
-            wanted=one.wanted,
-            why=one.why,
-        )
-        for one in planned.tiers
-    ]
 
 
 def _asked_before(memory: object) -> dict[str, int]:

@@ -20,7 +20,7 @@ from leasequeue.autoscale.tiers import Tiers
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from leasequeue.autoscale.model import DeploymentPolicy, Policy, TierRequest, TierUnits
+    from leasequeue.autoscale.model import DeploymentPolicy, Policy, TierReport, TierUnits
 
 #: Counts, rates and times above it are taken for it.
 _MAXIMUM = 1e12
@@ -84,7 +84,7 @@ class _Pass:
                 self._parents.setdefault(child, []).append((name, average))
         for name in in_order(children):
             self._answers[name] = self._answer(name)
-        requests: list[TierRequest] = []
+        requests: list[TierReport] = []
         memory: dict[str, object] = {}
         for name, tiers in self._tiers.items():
             keep = any(job not in self._seen for job in self._jobs_of[name])

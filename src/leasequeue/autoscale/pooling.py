@@ -147,7 +147,7 @@ class _Line(NamedTuple):
 
     time: float
     rate: float
-    #: How many of the runs of now still go on, how many workers are busy on average, how many items wait,
+    #: How many of the runs of now still last, how many workers are busy on average, how many items wait,
     #: and within which time (s) all these are to be begun.
     kept: float
     busy: float

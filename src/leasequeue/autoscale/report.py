@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leasequeue.autoscale.model import JobReport  # noqa: TC001 - msgspec reads the types when it runs
+from leasequeue.autoscale.model import JobReport, TierReport  # noqa: TC001 - msgspec reads the types when it runs
 from leasequeue.describing import counted
 
 if TYPE_CHECKING:
@@ -19,28 +19,8 @@ MAX_EVENT_BYTES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TierReport:
-    """What one pass wanted of one tier, and what became of it. Units; None: the back end could not say."""
-
-    deployment: str
-    tier: str
-    ready: int | None
-    #: What was asked for before this pass.
-    requested: int | None
-    wanted: int
-    why: str = ""
-    #: Whether the back end has taken the request; False in a dry run.
-    asked: bool = False
-
-    @property
-    def is_change(self) -> bool:
-        """Whether another number is wanted than was asked for before, as far as that is known."""
-        return self.requested is not None and self.wanted != self.requested
-
-
-@dataclass(frozen=True, kw_only=True)
 class PassError:
-    """What went wrong in one part of a pass. The other parts went on."""
+    """What went wrong in one part of a pass. The other parts were done."""
 
     #: As `job resize`, `tier media/spot` or `server`.
     part: str

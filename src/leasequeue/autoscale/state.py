@@ -59,7 +59,7 @@ def encode_state(state: State) -> bytes:
     try:
         return msgspec.json.encode(state)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        log.warning("the state of the autoscaler cannot be kept, and is begun anew: %s", error)
+        log.warning("the state of the autoscaler cannot be kept, and begins as a new one: %s", error)
         return msgspec.json.encode(msgspec.structs.replace(state, plan={}, jobs={}, report=None))
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from leasequeue.autoscale.delivery import delivered, mapping_in, pairs_in
-from leasequeue.autoscale.model import TierRequest
+from leasequeue.autoscale.model import TierReport
 from leasequeue.autoscale.windows import Window
 from leasequeue.describing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from leasequeue.autoscale.delivery import Delivery
+    from leasequeue.autoscale.delivery import TierDelivery
     from leasequeue.autoscale.model import DeploymentPolicy, TierPolicy, TierUnits
 
 #: A change by this share of what was asked for is not worth a request.
@@ -103,14 +103,14 @@ class Tiers:
             steps.append((tier.policy.spin_up, capacity))
         return steps
 
-    def ask(self, workers: int, *, keep: bool = False) -> tuple[list[TierRequest], dict[str, object]]:
+    def ask(self, workers: int, *, keep: bool = False) -> tuple[list[TierReport], dict[str, object]]:
         """Return what to ask of each tier, and the memory for the next pass.
 
         Args:
             workers: How many workers are needed.
             keep: Whether no tier is asked for fewer units than before, since not all is known.
         """
-        requests: list[TierRequest] = []
+        requests: list[TierReport] = []
         memory: dict[str, object] = {}
         for i, tier in enumerate(self._tiers):
             most, least = self._windows(i, workers)
@@ -119,7 +119,7 @@ class Tiers:
                 wanted, why = kept, f"{why}; not fewer than before, since a queue could not be read"
             seen = self._seen[i]
             requests.append(
-                TierRequest(
+                TierReport(
                     deployment=self.policy.name,
                     tier=tier.policy.name,
                     ready=seen.ready if seen else None,
@@ -203,7 +203,7 @@ def _checked(policy: TierPolicy) -> TierPolicy:
     )
 
 
-def _room(tier: Delivery) -> Room:
+def _room(tier: TierDelivery) -> Room:
     """Return how many units a tier may have; one whose back end failed has what it was asked for."""
     policy = tier.policy
     fixed = _within(policy, tier.asked) if tier.failed and tier.asked is not None else None
@@ -215,7 +215,7 @@ def _room(tier: Delivery) -> Room:
     )
 
 
-def _usable(tier: Delivery, room: Room, units: int) -> Room:
+def _usable(tier: TierDelivery, room: Room, units: int) -> Room:
     """Return how many units a tier counts with that is asked for so many, and some of whose are overdue."""
     usable = tier.usable(units)
     return replace(room, minimum=min(room.minimum, usable), maximum=usable)

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leasequeue.autoscale import TierUnits
-from leasequeue.autoscale.arrivals import look_ahead, patience_of
-from leasequeue.autoscale.measuring import Sample, WorkerSample, measure
+from leasequeue.autoscale.arrivals import look_ahead, trial_of
+from leasequeue.autoscale.measuring import measure
 from leasequeue.autoscale.planning import plan
+from tests.autoscale.measured_job import stats_of, worker_of
 from tests.autoscale.simulation.rules import FIRST_PASS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from leasequeue.autoscale import Plan, Signals
+    from leasequeue.queue import QueueStats, WorkerStats
     from tests.autoscale.simulation.load import Load
     from tests.autoscale.simulation.pool import Line, Pool, Run
     from tests.autoscale.simulation.rules import Requests
@@ -55,11 +57,11 @@ class Ours:
             ready = pool.workers_ready()
             for line in pool.lines:
                 ahead = look_ahead(world.load.policy, line.name)
-                patience = patience_of(world.load.policy, line.name)
+                trial = trial_of(world.load.policy, line.name)
                 before = BEFORE if world.load.known_before else 0
                 its = sample(line, pool, now, ahead, before)
                 remembered = self._measured.get(line.name, {})
-                signals, memory = measure(its, remembered, now, patience=patience)
+                signals, memory = measure(its, remembered, now, trial=trial)
                 requested = sum(tier.requested * tier.policy.workers_per_unit for tier in pool.tiers)
                 seen[line.name] = replace(signals, ready=ready, requested=requested)
                 self._measured[line.name] = memory
@@ -106,16 +108,16 @@ def _before(load: Load, job: str) -> Mapping[str, Any]:
     memory: Mapping[str, Any] = {}
     for done, at in enumerate(np.arange(BEFORE + QUIET) * 10.0 - (BEFORE + QUIET) * 10.0):
         its = seconds[:done]
-        worker = WorkerSample(
+        worker = worker_of(
             id="before", items=len(its), seconds=float(its.sum()), squares=float((its**2).sum())
         )
         memory = measure(
-            Sample(waiting=0, leased=0, leases=len(its), workers=(worker,)), memory, float(at)
+            stats_of(waiting=0, leased=0, leases=len(its), workers=(worker,)), memory, float(at)
         ).memory
     return memory
 
 
-def sample(line: Line, pool: Pool, now: float, look_ahead: float, before: int = 0) -> Sample:
+def sample(line: Line, pool: Pool, now: float, look_ahead: float, before: int = 0) -> QueueStats:
     """Return the counters of a queue, as a server has them."""
     runs = pool.running(line)
     next_at = line.next_at()
@@ -123,7 +125,7 @@ def sample(line: Line, pool: Pool, now: float, look_ahead: float, before: int = 
         workers = line.reports.look(pool.workers(), runs, now)
     else:
         workers = (_all_workers(line, pool, runs, now),)
-    return Sample(
+    return stats_of(
         waiting=line.waiting(now),
         leased=len(runs) * line.weight,
         leases=len(line.begun) * line.weight + before,
@@ -134,9 +136,9 @@ def sample(line: Line, pool: Pool, now: float, look_ahead: float, before: int = 
     )
 
 
-def _all_workers(line: Line, pool: Pool, runs: Sequence[Run], now: float) -> WorkerSample:
+def _all_workers(line: Line, pool: Pool, runs: Sequence[Run], now: float) -> WorkerStats:
     """Return what the workers of a queue have done, as if they were one."""
-    return WorkerSample(
+    return worker_of(
         id="all",
         items=line.ended * line.weight,
         seconds=line.ran_seconds,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from leasequeue.autoscale.measuring import WorkerSample
+from tests.autoscale.measured_job import worker_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from leasequeue.queue import WorkerStats
     from tests.autoscale.simulation.pool import Run
 
 
@@ -29,7 +30,7 @@ class Reports:
     def _last_beat(self, worker: int, now: float) -> float:
         return now - (now - worker * 0.618 * self._every) % self._every
 
-    def look(self, workers: Iterable[int], running: Sequence[Run], now: float) -> tuple[WorkerSample, ...]:
+    def look(self, workers: Iterable[int], running: Sequence[Run], now: float) -> tuple[WorkerStats, ...]:
         """Return what the workers of now have said at their last heartbeats."""
         unsaid = []
         for run in self.ended:
@@ -45,7 +46,7 @@ class Reports:
         for run in running:
             began[run.worker].append(run.start)
         return tuple(
-            WorkerSample(
+            worker_of(
                 id=f"worker {one}",
                 items=int(self._said[one][0]),
                 seconds=self._said[one][1],

@@ -69,7 +69,7 @@ def open_backend(config: Config, deployment: str, tier: str) -> Backend:
 
             return CommandBackend(config, deployment, tier, settings)
         case HttpSettings() as settings:
-            from leasequeue.autoscale.backends.http import HttpBackend
+            from leasequeue.autoscale.backends.registered import HttpBackend
 
             return HttpBackend(config, deployment, tier, settings)
         case KubernetesSettings() as settings:

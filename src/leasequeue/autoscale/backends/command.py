@@ -11,7 +11,7 @@ from asyncio.subprocess import DEVNULL
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from leasequeue.autoscale.backends.registered import Registered
+from leasequeue.autoscale.backends.registered import RegisteredUnits
 from leasequeue.errors import BackendError
 from leasequeue.log import Log
 
@@ -32,7 +32,7 @@ GAP_PASSES = 3
 log = Log("leasequeue.autoscale")
 
 
-class CommandBackend:
+class CommandBackend(RegisteredUnits):
     """Asks for units by running a program, in a process group of its own.
 
     A program that takes longer than its time limit, or whose call is cancelled, is killed with all that it
@@ -40,41 +40,22 @@ class CommandBackend:
     """
 
     def __init__(self, config: Config, deployment: str, tier: str, settings: CommandSettings) -> None:
+        super().__init__(config, deployment, tier, settings)
         self._deployment, self._tier = deployment, tier
-        self._target = f"{deployment}/{tier}"
-        found = config.deployments[deployment].tiers[tier]
         self._settings = settings
-        self._per_unit = found.policy.workers_per_unit
-        self._alone = len(config.deployments[deployment].tiers) == 1
         self._gap = GAP_PASSES * config.every
-        self._registered = Registered(config, deployment)
-        self._requested: int | None = None
         #: When a request was made last, and when the program was run for one, by `time.monotonic()`.
         self._requested_at = self._ran_at = 0.0
 
     async def ready(self) -> int:
-        """Return what the program `ready` prints.
-
-        Without that setting: the workers that are registered on the deployment's queues, in units; only those
-        whose names match the setting `workers`, if it is set. Without both, and with several tiers: what was
-        requested.
-        """
-        if self._settings.ready is not None:
-            printed = await self._run(self._settings.ready, {})
-            try:
-                return _number(printed)
-            except ValueError:
-                raise self._error(
-                    f"`{self._settings.ready[0]}` printed {printed[:QUOTED]!r}, not a number"
-                ) from None
-        names = self._settings.workers
-        if names is None and not self._alone and self._requested is not None:
-            return self._requested
-        return await self._registered.concurrency("command", self._target, names) // self._per_unit
-
-    async def requested(self) -> int:
-        """Return what was requested last by this object; before, as `ready`."""
-        return await self.ready() if self._requested is None else self._requested
+        """Return what the program `ready` prints; without that setting, see `RegisteredUnits`."""
+        if self._settings.ready is None:
+            return await super().ready()
+        printed = await self._run(self._settings.ready, {})
+        text = printed.strip()
+        if not text.isascii() or not text.isdigit():
+            raise self._error(f"`{self._settings.ready[0]}` printed {printed[:QUOTED]!r}, not a number")
+        return int(text)
 
     async def request(self, units: int) -> None:
         """Run the program, unless it has been run for this number in the last five minutes."""
@@ -86,10 +67,6 @@ class CommandBackend:
         self._requested = None
         await self._run(self._settings.request, {"units": str(units)})
         self._requested, self._ran_at = units, now
-
-    async def close(self) -> None:
-        """Disconnect. The units go on."""
-        await self._registered.close()
 
     # -------------------------------------------------------------------------- inside
 
@@ -139,14 +116,6 @@ def _filled(argument: str, values: dict[str, str]) -> str:
     for name, value in values.items():
         argument = argument.replace(f"{{{name}}}", value)
     return argument
-
-
-def _number(printed: str) -> int:
-    """Return a number of units."""
-    text = printed.strip()
-    if not text.isascii() or not text.isdigit():
-        raise ValueError(text)
-    return int(text)
 
 
 def _text(output: bytearray) -> str:

@@ -36,7 +36,7 @@ _ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, ConfigError, KeyError, ValueErro
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class KubernetesLimits:
     """How long to try. Seconds."""
 
     #: For how long one request may be silent.
@@ -48,7 +48,7 @@ class Limits:
     longest_pause: float = 1.0
 
 
-_LIMITS: Final = Limits()
+_LIMITS: Final = KubernetesLimits()
 
 
 class KubernetesBackend:
@@ -68,7 +68,7 @@ class KubernetesBackend:
         kind: Literal["Deployment", "StatefulSet"] = "Deployment",
         context: str | None = None,
         kubeconfig: str | None = None,
-        limits: Limits = _LIMITS,
+        limits: KubernetesLimits = _LIMITS,
     ) -> None:
         self._target = target
         self._name = name
@@ -107,7 +107,7 @@ class KubernetesBackend:
         await self._call(change)
 
     async def close(self) -> None:
-        """Disconnect. The pods go on. Closing twice is fine."""
+        """Disconnect. The pods keep running. Closing twice is fine."""
         client, self._client = self._client, None
         if client:
             await client.close()

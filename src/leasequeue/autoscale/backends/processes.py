@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from leasequeue.alive import Fleet, WorkerView
     from leasequeue.autoscale.config import Config, ProcessSettings
 
-#: So long after an order, a worker has heard it and says so (s).
-HEARD_SECONDS = 15.0
+#: So long after an order, a worker has received it and says so (s).
+RECEIVED_SECONDS = 15.0
 #: When the last request is older (s), another copy leads, and closing stops nothing.
 LEADS_SECONDS = 600.0
 #: How often to look whether units have ended (s).
@@ -48,10 +48,11 @@ class ProcessBackend:
     variable of their environment, so also those that have not registered yet. Processes of other users are
     left alone.
 
-    Units are stopped in two steps. First a unit is told to fetch nothing more, those without runs first and
-    then the youngest. When its runs have ended, it is told to stop. So scaling in interrupts no run, however
-    long it takes, and nothing runs twice; and a unit in the first step works on when it is needed again. A
-    unit that another client has told to fetch nothing more is in the first step, too.
+    Units are stopped in two steps. First a unit is ordered to fetch nothing more, those without runs before
+    the others and then the youngest. When its runs have ended, it is ordered to stop. So scaling in
+    interrupts no run, however long it takes, and nothing runs twice; and a unit in the first step works on
+    when it is needed again. One that another client has ordered to fetch nothing more is in the first step,
+    too.
     All happens inside `request`.
     """
 
@@ -89,7 +90,7 @@ class ProcessBackend:
         return sum(self._works(one) for one in self._active())
 
     async def requested(self) -> int:
-        """Return how many units run and were not told to leave, with those that wait after a failure."""
+        """Return how many units run and were not ordered to leave, with those that wait after a failure."""
         if not self._looked:
             await self._look()
         self._note_ends()
@@ -132,7 +133,7 @@ class ProcessBackend:
         They are stopped if the setting `on_exit` is `"stop"`, and left if it is `"leave"`. Without it, they
         are stopped if standard error is a terminal, where Ctrl-C is expected to end everything, and if this
         is the first process of a container, with which they would be killed. Only the leader stops units.
-        They have the time `stop_within` for their runs. If this is cancelled, they go on stopping.
+        They have the time `stop_within` for their runs. If this is cancelled, they continue to stop.
         """
         try:
             if self._stops_on_exit():
@@ -176,7 +177,7 @@ class ProcessBackend:
         unit.was_ready = True
         if unit.stopped is None and any(view.stopping for _, view in views):
             unit.stopped = time.monotonic()
-        if time.monotonic() - unit.told > HEARD_SECONDS:
+        if time.monotonic() - unit.ordered > RECEIVED_SECONDS:
             unit.quieted = self._is_quiet(unit)
 
     def _adopt(self, pid: int, name: str) -> None:
@@ -241,7 +242,7 @@ class ProcessBackend:
     def _may_stop(self, unit: Unit) -> bool:
         """Return whether a unit has said that it fetches nothing more and that no run is left."""
         if not self._works(unit):  # it is ending, or its server is away
-            return time.monotonic() - unit.told > HEARD_SECONDS
+            return time.monotonic() - unit.ordered > RECEIVED_SECONDS
         return self._is_quiet(unit) and not self._runs(unit)
 
     def _overdue(self) -> list[str]:
@@ -251,7 +252,7 @@ class ProcessBackend:
             late = 0.0 if unit.stopped is None else time.monotonic() - unit.stopped
             if late <= self._settings.stop_within or not unit.process.alive():
                 continue
-            text = f"the unit {unit.name}, process {unit.process.pid}, was told to stop {late:.0f} s ago"
+            text = f"the unit {unit.name}, process {unit.process.pid}, was ordered to stop {late:.0f} s ago"
             found.append(text)
             if late >= self._settings.kill_after:
                 log.error("%s: %s: killing it", self._target, text)
@@ -304,20 +305,20 @@ class ProcessBackend:
             log.info("%s: started the unit %s, process %d", self._target, name, process.pid)
 
     async def _resume(self, count: int) -> None:
-        """Let units work on that were only told to fetch nothing more, the oldest first."""
+        """Let units work on that were only ordered to fetch nothing more, the oldest first."""
         units = self._units.values()
         quiet = [one for one in units if one.quieted and one.stopped is None and one.process.alive()]
         for unit in sorted(quiet, key=self._leaves_first)[::-1][:count]:
-            if await self._tell(unit, lambda fleet: fleet.resume):
-                unit.quieted, unit.told = False, time.monotonic()
+            if await self._order(unit, lambda fleet: fleet.resume):
+                unit.quieted, unit.ordered = False, time.monotonic()
                 log.info("%s: the unit %s works on", self._target, unit.name)
 
     async def _quiet(self, unit: Unit) -> None:
         """Have a unit fetch nothing more; one that is not at work yet is stopped."""
         if not self._works(unit):
             await self._stop(unit)
-        elif await self._tell(unit, lambda fleet: fleet.quiet):
-            unit.quieted, unit.told = True, time.monotonic()
+        elif await self._order(unit, lambda fleet: fleet.quiet):
+            unit.quieted, unit.ordered = True, time.monotonic()
             log.info("%s: the unit %s fetches nothing more", self._target, unit.name)
 
     async def _stop(self, unit: Unit) -> None:
@@ -326,26 +327,26 @@ class ProcessBackend:
         By the server, as that may be said twice. A signal only goes to a process that has not registered, and
         to one that supervises the worker and would restart it.
         """
-        told = await self._tell(unit, lambda fleet: fleet.stop)
+        received = await self._order(unit, lambda fleet: fleet.stop)
         pids = {view.pid for _, view in self._views.get(unit.process.pid, ())}
-        if (not told or unit.process.pid not in pids) and not unit.signalled:
+        if (not received or unit.process.pid not in pids) and not unit.signalled:
             unit.signalled = True
             unit.process.signal(signal.SIGTERM)
         unit.stopped = unit.stopped or time.monotonic()
         log.info("%s: stopping the unit %s", self._target, unit.name)
 
-    async def _tell(
+    async def _order(
         self, unit: Unit, what: Callable[[Fleet], Callable[[WorkerView], Awaitable[None]]]
     ) -> bool:
-        """Tell the workers of a unit what to do; return whether any of them is registered."""
-        told = False
+        """Order the workers of a unit something; return whether any of them is registered."""
+        received = False
         for fleet, view in self._views.get(unit.process.pid, ()):
             try:
                 await what(fleet)(view)
             except WorkerUnknown:  # it has just ended
                 continue
-            told = True
-        return told
+            received = True
+        return received
 
     def _stops_on_exit(self) -> bool:
         now = time.monotonic()

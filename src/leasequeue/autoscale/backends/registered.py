@@ -1,4 +1,4 @@
-"""The workers that are registered on the queues of a deployment, by server and queue."""
+"""Back ends that count units by the workers that are registered on the queues of a deployment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leasequeue.queue.queue import AsyncWorkQueue
 
 if TYPE_CHECKING:
     from leasequeue.alive import WorkerView
-    from leasequeue.autoscale.config import Config
+    from leasequeue.autoscale.config import CommandSettings, Config, HttpSettings
 
 
 class Registered:
@@ -35,9 +35,8 @@ class Registered:
             if not isinstance(error, LeasequeueError):
                 raise error
         if errors and len(errors) == len(answers):
-            raise BackendError(
-                backend, target, f"the registered workers cannot be read: {errors[0]}"
-            ) from errors[0]
+            problem = f"the registered workers cannot be read: {errors[0]}"
+            raise BackendError(backend, target, problem) from errors[0]
         return [
             (fleet, view)
             for fleet, views in zip(self._fleets, answers, strict=True)
@@ -45,18 +44,54 @@ class Registered:
             for view in views
         ]
 
-    async def concurrency(self, backend: str, target: str, names: str | None) -> int:
-        """Return how many items the live workers run at once."""
-        found = await self.workers(backend, target)
-        live = {
-            view.id: view.concurrency
-            for _, view in found
-            if not (view.dead or view.stopping or view.quiet)
-            and (names is None or fnmatchcase(view.name, names))
-        }
-        return sum(live.values())
-
     async def close(self) -> None:
         """Close the connections."""
         for queue in self._queues:
             await queue.close()
+
+
+class RegisteredUnits:
+    """A back end that does not know its units: they are counted by what their workers run at once."""
+
+    def __init__(
+        self, config: Config, deployment: str, tier: str, settings: CommandSettings | HttpSettings
+    ) -> None:
+        self._target = f"{deployment}/{tier}"
+        self._kind = settings.backend
+        self._names = settings.workers
+        self._per_unit = config.deployments[deployment].tiers[tier].policy.workers_per_unit
+        self._alone = len(config.deployments[deployment].tiers) == 1
+        self._registered = Registered(config, deployment)
+        self._requested: int | None = None
+
+    async def ready(self) -> int:
+        """Return how many units' workers are registered on the deployment's queues.
+
+        Only those whose names match the setting `workers` count, if it is set. Without it, and with several
+        tiers: what was requested.
+        """
+        if self._names is None and not self._alone and self._requested is not None:
+            return self._requested
+        live = {
+            view.id: view.concurrency
+            for _, view in await self._registered.workers(self._kind, self._target)
+            if not (view.dead or view.stopping or view.quiet)
+            and (self._names is None or fnmatchcase(view.name, self._names))
+        }
+        return sum(live.values()) // self._per_unit
+
+    async def requested(self) -> int:
+        """Return what was requested last by this object; before, as `ready`."""
+        return await self.ready() if self._requested is None else self._requested
+
+    async def close(self) -> None:
+        """Disconnect. The units keep running."""
+        await self._registered.close()
+
+
+class HttpBackend(RegisteredUnits):
+    """Keeps the number of units, which the HTTP answer and the report give to those who ask."""
+
+    async def request(self, units: int) -> None:
+        """Keep a number of units."""
+        self._requested = units

@@ -22,26 +22,19 @@ MARK = "LEASEQUEUE_UNIT"
 
 @dataclass(eq=False)
 class Unit:
-    """A unit on this machine. Its process leads a session of its own, with all that it starts.
-
-    Attributes:
-        name: What its worker is called.
-        number: The number in its name.
-        process: The process.
-        was_ready: Whether it was seen at work.
-        quieted: Whether it was told to fetch nothing more.
-        told: When it was told that, or the contrary, by `time.monotonic()`.
-        stopped: When it was told to stop, by `time.monotonic()`.
-        signalled: Whether that was by a signal. A second one would interrupt its runs.
-    """
+    """A unit on this machine. Its process leads a session of its own, with all that it starts."""
 
     name: str
     number: int
     process: SupervisedProcess
+    #: Whether it was seen at work.
     was_ready: bool = False
+    #: Whether it was ordered to fetch nothing more; and when to do that, or the contrary (`time.monotonic`).
     quieted: bool = False
-    told: float = -math.inf
+    ordered: float = -math.inf
+    #: When it was ordered to stop, by `time.monotonic()`.
     stopped: float | None = None
+    #: Whether that was by a signal. A second one would interrupt its runs.
     signalled: bool = False
 
     @property
@@ -51,7 +44,7 @@ class Unit:
 
     @property
     def leaving(self) -> bool:
-        """Whether it was told to fetch nothing more, or to stop."""
+        """Whether it was ordered to fetch nothing more, or to stop."""
         return self.quieted or self.stopped is not None
 
 
@@ -76,7 +69,7 @@ def command_of(command: Sequence[str], name: str) -> list[str]:
 def find_units(mark: str) -> Iterator[tuple[int, str]]:
     """Return the processes of this user that lead a session and bear a mark, and their names.
 
-    Only Linux tells the environment of processes; elsewhere nothing is found.
+    Only Linux shows the environment of processes; elsewhere nothing is found.
     """
     for place in Path("/proc").glob("[0-9]*"):
         pid = int(place.name)
@@ -117,7 +110,7 @@ def _name_of(pid: int, mark: str | None) -> str | None:
 def leader_of(pid: int, name: str) -> int | None:
     """Return the process that leads a unit, by that of its worker; None: it is no unit of ours, or has ended.
 
-    The two differ if a supervisor or a launcher runs the worker; then only Linux tells whether it is a unit.
+    The two differ if a supervisor or a launcher runs the worker; then only Linux shows whether it is a unit.
     If that was killed alone, the worker is what is left of the unit, and leads it.
     """
     try:
