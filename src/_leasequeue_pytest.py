@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_asyncio import fixture as async_fixture
 
     from leasequeue import AsyncWorkQueue
-    from leasequeue.embedded.server import Server
+    from leasequeue.embedded.server import RunningServer
     from leasequeue.testing import Clock, Proxy
     from leasequeue.testing.plugin import Inline, Queues, Workers
 else:
@@ -28,7 +28,7 @@ else:
 
 
 @pytest.fixture(scope="session")
-def leasequeue_server() -> Iterator[Server]:
+def leasequeue_server() -> Iterator[RunningServer]:
     """The server at LEASEQUEUE_TEST_URL or REDIS_URL, or one that is started for the test run."""
     from leasequeue.errors import EmbeddedServerError
     from leasequeue.testing.plugin import running_server
@@ -49,7 +49,7 @@ def leasequeue_clock() -> Clock:
 
 
 @async_fixture
-async def leasequeue_faults(leasequeue_server: Server) -> AsyncIterator[Proxy]:
+async def leasequeue_faults(leasequeue_server: RunningServer) -> AsyncIterator[Proxy]:
     """A proxy to the server that injects network faults. The queues of the test connect through it."""
     from leasequeue.testing.proxy import Proxy
 
@@ -70,7 +70,7 @@ def _leasequeue_requested(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @async_fixture
 async def leasequeue_queues(
-    leasequeue_server: Server, _leasequeue_requested: dict[str, Any]
+    leasequeue_server: RunningServer, _leasequeue_requested: dict[str, Any]
 ) -> AsyncIterator[Queues]:
     """Open queues that no other test uses: `leasequeue_queues("emails")`. The test's end removes them."""
     from leasequeue.testing.plugin import Queues

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from leasequeue.autoscale.backends import Backend
-    from leasequeue.autoscale.config import Settings
+    from leasequeue.autoscale.config import BackendSettings
 
 PROGRAM = Path(__file__).with_name("unit_program.py")
 #: A unit that never registers.
@@ -32,7 +32,7 @@ SLEEP = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 def config_of(
     url: str,
     queue: str,
-    settings: Settings,
+    settings: BackendSettings,
     *,
     tiers: int = 1,
     workers_per_unit: int = 1,

@@ -6,7 +6,7 @@ import pytest
 
 from leasequeue import Worker
 from leasequeue.cli.worker import process
-from leasequeue.cli.worker.settings import Settings
+from leasequeue.cli.worker.settings import WorkerSettings
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ def test_worker_processes_share_the_cores_for_the_processes_of_handlers(
     """Unless the program or an option says how many each of them has."""
     monkeypatch.setattr(process, "usable_cores", lambda: 8)
     monkeypatch.setattr(process, "find_worker", lambda _: Worker(handler_processes=says))
-    settings = Settings(target="program:worker", **options)  # type: ignore[arg-type]  # numbers
+    settings = WorkerSettings(target="program:worker", **options)  # type: ignore[arg-type]  # numbers
     assert process.prepare(settings).handler_processes == has

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.spark.options import Target
+from leasequeue.spark.options import QueueTarget
 from leasequeue.spark.portal import open_queue
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def running(rows: DataFrame, checkpoint: Path, take: Callable[[DataFrame, int], 
 def elsewhere(queue: AsyncWorkQueue) -> AbstractContextManager[QueuePortal]:
     """Open a queue for code that is not in the test's event loop."""
     assert queue.url is not None
-    return open_queue(Target(queue.name, queue.url))
+    return open_queue(QueueTarget(queue.name, queue.url))
 
 
 def ids(batches: Batches) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from leasequeue import Item
-from leasequeue.spark import Backlog, backlogs
+from leasequeue.spark import StreamBacklog, backlogs
 from tests.eventually import eventually
 from tests.spark.streaming import drained, stream
 from tests.spark.test_leases import fill
@@ -66,7 +66,7 @@ async def test_a_listener_sees_what_is_left_after_each_batch(
     assert [(one.scheduled, one.dead) for one in found] == [(1, 0)] * 3 + [(None, None)] * 2
     assert all(one.processed_rows_per_second > 0 for one in found)
     assert found[1].seconds == 5 / found[1].processed_rows_per_second
-    assert (found[2].seconds, Backlog("q", 5, 0, 0, 0).seconds) == (0, None)
+    assert (found[2].seconds, StreamBacklog("q", 5, 0, 0, 0).seconds) == (0, None)
     assert [source.metrics for report in watch.reports for source in report.sources] == [{}] * 5
 
 

@@ -36,7 +36,7 @@ from leasequeue.spark.bulk_writer import WRITE_OPTIONS as OPTIONS
 from leasequeue.spark.bulk_writer import BulkWriter
 from leasequeue.spark.columns import Columns
 from leasequeue.spark.leases import LeasesReader
-from leasequeue.spark.options import Options, Target
+from leasequeue.spark.options import FormatOptions, QueueTarget
 from leasequeue.spark.portal import check_server
 from leasequeue.spark.schema import EVENTS, ITEMS
 from leasequeue.spark.source import LeasequeueSource
@@ -215,8 +215,8 @@ async def test_a_row_without_an_id_ends_the_job(spark: SparkSession, queue: Asyn
 
 def added(queue: AsyncWorkQueue, batch: pa.Table, schema: StructType, **options: str) -> PartitionReport:
     """Add rows as a task does."""
-    columns = Columns.chosen(Options(options, OPTIONS), schema)
-    return add_batches(batch.to_batches(), columns, Target(queue.name, str(queue.url)), "job", 10)
+    columns = Columns.chosen(FormatOptions(options, OPTIONS), schema)
+    return add_batches(batch.to_batches(), columns, QueueTarget(queue.name, str(queue.url)), "job", 10)
 
 
 @pytest.mark.parametrize(
@@ -332,12 +332,12 @@ async def test_a_password_is_passed_in_a_file_or_a_variable(
     df.write.format("leasequeue").options(urlFile=str(place), queue=queue.name).mode("append").save()
     assert (await queue.counts()).waiting == 3
     monkeypatch.setenv("QUEUE_URL", "redis://:secret@localhost")
-    target = Options({"urlEnv": "QUEUE_URL", "queue": "q"}, ()).target()
+    target = FormatOptions({"urlEnv": "QUEUE_URL", "queue": "q"}, ()).target()
     assert "secret" not in repr(target)
     with pytest.raises(InvalidArgument, match="a file on the driver"):
-        Options({"urlFile": str(tmp_path / "none"), "queue": "q"}, ()).target()
+        FormatOptions({"urlFile": str(tmp_path / "none"), "queue": "q"}, ()).target()
     with pytest.raises(InvalidArgument, match="one of them"):
-        Options({"urlFile": "x", "urlEnv": "y", "queue": "q"}, ()).target()
+        FormatOptions({"urlFile": "x", "urlEnv": "y", "queue": "q"}, ()).target()
 
 
 async def test_a_server_that_does_not_answer_ends_the_query(
@@ -365,7 +365,7 @@ async def test_a_cluster_needs_a_tagged_name_and_the_option(
     assert "'{plain}'" in refused(table, queue, queue="plain", url=urls[0], cluster=True)
     for url in urls:
         with pytest.raises(InvalidArgument, match="cluster: got 'false', expected true"):
-            await asyncio.to_thread(check_server, Target("plain", url))
+            await asyncio.to_thread(check_server, QueueTarget("plain", url))
     report = add(table, "{tagged}", url=urls[0], cluster=True)
     assert report.added == 3
     assert await cluster.llen("{tagged}:queue") == 3

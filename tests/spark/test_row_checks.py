@@ -14,7 +14,7 @@ from leasequeue import InvalidArgument
 from leasequeue.spark import add
 from leasequeue.spark.bulk_writer import WRITE_OPTIONS as OPTIONS
 from leasequeue.spark.columns import Columns
-from leasequeue.spark.options import Options
+from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.row_checks import check_rows
 from tests.spark.tables import names, numbered, waiting
 
@@ -58,7 +58,7 @@ async def test_nothing_is_added_if_one_row_cannot_be_an_item(
 )
 def test_the_check_of_all_rows_finds_one_that_cannot_be_an_item(spark: SparkSession, case: str) -> None:
     df = with_bad_row(spark, case)
-    columns = Columns.chosen(Options({"delayColumn": "wait"}, OPTIONS), df.schema)
+    columns = Columns.chosen(FormatOptions({"delayColumn": "wait"}, OPTIONS), df.schema)
     with pytest.raises(InvalidArgument, match=re.escape(NO_ITEMS[case][2])):
         check_rows(df, columns)
 

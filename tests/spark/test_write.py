@@ -23,7 +23,7 @@ from leasequeue.spark import add, register
 from leasequeue.spark.add_rows import PartitionReport, add_batches
 from leasequeue.spark.bulk_writer import BulkWriter
 from leasequeue.spark.columns import OPTIONS, Columns
-from leasequeue.spark.options import Options, Target
+from leasequeue.spark.options import FormatOptions, QueueTarget
 from leasequeue.spark.sessions import active
 from tests.queue.asking import take
 from tests.spark.tables import names, numbered, waiting, writer
@@ -136,7 +136,7 @@ async def test_the_case_of_column_names_does_not_matter(spark: SparkSession, que
     writer(table.withColumn("Id", F.lit("b")), queue).save()
     assert await waiting(queue) == {"a": b"data", "b": b"data"}
     columns = Columns.chosen(
-        Options({"idColumn": "ID"}, OPTIONS), StructType().add("id", "integer").add("ID", "integer")
+        FormatOptions({"idColumn": "ID"}, OPTIONS), StructType().add("id", "integer").add("ID", "integer")
     )
     assert columns.id == "ID"
 
@@ -333,9 +333,9 @@ async def test_a_second_run_of_a_partition_adds_nothing(spark: SparkSession, que
     """Like a speculative task: the same partition of the same job, with completions in between."""
     table = numbered(spark, 2_500, partitions=1)
     batches = table.toArrow().to_batches(max_chunksize=700)
-    columns = Columns.chosen(Options({}, ()), table.schema)
+    columns = Columns.chosen(FormatOptions({}, ()), table.schema)
     assert queue.url is not None
-    target = Target(queue.name, queue.url)
+    target = QueueTarget(queue.name, queue.url)
     first = add_batches(batches, columns, target, "job", 10)
     for lease in await queue.lease_many(1000, 60):
         assert await queue.complete(lease)

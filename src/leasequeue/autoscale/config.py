@@ -80,13 +80,13 @@ class Duration(float):
         return cls(seconds)
 
 
-class Target(Duration):
+class TargetTime(Duration):
     """A time within which an item begins."""
 
     bounds = (0.001, LONGEST_SECONDS)
 
 
-class ServiceTime(Target):
+class ServiceTime(TargetTime):
     """How long one item takes."""
 
     word = "measured"
@@ -228,8 +228,8 @@ class HttpSettings(_TableOfFile, frozen=True, kw_only=True):
 
 
 #: The settings of any back end.
-Settings: TypeAlias = ProcessSettings | KubernetesSettings | CommandSettings | HttpSettings
-BACKENDS: Final[dict[str, type[Settings]]] = {
+BackendSettings: TypeAlias = ProcessSettings | KubernetesSettings | CommandSettings | HttpSettings
+BACKENDS: Final[dict[str, type[BackendSettings]]] = {
     "processes": ProcessSettings,
     "kubernetes": KubernetesSettings,
     "command": CommandSettings,
@@ -267,7 +267,7 @@ class JobTable(_TableOfFile, frozen=True, kw_only=True):
     queue: Text | None = None
     url: Text | None = None
     cluster: bool | None = None
-    age_target: Target = Target(JobPolicy.age_target)
+    age_target: TargetTime = TargetTime(JobPolicy.age_target)
     service_time: ServiceTime = ServiceTime(math.inf)
     confidence: Annotated[float, Meta(ge=0.5, le=0.9999)] = JobPolicy.confidence
     ignore_abandoned: bool = JobPolicy.ignore_abandoned
@@ -330,7 +330,7 @@ class TierConfig:
     policy: TierPolicy
     #: The settings of the back end, which say which one it is. The environment of processes may hold a
     #: password, so that `repr` leaves them out.
-    settings: Settings = field(default_factory=HttpSettings, repr=False)
+    settings: BackendSettings = field(default_factory=HttpSettings, repr=False)
 
     @property
     def backend(self) -> str:
@@ -558,7 +558,7 @@ class _Loading:
     ) -> None:
         """Check what must hold among deployments."""
         done_by: dict[str, str] = {}
-        objects: dict[Settings, str] = {}
+        objects: dict[BackendSettings, str] = {}
         for name, deployment in deployments.items():
             place = f"deployments.{name}"
             for job in deployment.policy.jobs:
@@ -661,7 +661,7 @@ def _finite(duration: Duration) -> float | None:
 # -------------------------------------------------------------------------- programs
 
 
-def program_problems(settings: Settings) -> Iterator[tuple[str, str, str]]:
+def program_problems(settings: BackendSettings) -> Iterator[tuple[str, str, str]]:
     """Yield each setting whose program cannot be started here, with its problem and what to do."""
     if not isinstance(settings, (ProcessSettings, CommandSettings)):
         return

@@ -41,7 +41,7 @@ log = Log("leasequeue.stats")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class QueueSample:
     """The last sample of a queue, and when it was taken, by `time.monotonic`."""
 
     stats: QueueStats
@@ -59,7 +59,7 @@ class Exporter:
         self._client = client_of(url)
         self._queues: dict[str, AsyncWorkQueue] = {}
         #: The last sample of each queue; None: it could not be sampled. Other threads read it.
-        self._samples: dict[str, Sample | None] = {}
+        self._samples: dict[str, QueueSample | None] = {}
         self._errors: dict[str, str] = {}
         #: Whether all queues of the server were found, the last time that they were looked for.
         self._complete = True
@@ -148,7 +148,7 @@ class Exporter:
             self._samples = {**self._samples, name: None}
             self._note(name, text_of(error) if str(error) else f"no answer within {SAMPLE_SECONDS:g} s")
             return
-        self._samples = {**self._samples, name: Sample(stats=stats, at=time.monotonic())}
+        self._samples = {**self._samples, name: QueueSample(stats=stats, at=time.monotonic())}
         self._note(name, None)
 
     def _note(self, name: str, error: str | None) -> None:

@@ -4,6 +4,6 @@
 """
 
 from leasequeue.embedded.program import ServerProgram, find_server
-from leasequeue.embedded.server import EmbeddedServer, Server, open_server
+from leasequeue.embedded.server import EmbeddedServer, RunningServer, open_server
 
-__all__ = ["EmbeddedServer", "Server", "ServerProgram", "find_server", "open_server"]
+__all__ = ["EmbeddedServer", "RunningServer", "ServerProgram", "find_server", "open_server"]

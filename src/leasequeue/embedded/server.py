@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.005
 _PORT_TRIES = 5
 
 
-class Server:
+class RunningServer:
     """A server for queues. This class represents one that was started elsewhere.
 
     Attributes:
@@ -49,7 +49,7 @@ class Server:
         await self.stop()
 
 
-class EmbeddedServer(Server):
+class EmbeddedServer(RunningServer):
     """A server that this process has started. It ends with the process, even if that is killed.
 
     It listens on 127.0.0.1, where any user of this machine can reach it without a password, and on a unix
@@ -190,7 +190,7 @@ async def open_server(
     dir: _PathLike | None = None,  # noqa: A002 - the server's own word for it
     port: int | None = None,
     binary: _PathLike | None = None,
-) -> Server:
+) -> RunningServer:
     """Return the server that the environment variable REDIS_URL names, or start one.
 
     If REDIS_URL is set, nothing is started, the arguments are ignored, and `stop` leaves the server running.
@@ -212,7 +212,7 @@ async def open_server(
         ```
     """
     if url := os.environ.get("REDIS_URL"):
-        return Server(url)
+        return RunningServer(url)
     return await EmbeddedServer.start(dir=dir, port=port, binary=binary)
 
 

@@ -164,7 +164,7 @@ class WorkerInfo(BaseModel):
     running: list[RunInfo] = Field(description="What runs, the oldest first.")
 
 
-class Health(BaseModel):
+class HealthInfo(BaseModel):
     """The health of the application."""
 
     model_config = _example(status="ok")

@@ -23,7 +23,7 @@ log = Log("leasequeue.fastapi")
 
 
 @dataclass(frozen=True)
-class Problem:
+class ProblemType:
     """A kind of error.
 
     Attributes:
@@ -42,19 +42,19 @@ class Problem:
         return f"urn:leasequeue:{self.name}"
 
 
-JOB_UNKNOWN = Problem("job-unknown", 404, "There is no such job, or nothing is kept of it")
-QUEUE_UNKNOWN = Problem("queue-unknown", 404, "There is no such queue here")
-JOB_ENDED = Problem("job-ended", 409, "The job has ended, so it cannot be cancelled")
-JOB_CANCELLED = Problem("job-cancelled", 410, "The job was cancelled")
-JOB_EXPIRED = Problem("job-expired", 410, "The job has expired: no worker had begun with it in time")
-REQUEST_INVALID = Problem("request-invalid", 422, "The request is invalid")
-JOB_FAILED = Problem("job-failed", 424, "The job has failed")
-RESULT_UNREADABLE = Problem("result-unreadable", 502, "The job was done, but its result cannot be read")
-SERVER_UNAVAILABLE = Problem("server-unavailable", 503, "The queue's server is unavailable", repeats=True)
-NOT_READY = Problem("not-ready", 503, "The application is not ready", repeats=True)
+JOB_UNKNOWN = ProblemType("job-unknown", 404, "There is no such job, or nothing is kept of it")
+QUEUE_UNKNOWN = ProblemType("queue-unknown", 404, "There is no such queue here")
+JOB_ENDED = ProblemType("job-ended", 409, "The job has ended, so it cannot be cancelled")
+JOB_CANCELLED = ProblemType("job-cancelled", 410, "The job was cancelled")
+JOB_EXPIRED = ProblemType("job-expired", 410, "The job has expired: no worker had begun with it in time")
+REQUEST_INVALID = ProblemType("request-invalid", 422, "The request is invalid")
+JOB_FAILED = ProblemType("job-failed", 424, "The job has failed")
+RESULT_UNREADABLE = ProblemType("result-unreadable", 502, "The job was done, but its result cannot be read")
+SERVER_UNAVAILABLE = ProblemType("server-unavailable", 503, "The queue's server is unavailable", repeats=True)
+NOT_READY = ProblemType("not-ready", 503, "The application is not ready", repeats=True)
 #: What the dependencies that the application has set may answer.
-LOGIN_MISSING = Problem("about:blank", 401, "Unauthorized")
-FORBIDDEN = Problem("about:blank", 403, "Forbidden")
+LOGIN_MISSING = ProblemType("about:blank", 401, "Unauthorized")
+FORBIDDEN = ProblemType("about:blank", 403, "Forbidden")
 
 _SCHEMA: dict[str, Any] = {
     "title": "Problem",
@@ -74,7 +74,7 @@ _SCHEMA: dict[str, Any] = {
 class ProblemFound(Exception):
     """A path operation answers with a problem."""
 
-    def __init__(self, problem: Problem, detail: str, **members: Any) -> None:
+    def __init__(self, problem: ProblemType, detail: str, **members: Any) -> None:
         super().__init__(detail)
         self.problem = problem
         self.detail = detail
@@ -105,7 +105,7 @@ class ProblemRoute(APIRoute):
         return answer
 
 
-def answers(*problems: Problem) -> dict[int | str, dict[str, Any]]:
+def answers(*problems: ProblemType) -> dict[int | str, dict[str, Any]]:
     """Return what OpenAPI says of problems: a response for each status, with an example for each problem."""
     found: dict[int | str, dict[str, Any]] = {}
     for one in problems:
@@ -124,11 +124,11 @@ def answers(*problems: Problem) -> dict[int | str, dict[str, Any]]:
     return found
 
 
-def _slug(one: Problem) -> str:
+def _slug(one: ProblemType) -> str:
     return one.title.lower() if one.name == "about:blank" else one.name
 
 
-def _example(one: Problem) -> dict[str, Any]:
+def _example(one: ProblemType) -> dict[str, Any]:
     kind = one.name if one.name == "about:blank" else one.type
     return {"type": kind, "title": one.title, "status": one.status}
 

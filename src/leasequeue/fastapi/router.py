@@ -17,7 +17,7 @@ from leasequeue.errors import InvalidArgument, LeasequeueError, ServerRefused
 from leasequeue.fastapi.dependencies import find_serving
 from leasequeue.fastapi.jobs import Jobs, until_disconnected
 from leasequeue.fastapi.models import (
-    Health,
+    HealthInfo,
     JobInfo,
     JobResult,
     QueueDetails,
@@ -280,9 +280,9 @@ def _add_health(made: APIRouter, sources: Sources) -> None:
         summary="Whether the process answers",
         response_description="It answers.",
     )
-    async def live() -> Health:
+    async def live() -> HealthInfo:
         """For a liveness probe: a process that does not answer should be started again."""
-        return Health(status="ok")
+        return HealthInfo(status="ok")
 
     @made.get(
         "/ready",
@@ -291,7 +291,7 @@ def _add_health(made: APIRouter, sources: Sources) -> None:
         response_description="It can.",
         responses=answers(NOT_READY),
     )
-    async def ready(request: Request) -> Health:
+    async def ready(request: Request) -> HealthInfo:
         """For a readiness probe: whether the server answers, and the worker in this process is healthy."""
         nonlocal logged
         serving = find_serving(request)
@@ -309,7 +309,7 @@ def _add_health(made: APIRouter, sources: Sources) -> None:
             logged = ""
         if reasons:
             raise ProblemFound(NOT_READY, "; ".join(reasons), reasons=reasons)
-        return Health(status="ok")
+        return HealthInfo(status="ok")
 
 
 def _unfinished(request: Request, job: JobInfo) -> Response:

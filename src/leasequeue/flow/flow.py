@@ -20,7 +20,7 @@ from leasequeue.queue.plans.building import PlanBuilder
 from leasequeue.queue.plans.diagram import Box, draw, joined, shape_of
 from leasequeue.queue.plans.flow_runs import FlowRun, One
 from leasequeue.queue.plans.plan import FlowPlan, StagePlan, check_run_id, check_stage_name, no_stage
-from leasequeue.tasks.definition import Definition, Settings
+from leasequeue.tasks.definition import Definition, TaskSettings
 from leasequeue.tasks.fitting import accepts_none
 from leasequeue.tasks.task import AsyncTask
 from leasequeue.tasks.wire import data_of
@@ -484,7 +484,7 @@ def _hand_over(queue: AsyncWorkQueue, name: str, other: Flow) -> AsyncTask[..., 
         ],
         return_annotation=str,
     )
-    settings = Settings(
+    settings = TaskSettings(
         run_in=None, batch=None, weight=1.0, retry=None, timeout=None, lease_time=None, keep_result=3600
     )
     return AsyncTask(Definition(name, start_other, queue, settings), time.time)

@@ -17,7 +17,7 @@ except ImportError as error:
     raise ExtraMissing("queues in Spark", "spark") from error
 
 from leasequeue.spark.add_task import add_task
-from leasequeue.spark.backlog import Backlog, backlogs
+from leasequeue.spark.backlog import StreamBacklog, backlogs
 from leasequeue.spark.bulk_add import add
 from leasequeue.spark.bulk_writer import Report
 from leasequeue.spark.errors import OutputTakenOver, QueryStopped, StreamTakenOver
@@ -26,12 +26,12 @@ from leasequeue.spark.source import LeasequeueSource, register
 from leasequeue.spark.task_results import task_results
 
 __all__ = [
-    "Backlog",
     "LeasequeueSource",
     "OutputTakenOver",
     "Processed",
     "QueryStopped",
     "Report",
+    "StreamBacklog",
     "StreamTakenOver",
     "add",
     "add_task",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from leasequeue.spark.columns import Columns
-    from leasequeue.spark.options import Target
+    from leasequeue.spark.options import QueueTarget
 
 #: How many requests are in flight at once: enough to keep the server and this process busy at the same time.
 MAX_IN_FLIGHT = 4
@@ -55,7 +55,7 @@ class PartitionReport(WriterCommitMessage):
 
 
 def add_batches(
-    batches: Iterable[pa.RecordBatch], columns: Columns, target: Target, run: str, retry_timeout: float
+    batches: Iterable[pa.RecordBatch], columns: Columns, target: QueueTarget, run: str, retry_timeout: float
 ) -> PartitionReport:
     """Add all rows of a partition, each once per run of the job, even if several tasks add them.
 

@@ -30,7 +30,7 @@ from leasequeue.errors import InvalidArgument, InvalidCall
 from leasequeue.spark.bulk_add import add
 from leasequeue.spark.bulk_writer import WRITE_OPTIONS
 from leasequeue.spark.columns import Columns, Table
-from leasequeue.spark.options import Options
+from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.row_checks import quoted
 from leasequeue.spark.sessions import active
 from leasequeue.spark.source import register
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from leasequeue.spark.bulk_writer import Report
-    from leasequeue.tasks.task import Options as TaskOptions
-    from leasequeue.tasks.task import Task
+    from leasequeue.tasks.task import CallOptions, Task
 
 #: The columns between the check of a table and the writer.
 _ID, _DATA, _ARGUMENTS, _DELAY, _AT = "id", "data", "arguments", "delay", "at"
@@ -78,7 +77,9 @@ def add_task(df: DataFrame, task: Task[..., Any], *, check: bool = True, **optio
         pyspark.errors.PySparkException: If the job fails.
     """
     queue = task.definition.queue.name
-    parsed = Options({name: str(value) for name, value in {**options, "queue": queue}.items()}, WRITE_OPTIONS)
+    parsed = FormatOptions(
+        {name: str(value) for name, value in {**options, "queue": queue}.items()}, WRITE_OPTIONS
+    )
     for name in ("dataColumn", "idFrom"):
         if parsed.text(name):
             allowed = "no such option: the columns are the arguments of the task"
@@ -212,7 +213,7 @@ def planned(
     return df.select(*columns), plan
 
 
-def _check_options(options: TaskOptions, item_id: str | None, delay: str | None, at: str | None) -> None:
+def _check_options(options: CallOptions, item_id: str | None, delay: str | None, at: str | None) -> None:
     if options.id is not None:
         raise InvalidArgument("id", options.id, "no id for all rows: name a column of ids, as idColumn")
     for name, value in options.of_item.items():

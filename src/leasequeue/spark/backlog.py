@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Backlog:
+class StreamBacklog:
     """How far a stream is behind its queue.
 
     Attributes:
@@ -44,7 +44,7 @@ class Backlog:
         return self.behind / rate if (rate := self.processed_rows_per_second) > 0 else None
 
 
-def backlogs(progress: StreamingQueryProgress) -> list[Backlog]:
+def backlogs(progress: StreamingQueryProgress) -> list[StreamBacklog]:
     """Return how far each stream of a query is behind its queue, in the order of the query's sources.
 
         class Watch(StreamingQueryListener):
@@ -61,7 +61,7 @@ def backlogs(progress: StreamingQueryProgress) -> list[Backlog]:
     return [one for source in progress.sources if (one := _backlog(source)) is not None]
 
 
-def _backlog(source: SourceProgress) -> Backlog | None:
+def _backlog(source: SourceProgress) -> StreamBacklog | None:
     latest, end = _offset(source.latestOffset), _offset(source.endOffset)
     if "waiting" in latest and "queue" in latest:
         counts = {name: latest[name] for name in ("leased", "scheduled", "dead")}
@@ -71,7 +71,7 @@ def _backlog(source: SourceProgress) -> Backlog | None:
     else:
         return None
     rates = source.inputRowsPerSecond, source.processedRowsPerSecond
-    return Backlog(latest["queue"], behind, source.numInputRows, *rates, **counts)
+    return StreamBacklog(latest["queue"], behind, source.numInputRows, *rates, **counts)
 
 
 def _offset(text: str | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.errors import ServerError
 from leasequeue.spark.bulk_writer import WRITE_OPTIONS, Report, job_name
 from leasequeue.spark.columns import Columns
-from leasequeue.spark.options import LOCATION, Options, has_password, server_options
+from leasequeue.spark.options import LOCATION, FormatOptions, has_password, server_options
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
 from leasequeue.spark.row_checks import check_rows
 from leasequeue.spark.sessions import active, is_connect
@@ -49,7 +49,7 @@ def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Rep
     texts = {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
     }
-    parsed = Options({**texts, "queue": queue}, WRITE_OPTIONS)
+    parsed = FormatOptions({**texts, "queue": queue}, WRITE_OPTIONS)
     target = parsed.target()
     job = job_name(parsed) or f"job:{uuid.uuid4().hex}"
     check_server(target)

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter
 from leasequeue.errors import InvalidArgument, ServerError
 from leasequeue.spark.add_rows import PartitionReport, add_batches
 from leasequeue.spark.columns import OPTIONS, Columns
-from leasequeue.spark.options import Options
+from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class BulkWriter(DataSourceArrowWriter):
         if overwrite:
             allowed = "append: other clients use the items of a queue; remove them with the queue's methods"
             raise InvalidArgument("mode", "overwrite", allowed)
-        options = Options(given, WRITE_OPTIONS)
+        options = FormatOptions(given, WRITE_OPTIONS)
         self.target = options.target()
         self.columns = Columns.chosen(options, schema)
         self.retry_timeout = options.retry_timeout()
@@ -125,7 +125,7 @@ class BulkWriter(DataSourceArrowWriter):
         """Do nothing: tasks may still run, and the server remembers the added ids for a week."""
 
 
-def job_name(options: Options) -> str:
+def job_name(options: FormatOptions) -> str:
     """Return the option `job`; empty if it is not set."""
     job = options.text("job")
     try:

@@ -27,7 +27,7 @@ from leasequeue.spark.row_json import fits_json, rows_as_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from leasequeue.spark.options import Options
+    from leasequeue.spark.options import FormatOptions
 
 #: The options that choose columns.
 OPTIONS = ("idColumn", "idFrom", "dataColumn", "delayColumn", "atColumn")
@@ -61,7 +61,7 @@ class Columns:
     at: str | None
 
     @classmethod
-    def chosen(cls, options: Options, schema: StructType, *, exact: bool = False) -> Columns:
+    def chosen(cls, options: FormatOptions, schema: StructType, *, exact: bool = False) -> Columns:
         """Read the options and check them against the columns of the table."""
         table = Table(schema, exact=exact)
         row = [name for name in table.types if not name.startswith(OWN)]

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailab
 from leasequeue.errors import EventsLost, InvalidArgument, NoEventsKept
 from leasequeue.queue.event import Event, event_of
 from leasequeue.queue.events import PAGE
-from leasequeue.spark.options import Options
+from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import QueuePortal, call_with_retries, open_queue
 from leasequeue.spark.schema import EVENTS, batch_of, check_columns, readable
 from leasequeue.states import DETAILS
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from leasequeue.queue.bulk import Bulk
-    from leasequeue.spark.options import Target
+    from leasequeue.spark.options import QueueTarget
 
 #: The options of the stream, beside the common ones.
 OPTIONS = (
@@ -57,7 +57,7 @@ class EventRange(InputPartition):
 class EventPages:
     """Reads ranges of events on executors."""
 
-    target: Target
+    target: QueueTarget
     schema: StructType
     retry_timeout: float
     fail_on_loss: bool
@@ -96,7 +96,7 @@ class EventsTable(DataSourceReader):
     """Reads the events that are kept when the query is planned."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        options = Options(given, TABLE_OPTIONS)
+        options = FormatOptions(given, TABLE_OPTIONS)
         check_columns(schema, EVENTS)
         self._parts = _partitions(options)
         self._pages = _pages(options, schema)
@@ -118,7 +118,7 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the kept events by their numbers, which have no gaps: so it detects lost events."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        options = Options(given, OPTIONS)
+        options = FormatOptions(given, OPTIONS)
         check_columns(schema, EVENTS)
         self._pages = _pages(options, schema)
         self._target = self._pages.target
@@ -228,17 +228,17 @@ def _details(event: Event) -> str | None:
 
 def has_events(given: Mapping[str, str]) -> bool:
     """Return whether a queue has events."""
-    options = Options(given, OPTIONS)
+    options = FormatOptions(given, OPTIONS)
     with open_queue(options.target()) as portal:
         return _ends(portal, 0, options.retry_timeout())[1] is not None
 
 
-def _pages(options: Options, schema: StructType) -> EventPages:
+def _pages(options: FormatOptions, schema: StructType) -> EventPages:
     lossless = options.flag("failOnLoss", default=True)
     return EventPages(options.target(), schema, options.retry_timeout(), lossless)
 
 
-def _partitions(options: Options) -> int:
+def _partitions(options: FormatOptions) -> int:
     return options.check_int("partitions", 2, minimum=1, maximum=10_000)
 
 

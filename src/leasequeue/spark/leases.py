@@ -16,7 +16,7 @@ from leasequeue.durations import to_ms
 from leasequeue.errors import InvalidArgument
 from leasequeue.spark.failures import SetId
 from leasequeue.spark.lease_sets import FIELDS, STEP, LeaseSet, LeaseSets, read_set
-from leasequeue.spark.options import Options
+from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import QueuePortal, call_with_retries, check_queue, check_server, open_queue
 from leasequeue.spark.schema import ITEMS, batch_of, check_columns, readable
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from leasequeue.spark.options import Target
+    from leasequeue.spark.options import QueueTarget
 
 #: The options of the stream, beside the common ones.
 OPTIONS = (
@@ -63,7 +63,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        options = Options(given, OPTIONS)
+        options = FormatOptions(given, OPTIONS)
         check_columns(schema, ITEMS)
         self._schema = schema
         self._target = options.target()
@@ -101,7 +101,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if name is None else SetId(name, self._reader, number, self._lease_ms)
 
     @property
-    def target(self) -> Target:
+    def target(self) -> QueueTarget:
         """Return the queue and its server."""
         return self._target
 

@@ -40,7 +40,7 @@ _LIMITS = (
 
 
 @dataclass(frozen=True)
-class Target:
+class QueueTarget:
     """A queue and its server. It is sent to the executors; its repr shows no password."""
 
     queue: str
@@ -48,10 +48,10 @@ class Target:
     cluster: bool = False
 
     def __repr__(self) -> str:
-        return f"Target({self.queue!r}, …)"
+        return f"QueueTarget({self.queue!r}, …)"
 
 
-class Options:
+class FormatOptions:
     """The options of one use of the format. As everywhere in Spark, their case does not matter."""
 
     def __init__(self, given: Mapping[str, str], allowed: Iterable[str]) -> None:
@@ -64,7 +64,7 @@ class Options:
                 names = ", ".join(sorted({*known.values()} - {*SPARKS_OWN}))
                 raise InvalidArgument("option", name, f"one of {names}{hint}")
 
-    def target(self) -> Target:
+    def target(self) -> QueueTarget:
         """Return the queue and its server."""
         queue = self.text("queue")
         if not queue:
@@ -81,7 +81,7 @@ class Options:
         ways = [name for name in ("url", "urlEnv", "urlFile") if self.text(name)]
         if len(ways) > 1:
             raise InvalidArgument("option", " and ".join(ways), "one of them")
-        return Target(queue, self._url(), cluster=self.flag("cluster", default=False))
+        return QueueTarget(queue, self._url(), cluster=self.flag("cluster", default=False))
 
     def _url(self) -> str:
         if file := self.text("urlFile"):

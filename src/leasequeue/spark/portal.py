@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from leasequeue.queue import Counts
     from leasequeue.queue.bulk import Bulk
-    from leasequeue.spark.options import Target
+    from leasequeue.spark.options import QueueTarget
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class QueuePortal:
 
 
 @contextmanager
-def open_queue(target: Target) -> Iterator[QueuePortal]:
+def open_queue(target: QueueTarget) -> Iterator[QueuePortal]:
     """Open a queue for the length of a block."""
     queue = AsyncWorkQueue.from_url(target.url, target.queue, cluster=target.cluster)
     with start_blocking_portal() as portal:
@@ -61,7 +61,7 @@ def open_queue(target: Target) -> Iterator[QueuePortal]:
             portal.call(queue.close)
 
 
-def check_server(target: Target) -> Counts:
+def check_server(target: QueueTarget) -> Counts:
     """Check at plan time that the server answers, accepts the login and can hold the queue.
 
     Raises:
@@ -77,7 +77,7 @@ def check_server(target: Target) -> Counts:
             raise
 
 
-def check_queue(target: Target, instead: str) -> Counts:
+def check_queue(target: QueueTarget, instead: str) -> Counts:
     """Check at plan time that the queue exists.
 
     Args:

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from leasequeue.queue.bulk import MAX_ROWS
 from leasequeue.spark.lookup import ItemFilter, look_up
-from leasequeue.spark.options import Options
+from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import call_with_retries, check_queue, check_server, open_queue
 from leasequeue.spark.schema import ITEMS, batch_of, check_columns, readable
 
@@ -86,7 +86,7 @@ class SnapshotReader(DataSourceReader):
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        options = Options(given, ("from", "partitions", "mayBeMissing", "retryTimeout"))
+        options = FormatOptions(given, ("from", "partitions", "mayBeMissing", "retryTimeout"))
         self.target = options.target()
         check_columns(schema, ITEMS)
         self.schema = schema

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from leasequeue.errors import InvalidArgument
 from leasequeue.spark.add_rows import PartitionReport, add_batches
 from leasequeue.spark.columns import OPTIONS, Columns
-from leasequeue.spark.options import Options
+from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if overwrite:
             allowed = "append or update: completed items leave the queue, so it cannot mirror a whole table"
             raise InvalidArgument("outputMode", "complete", allowed)
-        options = Options(given, (*OPTIONS, "retryTimeout"))
+        options = FormatOptions(given, (*OPTIONS, "retryTimeout"))
         self.target = options.target()
         self.columns = Columns.chosen(options, schema)
         self.retry_timeout = options.retry_timeout()

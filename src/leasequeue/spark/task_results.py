@@ -17,7 +17,7 @@ from leasequeue.errors import InvalidArgument, JobFailed, ResultError
 from leasequeue.item import MAX_ID_BYTES
 from leasequeue.spark.columns import Table
 from leasequeue.spark.lookup import ItemFilter, look_up
-from leasequeue.spark.options import Options, has_password
+from leasequeue.spark.options import FormatOptions, has_password
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
 from leasequeue.spark.row_checks import quoted
 from leasequeue.spark.sessions import active, is_connect
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from leasequeue.queue.bulk import Bulk
-    from leasequeue.spark.options import Target
+    from leasequeue.spark.options import QueueTarget
     from leasequeue.spark.task_types import Node
     from leasequeue.tasks.task import Task
 
@@ -81,7 +81,7 @@ def task_results(ids: DataFrame, task: Task[..., Any], **options: Any) -> DataFr
     """
     queue = task.definition.queue.name
     texts = {name: str(value) for name, value in options.items()}
-    parsed = Options({**texts, "queue": queue}, ("idColumn", "retryTimeout"))
+    parsed = FormatOptions({**texts, "queue": queue}, ("idColumn", "retryTimeout"))
     if task.definition.settings.keep_result is None:
         raise InvalidArgument("task", task.name, "one that keeps results: this has keep_result=None")
     target = parsed.target()
@@ -164,7 +164,7 @@ def _record(
 
 
 def _read(
-    target: Target,
+    target: QueueTarget,
     retry_timeout: float,
     node: Node,
     schema: spark.StructType,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class TaskSettings:
     """How a worker runs a task. The attributes are those of `Worker.handler`.
 
     Attributes:
@@ -63,7 +63,7 @@ class Definition:
     """
 
     def __init__(
-        self, name: str, function: Callable[..., Any], queue: AsyncWorkQueue, settings: Settings
+        self, name: str, function: Callable[..., Any], queue: AsyncWorkQueue, settings: TaskSettings
     ) -> None:
         try:
             self.run_in = check_run_in(function, settings.run_in)

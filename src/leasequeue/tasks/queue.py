@@ -15,7 +15,7 @@ from leasequeue.errors import InvalidArgument, InvalidTask
 from leasequeue.queue.cron import timing_of
 from leasequeue.queue.queue import AsyncWorkQueue
 from leasequeue.retry import RetryPolicy
-from leasequeue.tasks.definition import Definition, Settings
+from leasequeue.tasks.definition import Definition, TaskSettings
 from leasequeue.tasks.serving import UnknownTasks, dispatcher_of, handler_of
 from leasequeue.tasks.task import AsyncTask, BatchTask, Call, PlainTask, Task
 from leasequeue.wire.endpoints import Client, client_for
@@ -235,7 +235,7 @@ class TaskQueue:
             InvalidArgument: If another argument is invalid.
             ExtraMissing: If there is a `cron`, and `leasequeue[schedules]` is not installed.
         """
-        settings = Settings(
+        settings = TaskSettings(
             run_in=run_in,
             batch=batch,
             weight=weight,
@@ -374,7 +374,7 @@ class TaskQueue:
             task.definition.home = self.queue
 
     def _register(
-        self, function: Any, name: str | None, queue: AsyncWorkQueue, settings: Settings
+        self, function: Any, name: str | None, queue: AsyncWorkQueue, settings: TaskSettings
     ) -> Task[..., Any]:
         name = getattr(function, "__name__", "<unknown>") if name is None else name
         if isinstance(function, Task):

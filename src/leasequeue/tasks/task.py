@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class CallOptions:
     """How a task is added; see `Task.options`."""
 
     id: str | None = None
@@ -69,7 +69,7 @@ class Call(OneCall[R_co]):
 
     _definition: Definition
     _arguments: bytes
-    _options: Options
+    _options: CallOptions
     _clock: Callable[[], float]
     #: The argument that takes the result of the part before; None: none does.
     _takes: str | None = None
@@ -251,7 +251,7 @@ class Task(Generic[P, R_co]):
         self,
         definition: Definition,
         clock: Callable[[], float],
-        options: Options = Options(),
+        options: CallOptions = CallOptions(),
     ) -> None:
         # A decorator for callables; mypy takes the ParamSpec of a class that is called for none at all.
         functools.update_wrapper(cast("Callable[..., Any]", self), definition.function)
@@ -305,7 +305,7 @@ class Task(Generic[P, R_co]):
             InvalidArgument: If one cannot be used.
             TypeError: If there is no such option.
         """
-        known = Options.__dataclass_fields__
+        known = CallOptions.__dataclass_fields__
         refuse_options(of_item.keys() - known.keys(), "options() takes", known)
         changes: dict[str, Any] = {}
         if id is not None:
@@ -415,7 +415,7 @@ class BatchTask(Task[P, R_co]):
         return self.function(*args, **kwargs)
 
 
-def options_of(task: Task[..., Any]) -> tuple[Options, int]:
+def options_of(task: Task[..., Any]) -> tuple[CallOptions, int]:
     """Return how calls of a task are added, and when one that is added now may run first; for Spark.
 
     Returns:
@@ -425,7 +425,7 @@ def options_of(task: Task[..., Any]) -> tuple[Options, int]:
     return options, _first_due_ms(options, task._clock)  # noqa: SLF001
 
 
-def _first_due_ms(options: Options, clock: Callable[[], float]) -> int:
+def _first_due_ms(options: CallOptions, clock: Callable[[], float]) -> int:
     at_ms = round(clock() * 1000) + to_ms("delay", options.delay or 0, zero=True)
     return at_ms if options.at is None else max(at_ms, moment_ms("at", options.at))
 

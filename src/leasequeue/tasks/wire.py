@@ -27,17 +27,17 @@ class _Heading(msgspec.Struct):
     task: str
 
 
-class _Call(msgspec.Struct):
+class _CallText(msgspec.Struct):
     task: str
     args: msgspec.Raw
 
 
-class _Meta(msgspec.Struct):
+class _CallMeta(msgspec.Struct):
     at: int | None = None
 
 
-class _WithMeta(msgspec.Struct):
-    meta: _Meta
+class _CallWithMeta(msgspec.Struct):
+    meta: _CallMeta
 
 
 class _Error(msgspec.Struct):
@@ -51,8 +51,8 @@ class _Result(msgspec.Struct):
 
 
 _HEADING = msgspec.json.Decoder(_Heading)
-_CALL = msgspec.json.Decoder(_Call)
-_WITH_META = msgspec.json.Decoder(_WithMeta)
+_CALL = msgspec.json.Decoder(_CallText)
+_WITH_META = msgspec.json.Decoder(_CallWithMeta)
 _RESULT = msgspec.json.Decoder(_Result)
 
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from leasequeue.embedded.server import Server, open_server
+from leasequeue.embedded.server import RunningServer, open_server
 from leasequeue.errors import InvalidArgument
 from leasequeue.queue.queue import AsyncWorkQueue, engines_of
 from leasequeue.testing.inline import InlineTasks
@@ -38,14 +38,14 @@ Q = TypeVar("Q", bound=AsyncWorkQueue)
 
 
 @contextmanager
-def running_server() -> Iterator[Server]:
+def running_server() -> Iterator[RunningServer]:
     """Yield the server at LEASEQUEUE_TEST_URL or REDIS_URL, or one that is started for this test run.
 
     Raises:
         EmbeddedServerError: If no server program was found, or it did not start.
     """
     url = os.environ.get("LEASEQUEUE_TEST_URL")
-    server = Server(url) if url else _run_in_thread(open_server())
+    server = RunningServer(url) if url else _run_in_thread(open_server())
     try:
         yield server
     finally:
@@ -61,7 +61,7 @@ class Queues:
         faults: The proxy to the server, if the test uses one.
     """
 
-    def __init__(self, server: Server, *, clock: Clock | None, faults: Proxy | None) -> None:
+    def __init__(self, server: RunningServer, *, clock: Clock | None, faults: Proxy | None) -> None:
         self._server = server
         self._clock = clock
         self._faults = faults

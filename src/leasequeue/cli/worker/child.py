@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leasequeue.cli.worker.process import work
-from leasequeue.cli.worker.settings import CRASHED, STOPPED, Settings
+from leasequeue.cli.worker.settings import CRASHED, STOPPED, WorkerSettings
 from leasequeue.log import Log
 from leasequeue.worker.signals import LAST_SECONDS, end_process
 
@@ -173,7 +173,7 @@ def main() -> None:
     os.dup2(null, 0)
     os.close(null)
     link.start()
-    settings = Settings(**json.loads(sys.argv[1]))
+    settings = WorkerSettings(**json.loads(sys.argv[1]))
     if settings.max_runs is not None or settings.max_memory is not None:
         Replacement(link, settings.max_memory).start()
     code = work(settings, link.ready)

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from leasequeue.cli.options import choice_option, duration_option, number_option, size_option
-from leasequeue.cli.worker.settings import LOG_FORMATS, LOG_LEVELS, LogFormat, LogLevel, Settings, set_up_logs
+from leasequeue.cli.worker.settings import (
+    LOG_FORMATS,
+    LOG_LEVELS,
+    LogFormat,
+    LogLevel,
+    WorkerSettings,
+    set_up_logs,
+)
 
 #: The minimum of --exit-on-unhealthy, in seconds.
 MIN_UNHEALTHY = 0.1
@@ -130,7 +137,7 @@ def worker(  # noqa: PLR0913 - each is an option
     """
     _check_options(exit_on_unhealthy, check=check, lifespan=lifespan)
     _check_ports(health_port, processes)
-    settings = Settings(
+    settings = WorkerSettings(
         target=target,
         name=name,
         concurrency=concurrency,
@@ -162,7 +169,7 @@ def _check_ports(first: int | None, processes: int) -> None:
         raise typer.BadParameter(f"{processes} processes need as many ports", param_hint="--health-port")
 
 
-def _run(settings: Settings, *, reload: bool, check: bool) -> int:
+def _run(settings: WorkerSettings, *, reload: bool, check: bool) -> int:
     # Each branch imports only what it needs.
     if check:
         from leasequeue.cli.worker.process import check as check_worker
@@ -176,7 +183,7 @@ def _run(settings: Settings, *, reload: bool, check: bool) -> int:
     return work(settings)
 
 
-def _supervise(settings: Settings, *, reload: bool) -> int:
+def _supervise(settings: WorkerSettings, *, reload: bool) -> int:
     from leasequeue.cli.worker.supervisor import Supervisor
 
     set_up_logs(settings.log_format, settings.log_level)

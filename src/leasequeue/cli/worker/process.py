@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from leasequeue.cli.worker.health import HealthPort
-    from leasequeue.cli.worker.settings import Settings
+    from leasequeue.cli.worker.settings import WorkerSettings
     from leasequeue.queue.views import Counts
     from leasequeue.worker import Handler, Worker
 
@@ -49,7 +49,7 @@ EXIT_SECONDS = 3.0
 log = Log("leasequeue.worker")
 
 
-def work(settings: Settings, ready: Callable[[Worker, HealthPort | None], None] | None = None) -> int:
+def work(settings: WorkerSettings, ready: Callable[[Worker, HealthPort | None], None] | None = None) -> int:
     """Run a worker until it is stopped. Call it in the main thread, as the last call of a process.
 
     `EXIT_SECONDS` after the worker has ended, the process ends although a thread or a task of the user's
@@ -93,7 +93,7 @@ def work(settings: Settings, ready: Callable[[Worker, HealthPort | None], None] 
     return state.code
 
 
-def prepare(settings: Settings) -> Worker:
+def prepare(settings: WorkerSettings) -> Worker:
     """Import the worker, and apply the options of the command line to it."""
     worker = find_worker(settings.target)
     try:
@@ -116,7 +116,7 @@ def prepare(settings: Settings) -> Worker:
     return worker
 
 
-def _health_port(settings: Settings, *, waits: bool) -> HealthPort | None:
+def _health_port(settings: WorkerSettings, *, waits: bool) -> HealthPort | None:
     if settings.health_port is None:
         return None
     from leasequeue.cli.worker.health import HealthPort
@@ -145,7 +145,7 @@ class _State:
         end_process(self.code)
 
 
-async def _serve(worker: Worker, settings: Settings, state: _State) -> int:
+async def _serve(worker: Worker, settings: WorkerSettings, state: _State) -> int:
     try:
         state.code = await worker.serve(unhealthy_after=settings.exit_on_unhealthy)
     finally:
@@ -159,7 +159,7 @@ async def _serve(worker: Worker, settings: Settings, state: _State) -> int:
 PATIENCE_SECONDS = 5.0
 
 
-def check(settings: Settings) -> int:
+def check(settings: WorkerSettings) -> int:
     """Import the worker, ask the servers, and print its handlers and the counts of their queues.
 
     Nothing is leased. The lifespan is run only on demand: it may change something elsewhere.

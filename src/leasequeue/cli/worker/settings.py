@@ -19,7 +19,7 @@ STOPPED, CRASHED, MISCONFIGURED, CUT_OFF, UNHEALTHY, REFUSED = range(6)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class WorkerSettings:
     """The options of a worker process; None means "as the program says".
 
     Attributes:

@@ -21,7 +21,7 @@ from leasequeue.worker.supervision import Restarts, SupervisedProcess
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Callable
 
-    from leasequeue.cli.worker.settings import Settings
+    from leasequeue.cli.worker.settings import WorkerSettings
 
 #: A child ends within its grace time and `LAST_SECONDS`; so many seconds later it is killed.
 KILL_AFTER_SECONDS = 5.0
@@ -46,7 +46,7 @@ class Child:
         retiring: Set when it leases nothing more, and only finishes its runs: another is to take over.
     """
 
-    def __init__(self, settings: Settings, on_sessions: Callable[[Child], None]) -> None:
+    def __init__(self, settings: WorkerSettings, on_sessions: Callable[[Child], None]) -> None:
         """Start a worker process."""
         self._link, theirs = socket.socketpair()
         with theirs:
@@ -109,7 +109,7 @@ class Child:
 class Supervisor:
     """Run worker processes until a signal to stop; restart all of them at each of the changes, if given."""
 
-    def __init__(self, settings: Settings, *, changes: AsyncIterable[str] | None = None) -> None:
+    def __init__(self, settings: WorkerSettings, *, changes: AsyncIterable[str] | None = None) -> None:
         self._settings = settings
         self._processes = settings.processes
         self._changes = changes
@@ -208,7 +208,7 @@ class Supervisor:
         """Return whether a process leases items: then one that the server refuses is restarted later."""
         return any(child.sessions and child.process.lived() > SETTLED_SECONDS for child in self._children)
 
-    def _settings_of(self, number: int) -> Settings:
+    def _settings_of(self, number: int) -> WorkerSettings:
         """Return the options of a process: of several, each has a name and a port of its own."""
         found, name = self._settings, self._settings.name
         if name is not None and self._processes > 1:

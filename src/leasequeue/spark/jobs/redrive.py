@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sql
 
 from leasequeue.spark.jobs.session import no_progress
-from leasequeue.spark.options import Options, server_options
+from leasequeue.spark.options import FormatOptions, server_options
 from leasequeue.spark.portal import open_queue
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from leasequeue.spark.jobs.session import Progress
-    from leasequeue.spark.options import Target
+    from leasequeue.spark.options import QueueTarget
 
 #: The columns of the snapshot; the data are added only if the condition uses them.
 _COLUMNS = "id string, state string, size long, attempt int, token long, age double, error string"
@@ -62,7 +62,7 @@ def redrive(
     """
     with server_options(url, cluster=cluster) as server:
         given = {"queue": queue, **server}
-        target = Options(given, ()).target()
+        target = FormatOptions(given, ()).target()
         columns = _COLUMNS + (", data string" if where and "data" in where.lower() else "")
         snapshot = spark.read.format("leasequeue").options(**given).schema(columns).load()
         chosen = snapshot.where("state = 'dead'")
@@ -83,7 +83,7 @@ def redrive(
     }
 
 
-def _requeue(target: Target) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _requeue(target: QueueTarget) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that requeues ids on the executors."""
 
     def requeue(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
