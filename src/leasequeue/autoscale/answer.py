@@ -61,7 +61,6 @@ def wanted_workers(signals: Signals, policy: JobPolicy, *, spin_up: float, every
 
 
 def _largest(job: _Job, service_time: float) -> Answer:
-    """Return the largest part of the answer, and which it is."""
     for_rate = _for_rate(job, service_time)
     for_forecast = _for_forecast(job, service_time)
     for_backlog = _for_backlog(job, service_time, for_forecast)

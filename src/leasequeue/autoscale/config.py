@@ -420,7 +420,6 @@ class _Loading:
         self._file = self._read("", values, FileTable)
 
     def config(self) -> Config:
-        """Return what the file says."""
         file = self._file
         url = self._url("", file.url, cluster=file.cluster)
         self._check_tag("name", file.name, cluster=file.cluster)
@@ -556,7 +555,6 @@ class _Loading:
     def _check_deployments(
         self, jobs: Mapping[str, JobConfig], deployments: Mapping[str, DeploymentConfig]
     ) -> None:
-        """Check what must hold among deployments."""
         done_by: dict[str, str] = {}
         objects: dict[BackendSettings, str] = {}
         for name, deployment in deployments.items():
@@ -630,7 +628,6 @@ class _Loading:
             raise self._wrong(f"{place}.{name}", problem, f'backend = "{name}"')
 
     def _url(self, place: str, url: str | None, *, cluster: bool) -> str:
-        """Return a URL, with the values of environment variables."""
         where = f"{place}.url" if place else "url"
 
         def value(match: re.Match[str]) -> str:

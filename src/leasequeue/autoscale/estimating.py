@@ -108,7 +108,6 @@ def estimate(  # noqa: PLR0913 - each is a figure of the plan
 
 
 def _numbers(demand: Demand, fewest: int, for_backlog: int) -> Iterable[int]:
-    """Return the numbers of workers that are worth a row."""
     yield max(0, fewest - 1)
     yield fewest
     yield fewest + 1

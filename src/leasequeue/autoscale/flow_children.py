@@ -98,7 +98,6 @@ class FlowChildren:
         return found
 
     async def _count(self, home: AsyncWorkQueue, tally: _Tally) -> None:
-        """Count the latest runs of a home queue."""
         completed = await _latest(home, "completed", COMPLETED)
         active = await _latest(home, "active", ACTIVE)
         plans: dict[object, Sequence[StagePlan] | None] = {}
@@ -222,7 +221,6 @@ async def _plan(home: AsyncWorkQueue, run_id: str) -> Sequence[StagePlan] | None
 
 
 async def _count_run(run: FlowRunView, stages: Sequence[StagePlan], reading: _Reading, tally: _Tally) -> None:
-    """Count the items of one run."""
     ends: dict[str, Shares] = {}
     for stage in _in_order(stages):
         seen = run.stages.get(stage.name)
@@ -267,7 +265,6 @@ def _queue_in(definition: bytes) -> str:
 
 
 def _mean(shares: Sequence[Shares]) -> Shares:
-    """Return the mean of shares."""
     found: Shares = {}
     for one in shares:
         for queue, share in one.items():

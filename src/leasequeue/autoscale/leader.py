@@ -258,7 +258,6 @@ class Leadership:
         return True
 
     async def _lease(self) -> Lease | None:
-        """Lease the item; None: another copy has it."""
         await self._queue.add_item(Item(b"" if self._kept is None else encode_state(self._kept), id=PASS_ID))
         for _ in range(MAX_STRANGERS):
             lease = await self._queue.lease(self._lease_time, block=False)

@@ -232,7 +232,6 @@ class Autoscaler:
     # -------------------------------------------------------------------------- passes
 
     async def _pass(self, *, at_once: bool, dry_run: bool) -> PassReport:
-        """Make a pass if it is up to this copy, and report it."""
         began = time.monotonic()
         try:
             report = await (self._try() if dry_run else self._take_turn(at_once=at_once))
@@ -298,7 +297,6 @@ class Autoscaler:
         return PassReport(copy=self._copy, leads=False)
 
     async def _try(self) -> PassReport:
-        """Make a pass that changes nothing."""
         began, parts = time.monotonic(), Parts()
         try:
             state, now = await self._leadership.read() or State(), await self._now()
@@ -319,7 +317,6 @@ class Autoscaler:
         )
 
     async def _now(self) -> float:
-        """Return the time of the server, in seconds since 1970."""
         if self._clock is not None:
             return self._clock()
         answer = (await engine_of(self._queue).runner.ask((b"TIME",)))[0]

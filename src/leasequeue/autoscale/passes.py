@@ -166,8 +166,6 @@ class Passes:
     # -------------------------------------------------------------------------- inside
 
     async def _measure(self, job: str, state: State, parts: Parts, *, dry_run: bool) -> Measured | None:
-        """Return what is known of a job, and what is to be remembered of it."""
-
         async def sample(memory: Mapping[str, object]) -> Measured:
             stats = await self.queue_of(job).stats(horizon=self._horizons[job], note=not dry_run)
             return measure(stats, memory, stats.at, trial=trial)
@@ -229,7 +227,6 @@ class Passes:
         return self._backends[key]
 
     def _limit_of(self, deployment: str, tier: str) -> float:
-        """Return how long a call of a back end may take (s)."""
         settings = self._config.deployments[deployment].tiers[tier].settings
         own = settings.timeout if isinstance(settings, CommandSettings) else 0.0
         return max(CALL_SECONDS, own + 1.0)

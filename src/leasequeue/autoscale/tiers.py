@@ -222,5 +222,4 @@ def _usable(tier: TierDelivery, room: Room, units: int) -> Room:
 
 
 def _within(policy: TierPolicy, units: int) -> int:
-    """Return the number of units within the minimum and the maximum of a tier."""
     return min(max(units, policy.min_units), policy.max_units)

@@ -106,7 +106,6 @@ async def _print(queue: str, found: AsyncIterator[Event], *, as_json: bool) -> C
 
 
 def _given(event: Event) -> dict[str, Any]:
-    """Return the fields of an event that apply."""
     values = ((field.name, getattr(event, field.name)) for field in fields(event))
     return {
         name: format_time(value) if name in _TIMES else value

@@ -200,7 +200,6 @@ class _Collected(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics."""
         return self._metrics
 
 

@@ -278,7 +278,6 @@ def _fitting(text: str) -> str:
 
 
 def _document(view: FlowRunView) -> dict[str, Any]:
-    """Return a run as a JSON document."""
     done, total = view.progress
     return {
         "id": view.id,

@@ -57,7 +57,6 @@ def print_findings(found: Iterable[tuple[str, Finding]], *, as_json: bool) -> Co
 
 
 def _cells(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the cells of a row of the table."""
     done = row["done"] if row["repaired"] else f"not repaired: {row['done']}"
     return {
         "queue": row["queue"],

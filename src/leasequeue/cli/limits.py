@@ -140,7 +140,6 @@ async def resume(queue: AsyncWorkQueue, *, group: Group = None, as_json: AsJson 
 
 
 def _rows(found: QueueLimits) -> Iterator[dict[str, Any]]:
-    """Yield what is limited or paused."""
     none = Limit()
     if found.queue != none or found.paused or found.ageing is not None:
         yield _row("queue", None, found.queue, found.paused) | {"ageing": found.ageing}

@@ -213,8 +213,6 @@ def backfill(  # noqa: PLR0913 - as above
 
 
 def _run(name: str, *, as_json: bool, **given: Any) -> None:
-    """Run the job of this name, print its report, and exit."""
-
     def work() -> Code:
         # Here, so that the help needs no Spark.
         session = importlib.import_module("leasequeue.spark.jobs.session")

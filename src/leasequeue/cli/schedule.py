@@ -144,7 +144,6 @@ async def remove(
 
 
 def _content(data: str | None, task: str | None, args: str | None) -> bytes:
-    """Return the data of the items of a schedule."""
     if task is None:
         if args is not None:
             raise typer.BadParameter("can only be given with --task", param_hint="--args")

@@ -93,7 +93,6 @@ def _document(one: QueueStats) -> dict[str, Any]:
 
 
 async def _serve(url: str, queues: list[str], *, port: int, host: str, every: float) -> Code:
-    """Serve the metrics until a signal."""
     try:
         from leasequeue.cli.exporter import Exporter
     except ImportError as error:

@@ -189,7 +189,6 @@ async def _look_up(queue: AsyncWorkQueue, item_id: str) -> JobInfo:
 
 
 def _checked(item_id: str) -> str:
-    """Return an id."""
     try:
         return check_id(item_id)
     except InvalidArgument as error:
@@ -205,6 +204,5 @@ def _unknown(item_id: str) -> ProblemFound:
 
 
 def _checked_json(data: bytes) -> bytes:
-    """Return JSON unchanged, if it is any."""
     msgspec.json.decode(data)
     return data

@@ -355,7 +355,6 @@ class FlowDeclaration:
                 )
 
     def _written(self, constants: Mapping[str, Any]) -> bytes:
-        """Return the constants in JSON."""
         self._check_parameters("args", constants)
         if self._task is None:
             try:

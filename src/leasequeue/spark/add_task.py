@@ -276,7 +276,6 @@ def _find_problem(plan: AddPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[
 
 
 def _write_rows(plan: AddPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a partition as items; runs in the executor."""
     for batch, _ in _numbered(plan, batches):
         yield batch
 

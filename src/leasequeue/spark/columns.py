@@ -216,7 +216,6 @@ def bytes_of(column: pa.Array) -> list[bytes]:
 
 
 def _first(mask: pa.Array) -> int | None:
-    """Return the first position at which a mask is true."""
     at: int = pc.index(mask, True).as_py()
     return at if at >= 0 else None
 

@@ -207,7 +207,6 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return int(offset["number"])
 
     def _find(self, after: int) -> tuple[int, int | None]:
-        """Return the number of the last event ever emitted, and of the first kept one after `after`."""
         if self._open is None:
             self._open = self._close.enter_context(open_queue(self._target))
         return _ends(self._open, after, self._pages.retry_timeout)
@@ -243,7 +242,6 @@ def _partitions(options: FormatOptions) -> int:
 
 
 def _divide(after: int, last: int, parts: int) -> list[EventRange]:
-    """Divide events into tasks."""
     step = max(MIN_ROWS, math.ceil((last - after) / parts))
     return [EventRange(at, min(at + step, last)) for at in range(after, last, step)]
 

@@ -122,7 +122,6 @@ class HandlerTask:
             yield pa.RecordBatch.from_arrays([*rows.columns, empty], schema=self._arrow_schema)
 
     def _marks(self, marks: list[dict[str, Any]]) -> pa.RecordBatch:
-        """Return rows that have only a marker."""
         *kinds, of_marker = self._arrow_schema.types
         columns = [*(pa.nulls(len(marks), kind) for kind in kinds), pa.array(marks, of_marker)]
         return pa.RecordBatch.from_arrays(columns, schema=self._arrow_schema)

@@ -173,7 +173,6 @@ class LeaseSets:
         return lost
 
     async def _entries(self, number: int) -> list[Entry]:
-        """Return the items of a set that were not abandoned."""
         at, seen = 0, 1
         entries: list[Entry] = []
         while seen:
@@ -301,7 +300,6 @@ async def renew_set(bulk: Bulk, set_id: SetId, start: int, count: int, retry_tim
 async def _run_on_set(
     bulk: Bulk, script: str, set_id: SetId, retry_timeout: float, more: dict[str, bytes | int]
 ) -> list[Any]:
-    """Run a script on a set and return its reply."""
     given = {"stream": set_id.stream.encode(), "reader": set_id.reader.encode(), "set": set_id.name} | more
     mine: int
     reply: list[Any]

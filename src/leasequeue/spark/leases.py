@@ -257,7 +257,6 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _count(self, limit: ReadLimit) -> int:
-        """Return how many items the next batch may have."""
         maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else self._max_rows
         return maximum if self._left is None else min(maximum, self._left)
 

@@ -141,7 +141,6 @@ class OutputFolder:
         return self._path(f"{self.path}/{name}")
 
     def _files_of(self, what: str, path: str) -> Any:
-        """Return the file system of a path."""
         try:
             return self._path(path).getFileSystem(self._conf)
         except FAILURES as error:

@@ -170,7 +170,6 @@ class OutputColumns:
         return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
 
     def _kind_of(self, name: str) -> tuple[pa.DataType, str]:
-        """Return the type of a column, and its name."""
         if name in RESERVED:
             return RESERVED[name], str(RESERVED[name])
         at = self.schema.fieldNames().index(name)

@@ -282,7 +282,6 @@ def _with_needed(stream: DataFrame, given: Mapping[str, str]) -> DataFrame:
 
 
 def _stream(source: SparkSession | DataFrame, given: dict[str, Any]) -> DataFrame:
-    """Return the lease stream to process."""
     given = {name: value for name, value in given.items() if value is not None}
     if isinstance(source, DataFrame):
         if given:

@@ -70,7 +70,6 @@ def remove_abandoned() -> None:
 
 
 def _create() -> tuple[int, str]:
-    """Create a file and lock it; return its handle and path."""
     while True:
         handle, path = tempfile.mkstemp(prefix=PREFIX)
         # Until it is locked, another process may take it for abandoned.
@@ -80,7 +79,6 @@ def _create() -> tuple[int, str]:
 
 
 def _locked(handle: int) -> bool:
-    """Lock a file unless another process has locked it."""
     import fcntl  # not on Windows, where URLs without a password need no file
 
     try:

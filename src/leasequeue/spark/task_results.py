@@ -208,7 +208,6 @@ async def _look_up(bulk: Bulk, ids: Sequence[str | None]) -> dict[str, tuple[str
 def _outcome(
     item_id: str | None, found: tuple[str, Any] | None, node: Node, decode: Callable[[bytes], Any]
 ) -> tuple[str, Any, str | None]:
-    """Return the state, the result and the error of an id."""
     state, value = found or ("unknown", None)
     if item_id is None or value is None or state != "completed":
         return state, None, value

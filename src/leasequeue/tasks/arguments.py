@@ -239,7 +239,6 @@ class Arguments:
         return {name: bound[name] for name in self._names if name in bound}
 
     def _unknown(self, lease: Lease) -> list[str]:
-        """Return the names in a call that the function does not have."""
         try:
             given = _ANY_CALL.decode(lease.data).args
         except Exception:  # noqa: BLE001 - the error of the other decoder says why
@@ -255,6 +254,5 @@ _ANY_CALL = msgspec.json.Decoder(_AnyCall)
 
 
 def _with_inputs(data: bytes, inputs: Mapping[str, bytes]) -> bytes:
-    """Return the arguments in the data of an item, with those that a flow run gives."""
     given = _ANY_CALL.decode(data).args
     return msgspec.json.encode(given | {name: msgspec.Raw(raw) for name, raw in inputs.items()})

@@ -58,7 +58,6 @@ class Step(Generic[R_co]):
         return self
 
     def _as_call(self) -> PlannedCall | None:
-        """Return what it is if it is one call."""
         return None
 
     @overload

@@ -151,7 +151,6 @@ def handler_of(
 
 
 def _decoder(task: Task[..., Any], unknown: UnknownTasks) -> Callable[[Lease], Any]:
-    """Return the function that reads the arguments of an item."""
     definition = task.definition
     arguments = definition.arguments
     read = arguments.decode if definition.settings.batch is None else arguments.decode_one

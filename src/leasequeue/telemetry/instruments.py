@@ -172,7 +172,6 @@ def _attributes(queue: str, operation: str, task: str | None) -> dict[str, str |
 
 
 def _set_ids(attributes: dict[str, str | int], item_ids: Sequence[str], count: int) -> None:
-    """Name the item of a span, or the number of its items."""
     if count == 1:
         attributes[MESSAGE_ID] = item_ids[0]
     else:

@@ -121,7 +121,6 @@ class _Named:
         self._known: set[str] = set()
 
     def __call__(self, name: str) -> str:
-        """Return a name, or what stands for it."""
         if name in self._known:
             return name
         if len(self._known) < self._maximum:
@@ -196,7 +195,6 @@ class _Family:
         return found
 
     def observe(self, _: CallbackOptions) -> Iterable[Observation]:
-        """Return the counts."""
         series = [*self._series.values()]
         return [Observation(one.count, one.attributes) for one in series if one.count]
 

@@ -99,13 +99,11 @@ def _describe_dead_letter(letter: DeadLetter) -> str:
 
 
 def _shorten(value: Any, *, quoted: bool = True) -> str:
-    """Return a value as one line of limited length."""
     text = repr(value) if quoted else str(value)
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
 
 
 def _tries(attempt: int) -> str:
-    """Describe how often an item was tried."""
     if not attempt:
         return "not tried"
     return "tried once" if attempt == 1 else f"tried {attempt} times"
@@ -140,18 +138,15 @@ class _Expected:
         object.__setattr__(self, "words", words)
 
     def matches(self, item: ItemView | DeadLetter) -> bool:
-        """Return whether an item matches the id and the data."""
         return (self.item_id is None or item.id == self.item_id) and (
             self.data is ANY or _same(self.data, item.data)
         )
 
     def unfinished(self, contents: QueueContents) -> list[ItemView]:
-        """Return the unfinished items that match."""
         views = (view for view in contents.items if self.state is None or view.state == self.state)
         return [view for view in views if self.matches(view)]
 
     def dead(self, contents: QueueContents) -> list[DeadLetter]:
-        """Return the dead letters that match."""
         letters = (one for one in contents.dead_letters if self.error is None or self.error in one.error)
         return [letter for letter in letters if self.matches(letter)]
 

@@ -64,5 +64,4 @@ class MovedQueues:
 
 
 def _exchange(one: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
-    """Let two queue objects lead to each other's queue."""
     one.__dict__, other.__dict__ = other.__dict__, one.__dict__

@@ -99,7 +99,6 @@ class CommandBackend(RegisteredUnits):
         return self._checked(arguments[0], code, _text(printed), _text(errors))
 
     def _checked(self, program: str, code: int, printed: str, errors: str) -> str:
-        """Return what a program has printed."""
         if code != 0:
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
             said = errors.strip() or printed.strip()

@@ -237,7 +237,6 @@ def _may_pass(response: httpx2.Response) -> bool:
 
 
 def _said(response: httpx2.Response) -> str:
-    """Return the status and the message of an error."""
     try:
         message = response.json()["message"]
     except (ValueError, TypeError, KeyError, LookupError):

@@ -145,7 +145,6 @@ class ProcessBackend:
     # -------------------------------------------------------------------------- looking
 
     async def _look(self) -> None:
-        """Read which units there are, and what they do."""
         found = await self._registered.workers("processes", self._target)
         self._note_ends()
         if not self._looked:
@@ -228,7 +227,6 @@ class ProcessBackend:
         return bool(self._views.get(unit.process.pid))
 
     def _runs(self, unit: Unit) -> int:
-        """Return how many runs it had at its last heartbeat."""
         return sum(len(view.running) for _, view in self._views.get(unit.process.pid, ()))
 
     def _leaves_first(self, unit: Unit) -> tuple[bool, int, float]:

@@ -118,7 +118,6 @@ class ReportServer:
             yield self._problem
 
     def _document(self, read: Callable[[PassReport], dict[str, Any] | None]) -> tuple[bool, dict[str, Any]]:
-        """Return whether the answer is fresh, and the answer."""
         last, problems = self._last, [*self._stale()]
         if last is None or problems:
             return False, {"error": "; ".join(problems)}
@@ -157,7 +156,6 @@ class ReportServer:
         return one_at_a_time(answer)
 
     def _reported(self) -> Iterator[Metric]:
-        """Yield each metric of the last report, and one that says whether it counts."""
         from leasequeue.cli.exporter import Value, metric
 
         fresh = not [*self._stale()]

@@ -90,7 +90,6 @@ async def _run(demo: Demo) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any], *, as_json: bool) -> int:
-    """Print the report and return the exit code."""
     problems = report["problems"]
     if as_json:
         typer.echo(json.dumps({"ok": not problems, **report}, indent=2))

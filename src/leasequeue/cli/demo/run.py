@@ -101,7 +101,6 @@ class Demo:
                     return
 
     async def _remove(self, queue: AsyncWorkQueue) -> None:
-        """Remove the demo's items and events from a server that it did not start."""
         with contextlib.suppress(LeasequeueError):
             await queue.dead_letters.drop_all()
             if (await queue.counts()).total:

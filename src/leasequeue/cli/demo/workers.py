@@ -60,7 +60,6 @@ async def watch(process: Process, *expected: int) -> None:
 
 
 async def _work(name: str, folder: Path, output: Path, lease_seconds: float, pause_at: int) -> int:
-    """Run a worker until SIGTERM and return its exit code."""
     logging.getLogger("leasequeue").setLevel(logging.ERROR)  # lost leases are expected
     # "front": an item whose worker died is the next to be leased, not the last.
     queue = AsyncWorkQueue.from_url(os.environ["REDIS_URL"], name, return_to="front")

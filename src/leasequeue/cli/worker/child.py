@@ -108,7 +108,6 @@ class SupervisorLink(threading.Thread):
         return orders
 
     def _announce_sessions(self, sessions: Sequence[tuple[str, str]]) -> None:
-        """Send the sessions of the worker to the supervisor: another process fails them if this one dies."""
         self._send(json.dumps(sessions).encode())
 
     def _send(self, line: bytes) -> None:
@@ -116,7 +115,6 @@ class SupervisorLink(threading.Thread):
             self._link.sendall(line + b"\n")
 
     def _fail(self, order: bytes) -> None:
-        """Fail the sessions of a process that has died."""
         if self.worker is not None:
             self.worker.fail_sessions([(queue, session) for queue, session in json.loads(order)])
 

@@ -84,7 +84,6 @@ class Child:
         return code
 
     def _read(self) -> None:
-        """Read what the process has sent."""
         if self._link.fileno() < 0:
             return  # the process has ended
         try:
@@ -237,7 +236,6 @@ class Supervisor:
         return None
 
     async def _leave(self, child: Child, ended: asyncio.Task[int]) -> None:
-        """Wait for the end of a process that is replaced."""
         code = await ended
         self._children.discard(child)
         self._fail(child, code)
@@ -268,7 +266,6 @@ class Supervisor:
             child.order(FAIL + sessions)
 
     async def _wait_for(self, event: asyncio.Event, *, timeout: float | None = None) -> None:
-        """Wait for an event, for a signal to stop, or for the timeout."""
         tasks = [asyncio.create_task(one.wait()) for one in (event, self._stopping)]
         await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:

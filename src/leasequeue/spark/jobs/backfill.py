@@ -122,7 +122,6 @@ def _numbered(rows: DataFrame) -> tuple[DataFrame, int]:
 
 
 def _timed(numbered: DataFrame, begin: float, rate: float) -> DataFrame:
-    """Replace the number of each row by its due time."""
     micros = sql.lit(round(begin * 1e6)) + sql.floor(sql.col(_ROW) * (1e6 / rate)).cast("long")
     return numbered.withColumn(_DUE, sql.timestamp_micros(micros)).drop(_ROW)
 

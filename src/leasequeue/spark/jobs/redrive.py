@@ -84,8 +84,6 @@ def redrive(
 
 
 def _requeue(target: QueueTarget) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that requeues ids on the executors."""
-
     def requeue(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with open_queue(target) as portal:
             for batch in batches:
