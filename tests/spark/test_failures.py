@@ -34,7 +34,7 @@ async def note(queue: AsyncWorkQueue, stream: LeaseSets, *failures: ItemFailure)
     """Record failures of the set 1, as a run of its batch does."""
     for at in range(0, max(1, len(failures)), PAGE):
         page = failures[at : at + PAGE]
-        await record(engine_of(queue).bulk, stream.set_id(1), page, anew=at == 0, retry_timeout=10)
+        await record(engine_of(queue).bulk, stream.set_id(1), page, forget=at == 0, retry_timeout=10)
 
 
 async def leased(queue: AsyncWorkQueue, count: int, stream: LeaseSets | None = None) -> LeaseSets:
@@ -198,7 +198,7 @@ async def test_lost_replies_change_nothing(
     losing = Losing(engine_of(make_queue(url=proxy.url, reply_timeout=5, clock=clock)).bulk, proxy)
     stream = await leased(queue, 6, LeaseSets(losing, "s", lease_ms=60_000, retry_timeout=30))
     for one in (FAILURES[:2], FAILURES):
-        await record(losing, stream.set_id(1), one, anew=True, retry_timeout=30)
+        await record(losing, stream.set_id(1), one, forget=True, retry_timeout=30)
     await stream.complete(1)
     assert losing.lost > 3
     await check_and_empty(queue, redis, clock)

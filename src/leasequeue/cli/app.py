@@ -59,103 +59,71 @@ EXIT_CODES = (
 
 
 class Command(NamedTuple):
-    """The module of a command, and its text in `leasequeue --help`."""
+    """A command: its module in `leasequeue.cli`, its text in `leasequeue --help`, and the end of its help."""
 
     module: str
     help: str
-    epilog: str | None = None
+    epilog: str | None = EXIT_CODES
 
 
 #: Each module has a function with the command's name, or a `typer.Typer` named `app`.
 COMMANDS = {
-    "add": Command(
-        "leasequeue.cli.add", "Add an item to a queue, or one for each line of a file.", EXIT_CODES
-    ),
-    "ls": Command(
-        "leasequeue.cli.ls", "Count the items of queues: waiting, leased, scheduled, dead.", EXIT_CODES
-    ),
-    "stats": Command(
-        "leasequeue.cli.stats", "Show how long items wait, and what workers do; serve metrics.", EXIT_CODES
-    ),
-    "show": Command("leasequeue.cli.show", "Show the items of a queue, or one of them in full.", EXIT_CODES),
-    "peek": Command(
-        "leasequeue.cli.show", "Show the items that are leased next, without leasing them.", EXIT_CODES
-    ),
-    "dead": Command("leasequeue.cli.dead", "List, show, requeue and drop dead letters.", EXIT_CODES),
-    "schedule": Command("leasequeue.cli.schedule", "List schedules; add, run or remove one.", EXIT_CODES),
-    "flow": Command(
-        "leasequeue.cli.flow",
-        "List, show, find, cancel, retry, replay, delete and check flow runs.",
-        EXIT_CODES,
-    ),
-    "cancel": Command("leasequeue.cli.cancel", "Cancel items, whether they wait or run.", EXIT_CODES),
-    "limits": Command(
-        "leasequeue.cli.limits", "Show, set or remove limits of a queue and its groups.", EXIT_CODES
-    ),
-    "pause": Command("leasequeue.cli.limits", "Pause a queue or a group.", EXIT_CODES),
-    "resume": Command("leasequeue.cli.limits", "End the pause of a queue or a group.", EXIT_CODES),
+    "add": Command("add", "Add an item to a queue, or one for each line of a file."),
+    "ls": Command("ls", "Count the items of queues: waiting, leased, scheduled, dead."),
+    "stats": Command("stats", "Show how long items wait, and what workers do; serve metrics."),
+    "show": Command("show", "Show the items of a queue, or one of them in full."),
+    "peek": Command("show", "Show the items that are leased next, without leasing them."),
+    "dead": Command("dead", "List, show, requeue and drop dead letters."),
+    "schedule": Command("schedule", "List schedules; add, run or remove one."),
+    "flow": Command("flow", "List, show, find, cancel, retry, replay, delete and check flow runs."),
+    "cancel": Command("cancel", "Cancel items, whether they wait or run."),
+    "limits": Command("limits", "Show, set or remove limits of a queue and its groups."),
+    "pause": Command("limits", "Pause a queue or a group."),
+    "resume": Command("limits", "End the pause of a queue or a group."),
     "clean": Command(
-        "leasequeue.cli.clean",
-        "Reclaim expired leases and repair what dead processes and other clients left behind.",
-        EXIT_CODES,
+        "clean", "Reclaim expired leases and repair what dead processes and other clients left behind."
     ),
-    "mv": Command(
-        "leasequeue.cli.whole_queues",
-        "Move items that wait to the end of another queue, in their order.",
-        EXIT_CODES,
-    ),
-    "purge": Command("leasequeue.cli.whole_queues", "Remove all items of a queue that wait.", EXIT_CODES),
+    "mv": Command("whole_queues", "Move items that wait to the end of another queue, in their order."),
+    "purge": Command("whole_queues", "Remove all items of a queue that wait."),
     "rm": Command(
-        "leasequeue.cli.whole_queues",
+        "whole_queues",
         "Delete queues, with all their items, dead letters, results, schedules, events and limits.",
-        EXIT_CODES,
     ),
     "recover": Command(
-        "leasequeue.cli.whole_queues",
+        "whole_queues",
         "Return items that were leased long ago to the front of the queue, and print their ids.",
-        EXIT_CODES,
     ),
     "clear-leases": Command(
-        "leasequeue.cli.whole_queues",
-        "End all leases of one queue, or of all: the items return to the front.",
-        EXIT_CODES,
+        "whole_queues", "End all leases of one queue, or of all: the items return to the front."
     ),
     "fsck": Command(
-        "leasequeue.cli.fsck",
+        "fsck",
         "Check the keys of queues against each other, and repair what does not agree.",
         "Exit codes: 0 nothing was found, 1 all that was found is repaired, 2 wrong usage, "
         "3 something is left to you, 5 the server cannot be reached or refuses.",
     ),
-    "events": Command(
-        "leasequeue.cli.events", "Print the events of a queue; switch them on and off.", EXIT_CODES
-    ),
-    "workers": Command(
-        "leasequeue.cli.workers", "List the workers of queues; fail, quiet or stop one.", EXIT_CODES
-    ),
-    "acl": Command(
-        "leasequeue.cli.acl", "Print the ACL SETUSER line with all that a user must be permitted.", EXIT_CODES
-    ),
-    "pipeline": Command(
-        "leasequeue.cli.pipeline",
-        "Load, archive, analyse, redrive and backfill queues with Spark.",
-        EXIT_CODES,
-    ),
-    "worker": Command("leasequeue.cli.worker", "Run a worker until it is stopped."),
+    "events": Command("events", "Print the events of a queue; switch them on and off."),
+    "workers": Command("workers", "List the workers of queues; fail, quiet or stop one."),
+    "acl": Command("acl", "Print the ACL SETUSER line with all that a user must be permitted."),
+    "pipeline": Command("pipeline", "Load, archive, analyse, redrive and backfill queues with Spark."),
+    "worker": Command("worker", "Run a worker until it is stopped.", None),
     "autoscale": Command(
-        "leasequeue.cli.autoscale.command",
+        "autoscale.command",
         "Run as many workers as the work of queues needs; plan how many that will be.",
+        None,
     ),
     "demo": Command(
-        "leasequeue.cli.demo.command",
+        "demo.command",
         "Process files with worker processes, kill one and stop one, and check that nothing is lost.",
+        None,
     ),
-    "serve": Command("leasequeue.cli.serve", "Run a server until Ctrl-C or SIGTERM."),
+    "serve": Command("serve", "Run a server until Ctrl-C or SIGTERM.", None),
 }
 
 
 def load(name: str) -> Any:
     """Import a command and return it as a Click command."""
-    module = importlib.import_module(COMMANDS[name].module)
+    module = importlib.import_module(f"leasequeue.cli.{COMMANDS[name].module}")
     group = getattr(module, "app", None)
     if group is None:
         group = typer.Typer(add_completion=False, rich_markup_mode="rich")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import asdict
@@ -13,7 +12,7 @@ import typer
 
 from leasequeue.cli.formatting import print_json, print_rows
 from leasequeue.cli.options import duration_option
-from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note, open_queue
+from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note, open_queue, until_signal
 from leasequeue.cli.worker.settings import set_up_logs
 from leasequeue.durations import LONGEST_KEPT_SECONDS
 from leasequeue.errors import ServerError
@@ -99,23 +98,19 @@ async def clean(
 
 async def _watch(url: str, names: list[str], maintenance: Maintenance, *, deep: bool, as_json: bool) -> Code:
     set_up_logs("json" if as_json else "text", "info")
-    watching = asyncio.create_task(_run_maintenance(url, names, maintenance, deep=deep))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, watching.cancel)
-    try:
-        await watching
-    except asyncio.CancelledError:
+    if await until_signal(_run_maintenance(url, names, maintenance, deep=deep)) is None:
         log.info("stopped")
     return Code.DONE
 
 
-async def _run_maintenance(url: str, names: list[str], maintenance: Maintenance, *, deep: bool) -> None:
+async def _run_maintenance(url: str, names: list[str], maintenance: Maintenance, *, deep: bool) -> Code:
     async with AsyncExitStack() as stack:
         queues = {name: await stack.enter_async_context(open_queue(url, name)) for name in names}
         log.info("watching %s", ", ".join(queues))
         for queue in queues.values():
             await _clean_first(queue, maintenance, deep=deep)
         await maintenance.run(queues.values())
+    return Code.DONE
 
 
 async def _clean_first(queue: AsyncWorkQueue, maintenance: Maintenance, *, deep: bool) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +9,7 @@ import typer
 
 from leasequeue.cli.formatting import encoded, print_json, printable, readable
 from leasequeue.cli.options import format_time
-from leasequeue.cli.server import AsJson, Code, fail, note, queue_command
+from leasequeue.cli.server import AsJson, Code, fail, note, queue_command, until_signal
 from leasequeue.errors import NoEventsKept, NoEventsPublished
 
 if TYPE_CHECKING:
@@ -68,14 +66,10 @@ async def events(  # noqa: PLR0913 - each is an option of the command
     found = queue.events(since, follow=follow or live, live=live, ids=ids or None, kinds=kinds or None)
     if not (follow or live):
         return await _print(queue.name, found, as_json=as_json)
-    reading = asyncio.create_task(_print(queue.name, found, as_json=as_json))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, reading.cancel)
-    try:
-        return await reading
-    except asyncio.CancelledError:
+    code = await until_signal(_print(queue.name, found, as_json=as_json))
+    if code is None:
         note("stopped")
-    return Code.DONE
+    return code or Code.DONE
 
 
 async def _switch(queue: AsyncWorkQueue, keep: int | None, *, stop: bool) -> Code:

@@ -212,7 +212,7 @@ def metrics_of(samples: Mapping[str, QueueStats | None]) -> Iterator[Metric]:
         (Value(int(stats is not None), {QUEUE: name}) for name, stats in samples.items()),
     )
     found = [one for one in samples.values() if one is not None]
-    # A worker of several queues says the same on each of them; a dead one may be registered anew.
+    # A worker of several queues says the same on each of them; a dead one may be registered again.
     workers = {one.id: one for stats in found for one in stats.workers if not one.dead}
     for name, unit, text, is_counter, of_queue in _OF_QUEUES:
         values = (Value(value, {QUEUE: one.queue, **more}) for one in found for value, more in of_queue(one))

@@ -192,7 +192,7 @@ async def check(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report, and repair nothing.")] = False,
     as_json: AsJson = False,
 ) -> Code:
-    """Find runs that cannot go on, because another client has removed an item of theirs; repair them."""
+    """Find runs that cannot continue, because another client has removed an item of theirs; repair them."""
     report = await queue.flow_runs.check(repair=not dry_run)
     return print_findings([(queue.name, one) for one in report.findings], as_json=as_json)
 
@@ -264,12 +264,12 @@ def _stage_row(named: tuple[str, StageView]) -> list[Any]:
     children = None
     if stage.children is not None:
         children = ", ".join(f"{count:,} {what}" for what, count in stage.children.items() if count)
-    told = None
+    shown = None
     if stage.error:
-        told = summary_of(stage.error)
+        shown = summary_of(stage.error)
     elif stage.result is not None:
-        told = dump_compact(stage.result)
-    return [path, stage.state, format_time(stage.ended), children, told and _fitting(told)]
+        shown = dump_compact(stage.result)
+    return [path, stage.state, format_time(stage.ended), children, shown and _fitting(shown)]
 
 
 def _fitting(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import signal
 import sys
 import warnings
 from enum import IntEnum
@@ -120,6 +121,17 @@ def run_blocking_command(work: Callable[[], Code]) -> NoReturn:
     except LeasequeueError as error:  # an extra is not installed
         code = fail(str(error), Code.USAGE)
     raise typer.Exit(code)
+
+
+async def until_signal(work: Coroutine[Any, Any, Code]) -> Code | None:
+    """Return the exit code of a command; None: SIGTERM or Ctrl-C has cancelled it."""
+    working = asyncio.create_task(work)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, working.cancel)
+    try:
+        return await working
+    except asyncio.CancelledError:
+        return None
 
 
 def explain(error: ServerError, advice: str = "") -> str:

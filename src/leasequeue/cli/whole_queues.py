@@ -96,7 +96,7 @@ def rm(
     """Delete queues, with all their items, dead letters, results, schedules, events and limits.
 
     Workers are notified, and cancel what they run. Run the command again if it was interrupted:
-    until it has ended, nothing can be added to the queue. Then the name can be used anew.
+    until it has ended, nothing can be added to the queue. Then the name can be used again.
     """
     confirm(f"Delete {', '.join(queues)}, with all items and all that is kept?", yes=yes)
     run_command(_rm(url, queues, as_json=as_json))
@@ -146,7 +146,7 @@ def clear_leases(
 ) -> None:
     """End all leases of one queue, or of all: the items return to the front.
 
-    Use it when you know that all workers are gone. A worker that is still there goes on with
+    Use it when you know that all workers are gone. A worker that is still there continues with
     its item until it renews its lease; another one may get the item at the same time.
     """
     confirm(f"End all leases of {prefix or 'ALL queues on the server'}?", yes=yes)

@@ -104,7 +104,7 @@ async def fail_worker(queue: AsyncWorkQueue, worker: WorkerName, *, as_json: AsJ
 @app.command()
 @queue_command
 async def quiet(queue: AsyncWorkQueue, worker: WorkerName, *, as_json: AsJson = False) -> Code:
-    """Have a worker lease nothing more, of any queue. Its runs go on."""
+    """Have a worker lease nothing more, of any queue. Its runs continue."""
     return await _order(queue, worker, "quiet", as_json=as_json)
 
 

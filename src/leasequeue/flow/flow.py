@@ -484,10 +484,7 @@ def _hand_over(queue: AsyncWorkQueue, name: str, other: Flow) -> AsyncTask[..., 
         ],
         return_annotation=str,
     )
-    settings = TaskSettings(
-        run_in=None, batch=None, weight=1.0, retry=None, timeout=None, lease_time=None, keep_result=3600
-    )
-    return AsyncTask(Definition(name, start_other, queue, settings), time.time)
+    return AsyncTask(Definition(name, start_other, queue, TaskSettings()), time.time)
 
 
 class FlowPart:

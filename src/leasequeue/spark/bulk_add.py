@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.errors import ServerError
 from leasequeue.spark.bulk_writer import WRITE_OPTIONS, Report, job_name
 from leasequeue.spark.columns import Columns
-from leasequeue.spark.options import LOCATION, FormatOptions, has_password, server_options
+from leasequeue.spark.options import LOCATION, FormatOptions, server_options
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
 from leasequeue.spark.row_checks import check_rows
 from leasequeue.spark.sessions import active, is_connect
 from leasequeue.spark.source import register
+from leasequeue.wire.urls import holds_login
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -56,7 +57,7 @@ def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Rep
     exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     columns = Columns.chosen(parsed, df.schema, exact=exact)
     kept = {name: text for name, text in texts.items() if name.lower() not in ("job", "queue")}
-    if is_connect(df) and has_password(target.url):  # the Connect server reads its own variable or file
+    if is_connect(df) and holds_login(target.url):  # the Connect server reads its own variable or file
         location: AbstractContextManager[dict[str, str]] = nullcontext({})
     else:  # the workers have the environment that Spark was started with: pass on the URL of this one
         kept = {name: text for name, text in kept.items() if name.lower() not in LOCATION}

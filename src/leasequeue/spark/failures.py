@@ -67,13 +67,13 @@ def key_of(set_name: bytes) -> bytes:
 
 
 async def record(
-    bulk: Bulk, set_id: SetId, failures: Sequence[ItemFailure], *, anew: bool, retry_timeout: float
+    bulk: Bulk, set_id: SetId, failures: Sequence[ItemFailure], *, forget: bool, retry_timeout: float
 ) -> None:
-    """Record failures of a set. They are kept until the set is completed."""
+    """Record failures of a set, at most PAGE; `forget` those of an earlier run of the batch first."""
     rows = [
         text.encode() for one in failures for text in (one.id, f"{one.delay_ms:d} {one.size:d} {one.error}")
     ]
-    more: dict[str, bytes | int] = {"anew": int(anew), "keep_ms": set_id.lease_ms + KEEP_MS}
+    more: dict[str, bytes | int] = {"anew": int(forget), "keep_ms": set_id.lease_ms + KEEP_MS}
     call = partial(bulk.run, "set_failures_put", rows, **_names(set_id), **more)
     if not await call_with_retries(call, retry_timeout):
         raise StreamTakenOver(set_id.stream)

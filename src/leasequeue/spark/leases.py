@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from leasequeue.spark.options import QueueTarget
 
 #: The options of the stream, beside the common ones.
 OPTIONS = (
@@ -66,13 +65,13 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = FormatOptions(given, OPTIONS)
         check_columns(schema, ITEMS)
         self._schema = schema
-        self._target = options.target()
+        self.target = options.target()
         self._max_rows = options.check_int("maxItemsPerTrigger", 10_000, minimum=1, maximum=1_000_000)
         self._lease_ms = to_ms("leaseTime", options.seconds("leaseTime", 600.0))
         parts = max(MIN_PARTS, math.ceil(self._max_rows / ROWS_PER_PART))
         self._parts = options.check_int("partitions", parts, minimum=1, maximum=10_000)
         self._idle_wait = options.seconds("idleWait", 2.0)
-        self._retry_timeout = options.retry_timeout()
+        self.retry_timeout = options.retry_timeout()
         self._reader = options.text(READER)
         self._may_be_missing = options.flag("mayBeMissing", default=False)
         self._draining = False
@@ -87,11 +86,6 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_portal": None, "_sets": None, "_close": None}
 
-    @property
-    def queue(self) -> str:
-        """Return the queue's name."""
-        return self._target.queue
-
     def set_at(self, offset: Offset) -> SetId | None:
         """Return the set of the batch that ends at an offset, as the reader that `process` named reads it.
 
@@ -100,29 +94,19 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         name, number = self._known(offset)
         return None if name is None else SetId(name, self._reader, number, self._lease_ms)
 
-    @property
-    def target(self) -> QueueTarget:
-        """Return the queue and its server."""
-        return self._target
-
-    @property
-    def retry_timeout(self) -> float:
-        """Return how long a request is repeated while the server is unavailable, in seconds."""
-        return self._retry_timeout
-
     # ------------------------------------------------------- on the driver
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return the position before the first batch of a new query, which has no name yet."""
         self.check_queue()
-        return {"queue": self._target.queue}
+        return {"queue": self.target.queue}
 
     def check_queue(self) -> None:
         """Check that the server answers and, unless `mayBeMissing` is set, that the queue exists."""
         if self._may_be_missing:
-            check_server(self._target)
+            check_server(self.target)
         else:
-            check_queue(self._target, "a stream that waits for it")
+            check_queue(self.target, "a stream that waits for it")
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the maximum number of items of a batch."""
@@ -182,11 +166,11 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Python. `backlogs` reads it.
         """
         portal = self._open()
-        counts = portal.call(call_with_retries, portal.queue.counts, self._retry_timeout)
+        counts = portal.call(call_with_retries, portal.queue.counts, self.retry_timeout)
         if self._named:  # the batch has been announced, and will be leased next
             count = min(self._named[1], counts.waiting)
             counts = counts._replace(waiting=counts.waiting - count, leased=counts.leased + count)
-        return {"queue": self._target.queue, **counts._asdict()}
+        return {"queue": self.target.queue, **counts._asdict()}
 
     def partitions(self, start: Offset, end: Offset) -> list[SetPartition]:
         """Divide the batch into tasks. After a crash this is Spark's first call."""
@@ -225,18 +209,18 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _known(self, offset: Offset) -> tuple[str | None, int]:
         """Return the name of the stream, None before its first batch, and the number of the batch."""
-        if offset.get("queue") != self._target.queue or "number" in offset:
+        if offset.get("queue") != self.target.queue or "number" in offset:
             kind = "events" if "number" in offset else "leases" if "queue" in offset else "something else"
             raise InvalidArgument(
                 "checkpointLocation",
                 f"a stream of {kind} of {offset.get('queue')}",
-                f"the checkpoint of a lease stream of the queue {self._target.queue!r}, or a new folder",
+                f"the checkpoint of a lease stream of the queue {self.target.queue!r}, or a new folder",
             )
         return offset.get("query"), offset.get("batch", 0)
 
     def _open(self) -> QueuePortal:
         if self._portal is None:
-            self._portal = self._close.enter_context(open_queue(self._target))
+            self._portal = self._close.enter_context(open_queue(self.target))
         return self._portal
 
     def _stream(self, name: str) -> LeaseSets:
@@ -252,7 +236,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return LeaseSets(
             *(self._open().bulk, name),
             lease_ms=self._lease_ms,
-            retry_timeout=self._retry_timeout,
+            retry_timeout=self.retry_timeout,
             reader=self._reader,
         )
 
@@ -273,7 +257,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, SetPartition), partition  # noqa: S101 - `partitions` makes these
         set_id, stop = partition.set_id, partition.stop
         max_bytes = PAGE_BYTES if "data" in self._schema.fieldNames() else -1
-        with open_queue(self._target) as portal:
+        with open_queue(self.target) as portal:
 
             async def page(start: int) -> tuple[int, int, list[Any]]:
                 return await read_set(
@@ -282,7 +266,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     start=start,
                     count=min(STEP, stop - start),
                     max_bytes=max_bytes,
-                    retry_timeout=self._retry_timeout,
+                    retry_timeout=self.retry_timeout,
                 )
 
             at, request = partition.start, portal.start(page, partition.start)

@@ -95,7 +95,7 @@ class FormatOptions:
                 raise InvalidArgument("urlEnv", variable, allowed)
             return os.environ[variable]
         if url := self.text("url"):
-            if has_password(url):
+            if holds_login(url):
                 # The message leaves out the URL itself.
                 raise InvalidArgument("url", "one with a password", "urlEnv or urlFile: Spark logs options")
             return url
@@ -150,11 +150,6 @@ def _similar(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
-def has_password(url: str) -> bool:
-    """Return whether a URL holds a password and must be kept out of Spark's logs."""
-    return holds_login(url)
-
-
 def _url_of_environment() -> str | None:
     return next(filter(None, map(os.environ.get, URL_VARIABLES)), None)
 
@@ -170,7 +165,7 @@ def server_options(url: str | None, *, cluster: bool = False) -> Iterator[dict[s
     of_environment = _url_of_environment()
     url = url or of_environment or DEFAULT_URL
     kind = {"cluster": "true"} if cluster else {}
-    if not has_password(url):
+    if not holds_login(url):
         yield {"url": url, **kind}
         return
     if is_remote():

@@ -67,7 +67,7 @@ class OutputFolder:
             raise _unusable("checkpoint", checkpoint, error) from error
         try:
             self._check_query(json.loads(metadata)["id"] if metadata else None)
-            self._write(_RUN, self._run)
+            self.put(_RUN, self._run)
             for status in self._files.globStatus(self._at(f"{_DRAFT}*")):
                 self._files.delete(status.getPath(), True)
         except FAILURES as error:
@@ -116,9 +116,6 @@ class OutputFolder:
 
     def put(self, name: str, content: str | bytes) -> None:
         """Write a small file of this folder, and replace an earlier one."""
-        self._write(name, content)
-
-    def _write(self, name: str, content: str | bytes) -> None:
         stream = self._files.create(self._at(name), True)
         try:
             stream.write(content.encode() if isinstance(content, str) else content)

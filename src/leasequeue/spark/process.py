@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -37,32 +37,16 @@ if TYPE_CHECKING:
     from leasequeue.spark.failures import SetId
     from leasequeue.spark.portal import QueuePortal
 
+    #: Functions that process items as Arrow batches, as pandas data frames, or one by one.
+    ArrowHandler = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+    PandasHandler = Callable[[Iterator[pd.DataFrame]], Iterable[pd.DataFrame]]
+    ItemHandler = Callable[[Row], Mapping[str, Any] | Iterable[Mapping[str, Any]] | None]
+
 #: The local property that holds the id of the running query, which is kept in the checkpoint.
 QUERY = "sql.streaming.queryId"
 #: The maximum of tasks of a batch.
 MAX_PARTITIONS = 10_000
 _SOURCE = "a session, with `queue`, or a lease stream as it was loaded, so that no row is hidden"
-
-
-class ArrowHandler(Protocol):
-    """Processes items as Arrow batches."""
-
-    def __call__(self, batches: Iterator[pa.RecordBatch], /) -> Iterable[pa.RecordBatch]:
-        """Return the rows of the output."""
-
-
-class PandasHandler(Protocol):
-    """Processes items as pandas data frames."""
-
-    def __call__(self, batches: Iterator[pd.DataFrame], /) -> Iterable[pd.DataFrame]:
-        """Return the rows of the output."""
-
-
-class ItemHandler(Protocol):
-    """Processes items one by one."""
-
-    def __call__(self, item: Row, /) -> Mapping[str, Any] | Iterable[Mapping[str, Any]] | None:
-        """Return the item's row of the output, or its rows, or None."""
 
 
 @dataclass(frozen=True)
@@ -191,9 +175,9 @@ def process(  # noqa: PLR0913 - all but the first two are options
     reader = LeasesReader(given, stream.schema)
     folder = OutputFolder(stream.sparkSession, output)
     location = checkpoint or folder.default_checkpoint
-    if (other := folder.offset(location).get("queue", reader.queue)) != reader.queue:
+    if (other := folder.offset(location).get("queue", reader.target.queue)) != reader.target.queue:
         name, value = ("checkpoint", checkpoint) if checkpoint else ("output", output)
-        allowed = f"a new folder, or one of the queue {reader.queue!r}; this is one of {other!r}"
+        allowed = f"a new folder, or one of the queue {reader.target.queue!r}; this is one of {other!r}"
         raise InvalidArgument(name, value, allowed)
     if not folder.check_checkpoint(location):
         reader.check_queue()
@@ -252,9 +236,9 @@ class _Run:
         for start in range(0, max(1, len(failures)), PAGE):
             self.portal.call(self._record_page, set_id, failures[start : start + PAGE], start == 0)
 
-    async def _record_page(self, set_id: SetId, failures: Sequence[ItemFailure], anew: bool) -> None:  # noqa: FBT001 - the portal passes positions
+    async def _record_page(self, set_id: SetId, failures: Sequence[ItemFailure], first: bool) -> None:  # noqa: FBT001 - the portal passes positions
         timeout = self.reader.retry_timeout
-        await record(self.portal.bulk, set_id, failures, anew=anew, retry_timeout=timeout)
+        await record(self.portal.bulk, set_id, failures, forget=first, retry_timeout=timeout)
 
     def _count(self, found: Mapping[str, Any], failures: Sequence[ItemFailure]) -> None:
         done, dead = self.done, sum(one.delay_ms == DIES for one in failures)

@@ -17,13 +17,14 @@ from leasequeue.errors import InvalidArgument, JobFailed, ResultError
 from leasequeue.item import MAX_ID_BYTES
 from leasequeue.spark.columns import Table
 from leasequeue.spark.lookup import ItemFilter, look_up
-from leasequeue.spark.options import FormatOptions, has_password
+from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
 from leasequeue.spark.row_checks import quoted
 from leasequeue.spark.sessions import active, is_connect
 from leasequeue.spark.source import register
 from leasequeue.spark.task_types import ARRAYS, RECORDS, Array, Entries, Fields, Leaf, Nullable
 from leasequeue.tasks.wire import read_result
+from leasequeue.wire.urls import holds_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +86,7 @@ def task_results(ids: DataFrame, task: Task[..., Any], **options: Any) -> DataFr
     if task.definition.settings.keep_result is None:
         raise InvalidArgument("task", task.name, "one that keeps results: this has keep_result=None")
     target = parsed.target()
-    if is_connect(ids) and has_password(target.url):
+    if is_connect(ids) and holds_login(target.url):
         raise InvalidArgument(
             "url", "one with a password", "with Spark Connect, one without: it is sent there"
         )

@@ -142,23 +142,12 @@ class Nullable:
         return self.node.row(read)
 
 
-@dataclass(frozen=True)
-class Unchecked:
+class Unchecked(Nullable):
     """A value of any type, or one that only the worker can check."""
-
-    node: Node
 
     def type(self) -> Any:
         """Return Any."""
         return Any
-
-    def value(self, given: Any) -> Any:
-        """Convert the value."""
-        return self.node.value(given)
-
-    def row(self, read: Any) -> Any:
-        """Convert the value."""
-        return self.node.row(read)
 
 
 class Unfit(Exception):

@@ -113,8 +113,8 @@ def _check_nothing_is_dropped(returned: Any) -> None:
     raise InvalidCall(
         "group",
         f"its calls have all their arguments, so that the result before it, {name_of(returned)}, would "
-        "be dropped. To pass it to each of them, go on with a task that takes it and returns fan_out([…]) of "
-        "such calls, or declare a Flow, whose stages take it by name; to drop it, write "
+        "be dropped. To pass it to each of them, continue with a task that takes it and returns fan_out([…]) "
+        "of such calls, or declare a Flow, whose stages take it by name; to drop it, write "
         ".then(group(…), drop_result=True)",
     )
 
@@ -156,7 +156,7 @@ class Flowing(Step[R_co]):
         priority: int = 0,
         lookup: Mapping[str, Any] | None = None,
     ) -> FlowRun[Any]:
-        """Start a flow run: add the first calls to their queues, for workers to go on with the others.
+        """Start a flow run: add the first calls to their queues, for workers to continue with the others.
 
         A run starts as a whole or not at all. Its keys are those of the task queue of its first call; all
         queues must be in the same slot of a cluster.

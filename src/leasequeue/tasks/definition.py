@@ -42,13 +42,13 @@ class TaskSettings:
         rate: How many may be leased in a time; None: any number.
     """
 
-    run_in: RunIn | None
-    batch: int | None
-    weight: float
-    retry: RetryPolicy | None
-    timeout: Duration | None
-    lease_time: Duration | None
-    keep_result: Duration | None
+    run_in: RunIn | None = None
+    batch: int | None = None
+    weight: float = 1.0
+    retry: RetryPolicy | None = None
+    timeout: Duration | None = None
+    lease_time: Duration | None = None
+    keep_result: Duration | None = 3600
     timing: Timing | None = None
     concurrency: int | None = None
     rate: str | None = None

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from leasequeue.tasks.decorators import BatchDecorator, TaskDecorator
     from leasequeue.tasks.job import Job
+    from leasequeue.tasks.task import BatchDecorator, TaskDecorator
     from leasequeue.worker.dispatch import Dispatcher
     from leasequeue.worker.handler import RunIn
 

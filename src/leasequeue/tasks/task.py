@@ -6,7 +6,20 @@ import dataclasses
 import functools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Never, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Never,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import msgspec
 
@@ -24,7 +37,7 @@ from leasequeue.tasks.wire import content_id_of, data_of
 from leasequeue.worker.stage_context import FanOut, Next
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from datetime import datetime
 
     from leasequeue.queue.plans.building import End, PlanBuilder
@@ -35,6 +48,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -413,6 +427,38 @@ class BatchTask(Task[P, R_co]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, here and now, with a list."""
         return self.function(*args, **kwargs)
+
+
+class TaskDecorator(Protocol):
+    """Makes a task of a function."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap] # an async function is also one that returns a coroutine
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+
+class BatchDecorator(Protocol):
+    """Makes a task of a function that takes a list."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[list[T], P], Coroutine[Any, Any, None]], /
+    ) -> BatchTask[Concatenate[T, P], None]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[list[T], P], Coroutine[Any, Any, Sequence[R | Exception]]], /
+    ) -> BatchTask[Concatenate[T, P], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[list[T], P], None], /
+    ) -> BatchTask[Concatenate[T, P], None]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[list[T], P], Sequence[R | Exception]], /
+    ) -> BatchTask[Concatenate[T, P], R]: ...
 
 
 def options_of(task: Task[..., Any]) -> tuple[CallOptions, int]:

@@ -96,7 +96,7 @@ class FaultyReader(LeasesReader):
         return FaultyLeaseSets(
             *(self._open().bulk, name),
             lease_ms=self._lease_ms,
-            retry_timeout=self._retry_timeout,
+            retry_timeout=self.retry_timeout,
             reader=self._reader,
         )
 

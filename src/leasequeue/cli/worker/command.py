@@ -135,25 +135,10 @@ def worker(  # noqa: PLR0913 - each is an option
     Exit codes: 0 all runs ended, 1 a crash, 2 wrong usage, 3 runs were interrupted, 4 unhealthy,
     5 the server refuses (with --check: or cannot be reached).
     """
+    given = locals()
     _check_options(exit_on_unhealthy, check=check, lifespan=lifespan)
     _check_ports(health_port, processes)
-    settings = WorkerSettings(
-        target=target,
-        name=name,
-        concurrency=concurrency,
-        processes=processes,
-        handler_processes=handler_processes,
-        grace=grace,
-        exit_on_unhealthy=exit_on_unhealthy,
-        max_runs=max_runs,
-        max_memory=max_memory,
-        health_port=health_port,
-        health_host=health_host,
-        log_runs=log_runs,
-        log_format=log_format,
-        log_level=log_level,
-        lifespan=lifespan,
-    )
+    settings = WorkerSettings(**{one: given[one] for one in WorkerSettings.__dataclass_fields__})
     raise typer.Exit(_run(settings, reload=reload, check=check))
 
 

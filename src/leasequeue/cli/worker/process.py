@@ -156,7 +156,7 @@ async def _serve(worker: Worker, settings: WorkerSettings, state: _State) -> int
 
 
 #: Seconds to wait for the server.
-PATIENCE_SECONDS = 5.0
+REPLY_SECONDS = 5.0
 
 
 def check(settings: WorkerSettings) -> int:
@@ -195,7 +195,7 @@ async def _check(worker: Worker, *, lifespan: bool) -> list[Counts]:
         for handler in worker.handlers:
             stack.push_async_callback(handler.queue.close)
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(REPLY_SECONDS):
                 for handler in worker.handlers:
                     await engine_of(handler.queue).rights.expect_worker(handler.consumer.adds_to)
                 counts = [await handler.queue.counts() for handler in worker.handlers]

@@ -20,40 +20,28 @@ STOPPED, CRASHED, MISCONFIGURED, CUT_OFF, UNHEALTHY, REFUSED = range(6)
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """The options of a worker process; None means "as the program says".
+    """The options of a worker process, as its command has them; None: as the program says, or never."""
 
-    Attributes:
-        target: The worker: `module:name` or `path/to/file.py:name`.
-        name: The worker's name.
-        concurrency: How many runs at once.
-        processes: How many worker processes share the machine.
-        handler_processes: How many processes run handlers, in each of them.
-        grace: How long to wait for runs when the worker stops, in seconds.
-        exit_on_unhealthy: After how many seconds of bad health the worker stops; None: never.
-        max_runs: After how many runs the process is replaced; None: never.
-        max_memory: From how many bytes of memory on the process is replaced; None: never.
-        health_port: The port of `/live`, `/ready` and `/metrics`; None: none.
-        health_host: The address at which it listens.
-        log_runs: Whether each completed run is a line of the log.
-        log_format: The format of log lines.
-        log_level: The lowest level that is logged.
-        lifespan: Whether a check runs the lifespan.
-    """
-
+    #: The worker: `module:name` or `path/to/file.py:name`.
     target: str
     name: str | None = None
     concurrency: int | None = None
+    #: How many worker processes share the machine, and how many processes run handlers, in each of them.
     processes: int = 1
     handler_processes: int | None = None
+    #: Seconds.
     grace: float | None = None
     exit_on_unhealthy: float | None = None
+    #: After how many runs, and from how many bytes of memory on, the process is replaced.
     max_runs: int | None = None
     max_memory: int | None = None
+    #: Where it answers `/live`, `/ready` and `/metrics`.
     health_port: int | None = None
     health_host: str = "127.0.0.1"
     log_runs: bool = False
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
+    #: Whether a check runs the lifespan.
     lifespan: bool = False
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 #: A child ends within its grace time and `LAST_SECONDS`; so many seconds later it is killed.
 KILL_AFTER_SECONDS = 5.0
-#: How many processes are told to fail the sessions of one that has died: each of them may be dying, too.
-TOLD = 3
+#: How many processes are ordered to fail the sessions of one that has died: each of them may be dying, too.
+ORDERED = 3
 #: Exit codes, the best first; any other code is worse.
 BEST_FIRST = (STOPPED, CUT_OFF, UNHEALTHY, MISCONFIGURED, REFUSED)
 #: A process that leases items after so many seconds is not refused by the server.
@@ -253,10 +253,10 @@ class Supervisor:
         This process has no connection to the server; others of its processes have.
         """
         if child.sessions and code not in BEST_FIRST:
-            told = [one for one in self._children if one.sessions and one.process.alive()]
-            for one in told[:TOLD]:
+            able = [one for one in self._children if one.sessions and one.process.alive()]
+            for one in able[:ORDERED]:
                 one.order(FAIL + child.sessions)
-            if not told:
+            if not able:
                 self._unfailed.append(child.sessions)
 
     def _on_sessions(self, child: Child) -> None:
