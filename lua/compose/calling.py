@@ -45,9 +45,6 @@ def in_order(script: str, calls_of: Callable[[str], Sequence[str]]) -> list[str]
     Args:
         script: The script's name.
         calls_of: Returns those that a script calls directly.
-
-    Raises:
-        BrokenContract: If scripts call each other.
     """
     graph: dict[str, Sequence[str]] = {}
     found = [script]
@@ -80,11 +77,7 @@ def put_in(code: str, bodies: Mapping[str, str]) -> str:
 
 
 def key_names(script: str, keys: Iterable[str]) -> str:
-    """Return a Lua table of what follows the queue's name in the keys of a script.
-
-    Raises:
-        BrokenContract: If there is one such key for each session: a caller cannot name it for another queue.
-    """
+    """Return a Lua table of what follows the queue's name in the keys of a script."""
     names = [*keys]
     if "inbox" in names:
         raise BrokenContract(

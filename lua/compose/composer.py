@@ -108,9 +108,6 @@ class _Source:
         Args:
             keys_of: Returns the keys of a script that it calls.
             first: What stands in for the scripts that are called, by name, each after those that it calls.
-
-        Raises:
-            BrokenContract: If a name is declared and not used, or an event is not declared.
         """
         code = self.linked.composed(first)
         preamble, places = _preamble(self.path, self.keys, self.arguments, row_size(self.entries))
@@ -130,11 +127,6 @@ def compose(path: str, texts: Mapping[str, str], library: Library) -> Composed:
         path: Where the script's file is below `lua/`, without `.lua`.
         texts: The texts of the files of all scripts, by these paths.
         library: The shared functions.
-
-    Raises:
-        BrokenContract: If the header is incomplete, a key or an argument is unused, an event is not declared,
-            a shared function needs a key or an argument that the header does not name, or a script that it
-            calls breaks a rule or calls it in turn.
     """
     name, path_of = name_of(path), {name_of(one): one for one in texts}
 
@@ -171,11 +163,7 @@ def compose(path: str, texts: Mapping[str, str], library: Library) -> Composed:
 
 
 def _source(path: str, text: str, library: Library) -> _Source:
-    """Read a script and link it.
-
-    Raises:
-        BrokenContract: If it breaks a rule.
-    """
+    """Read a script and link it."""
     name = name_of(path)
     header, code = split(text)
     sections = sections_of(name, header)
@@ -198,11 +186,7 @@ def _source(path: str, text: str, library: Library) -> _Source:
 
 
 def sections_of(name: str, header: list[str]) -> dict[str, list[str]]:
-    """Return the lines of each section of a script's header.
-
-    Raises:
-        BrokenContract: If a section or the first sentence is missing.
-    """
+    """Return the lines of each section of a script's header."""
     found: dict[str, list[str]] = {}
     current: list[str] = []
     for line in header:
@@ -235,11 +219,7 @@ def row_size(entries: list[tuple[str, str, str]]) -> int:
 
 
 def entries_of(name: str, lines: list[str]) -> list[tuple[str, str, str]]:
-    """Return the arguments in the lines of their section: name, kind, and meaning of one line or more.
-
-    Raises:
-        BrokenContract: If a line cannot be read.
-    """
+    """Return the arguments in the lines of their section: name, kind, and meaning of one line or more."""
     entries: list[tuple[str, str, str]] = []
     for line in re.sub(r"\n {4,}", " ", "\n".join(lines)).splitlines():
         match = _ENTRY.match(line)

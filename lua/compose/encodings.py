@@ -24,11 +24,7 @@ _CONSTANT = re.compile(r"local ([A-Z][A-Z_]+) = (\d[\d.e]*|2 \^ \d+|'[^'\n]*')")
 
 
 def read_constants(text: str) -> dict[str, str]:
-    """Return the constants in the text of their file: each name with its value, as Lua has it.
-
-    Raises:
-        BrokenContract: If a line is no constant, one is defined twice, or the first has no comment before it.
-    """
+    """Return the constants in the text of their file: each name with its value, as Lua has it."""
     found: dict[str, str] = {}
     header, code = split(text)
     explained = False
@@ -54,11 +50,7 @@ def put_in(text: str, constants: Mapping[str, str]) -> str:
 
 
 def check_used(constants: Iterable[str], texts: Iterable[str]) -> None:
-    """Check that the code of files uses all constants.
-
-    Raises:
-        BrokenContract: If one is not used.
-    """
+    """Check that the code of files uses all constants."""
     used = frozenset[str]().union(*(names_in(strip(split(text)[1])) for text in texts))
     if unused := sorted({*constants} - used):
         raise BrokenContract(f"{PLACE}: nothing uses {', '.join(unused)}")

@@ -42,7 +42,10 @@ CALL = re.compile(r"call_(\w+)")
 
 
 class BrokenContract(Exception):
-    """A file of `lua/` breaks the rules of its form; the message names the file and the rule."""
+    """A file of `lua/` breaks the rules of its form; the message names the file and the rule.
+
+    All that reads such files raises it.
+    """
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,7 @@ class Piece:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """Its functions and statements, in order, read when a script uses the piece.
-
-        Raises:
-            BrokenContract: If it does not define what it gives.
-        """
+        """Its functions and statements, in order, read when a script uses the piece."""
         blocks = [Block(self.name, part, names_in(part)) for part in _parts(self.code)]
         check_calls(self.path, names_in(strip(self.code)), self.calls)
         defined: set[str] = set()
@@ -149,9 +148,6 @@ class Library:
 
     Args:
         texts: The texts of their files, by their paths below `lua/`, without `.lua`.
-
-    Raises:
-        BrokenContract: If a header lacks `Needs` or `Gives`, or two pieces give the same name.
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
@@ -164,11 +160,7 @@ class Library:
                     raise BrokenContract(f"{piece.path}: {other.path} also gives {name}")
 
     def check(self) -> None:
-        """Read the code of all pieces, also of those that no script uses.
-
-        Raises:
-            BrokenContract: If one does not define what it gives.
-        """
+        """Read the code of all pieces, also of those that no script uses."""
         for piece in self.pieces.values():
             _ = piece.blocks
 
@@ -180,10 +172,6 @@ class Library:
             code: The script's own code, without comments.
             needs: Pieces that the script needs although it uses none of their names.
             declared: The keys and arguments of the script.
-
-        Raises:
-            BrokenContract: If the script needs an unknown piece, or lacks a key or an argument that a piece
-                needs, or two pieces use each other.
         """
         unknown = {*needs} - self.pieces.keys()
         if unknown:
@@ -242,9 +230,6 @@ def read_piece(path: str, text: str) -> Piece:
     Args:
         path: Where it is below `lua/`, without `.lua`.
         text: Its text.
-
-    Raises:
-        BrokenContract: If its header lacks `Needs` or `Gives`.
     """
     header, code = split(text)
     comment = "\n".join(header)
@@ -254,11 +239,7 @@ def read_piece(path: str, text: str) -> Piece:
 
 
 def check_calls(file: str, names: Iterable[str], declared: Iterable[str]) -> None:
-    """Check that a file calls the scripts that its header names, and no others.
-
-    Raises:
-        BrokenContract: If it does not.
-    """
+    """Check that a file calls the scripts that its header names, and no others."""
     called = {match[1] for name in names if (match := CALL.fullmatch(name))}
     for name in sorted(called ^ {*declared}):
         does = "calls it and does not say so" if name in called else "says so and does not call it"

@@ -36,9 +36,6 @@ class Sources:
 
     Args:
         texts: Their texts by their paths, such as `leases/lease_many`, `lanes/lib/lanes`.
-
-    Raises:
-        BrokenContract: If two files have the same name, or that of the constants cannot be read.
     """
 
     def __init__(self, texts: Mapping[str, str]) -> None:
@@ -65,11 +62,7 @@ class Sources:
         return Library({path: text for path, text in self._plain.items() if is_piece(path)})
 
     def compose(self) -> dict[str, Composed]:
-        """Check and compose all scripts, and return them by their names.
-
-        Raises:
-            BrokenContract: If a file breaks a rule.
-        """
+        """Check and compose all scripts, and return them by their names."""
         check_used(self.constants, (text for path, text in self.texts.items() if path != PLACE))
         self.library.check()
         return {name_of(path): compose(path, self.scripts, self.library) for path in self.scripts}
@@ -90,9 +83,6 @@ def refresh() -> bool:
 
     Returns:
         Whether they were composed.
-
-    Raises:
-        BrokenContract: If a file breaks a rule.
     """
     folder = ROOT / "src" / "leasequeue" / "wire"
     began_ns = _now_ns(folder)
@@ -112,11 +102,7 @@ def refresh() -> bool:
 
 
 def write_texts(folder: Path) -> None:
-    """Compose all scripts and write each into its own file, for linters and other clients.
-
-    Raises:
-        BrokenContract: If a file breaks a rule.
-    """
+    """Compose all scripts and write each into its own file, for linters and other clients."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, script in Sources.read().compose().items():
         (folder / f"{name}.lua").write_bytes(script.body + b"\n")
@@ -129,11 +115,7 @@ def write_uses() -> None:
 
 
 def check_uses() -> None:
-    """Check that the headers name the foreign names that their code uses.
-
-    Raises:
-        BrokenContract: If one does not.
-    """
+    """Check that the headers name the foreign names that their code uses."""
     outdated = Sources.read().with_uses()
     if outdated:
         files = ", ".join(f"lua/{path}.lua" for path in outdated)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,40 @@ GROUP = 0.25
 LATE_AFTER = 2 + GROUP
 #: The share of what was asked for that may be overdue before other tiers cover it.
 TOLERATED = 0.05
+
+
+_Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
+_Count = Annotated[int, Meta(ge=0)]
+_Pairs = list[tuple[_Number, _Count]]
+
+
+class TierMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a pass is given of a tier by the one before; at first, nothing is known."""
+
+    #: The units that were asked for, and those that were ready.
+    asked: _Count | None = None
+    ready: _Count | None = None
+    #: As in `TierDelivery`.
+    missing: _Pairs = []
+    at: _Number | None = None
+    #: What was wanted within the windows of the tier: see `Window`.
+    most: _Pairs = []
+    least: _Pairs = []
+
+
+class PlanMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan gives to that of the next pass: the workers of jobs, and the tiers of deployments."""
+
+    jobs: dict[str, _Count] = {}
+    tiers: dict[str, dict[str, TierMemory]] = {}
+
+    @classmethod
+    def read(cls, memory: object) -> PlanMemory:
+        """Return a memory from its JSON values, which may be of an older version, or damaged: then none."""
+        try:
+            return msgspec.convert(memory, cls)
+        except (msgspec.ValidationError, RecursionError):
+            return cls()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,32 +114,26 @@ class TierDelivery:
                 coming += n * (min(1.0, passed / self.policy.spin_up) if self.policy.spin_up > 0 else 1.0)
         return self.workers + coming * self.policy.workers_per_unit
 
-    def memory(self, wanted: int) -> dict[str, object]:
+    def memory(self, wanted: int) -> TierMemory:
         """Return what the next pass is to be given, when `wanted` units are asked for."""
-        memory: dict[str, object] = {"asked": wanted, "at": self.at}
-        missing: Sequence[tuple[float, int]] = self.missing
+        missing = [*self.missing]
         if self.ready is not None:
-            memory["ready"] = self.ready
             missing = _missing(missing, wanted - self.ready, self.at, self.policy.spin_up)
-        if missing:
-            memory["missing"] = [[since, n] for since, n in missing]
-        return memory
+        return TierMemory(asked=wanted, at=self.at, ready=self.ready, missing=missing)
 
 
-def delivered(policy: TierPolicy, units: TierUnits | None, memory: object, now: float) -> TierDelivery:
+def delivered(policy: TierPolicy, units: TierUnits | None, memory: TierMemory, now: float) -> TierDelivery:
     """Return what a tier delivered, from what its back end says now and from what was known before.
 
     A unit is missing from the pass that asks for it, or from the first pass that sees that it was lost. What
     becomes ready is what is missing the longest. What the last pass asked for decides, not what the back end
     has been asked for: it does not deliver a request that never reached it, either.
     """
-    asked = count_in(mapping_in(memory).get("asked"))
-    at = number_in(mapping_in(memory).get("at"))
-    was_ready = count_in(mapping_in(memory).get("ready"))
-    missing = [(min(since, now), n) for since, n in pairs_in(mapping_in(memory).get("missing")) if n > 0]
+    asked, at = memory.asked, memory.at
+    missing = [(min(since, now), n) for since, n in memory.missing if n > 0]
     ready, requested = (units.ready, units.requested) if units else (None, None)
     failed = ready is None and requested is None
-    ready = was_ready if ready is None else max(0, ready)
+    ready = memory.ready if ready is None else max(0, ready)
     if asked is None and requested is not None:
         asked = max(0, requested)
     if not failed:
@@ -144,38 +173,3 @@ def _missing(
     elif added > 0:
         groups.append((now, added))
     return groups
-
-
-# -------------------------------------------------------------------------- reading the memory
-# It is JSON that may be of an older version, or damaged: what is not of the expected kind is left out.
-
-
-def mapping_in(memory: object, *names: str) -> Mapping[str, object]:
-    """Return the mapping that is found by these names one below the other, empty if there is none."""
-    for name in names:
-        memory = memory.get(name) if isinstance(memory, Mapping) else None
-    return memory if isinstance(memory, Mapping) else {}
-
-
-def number_in(value: object) -> float | None:
-    """Return a finite number, or None if the value is not one."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if math.isfinite(value) else None
-
-
-def count_in(value: object) -> int | None:
-    """Return a whole number, 0 or more; None if the value is not one."""
-    number = number_in(value)
-    return int(number) if number is not None and number >= 0 else None
-
-
-def pairs_in(value: object) -> list[tuple[float, int]]:
-    """Return the pairs of a number and a count that a list has, in their order."""
-    pairs = []
-    for entry in value if isinstance(value, list) else ():
-        if isinstance(entry, list | tuple) and len(entry) == 2:
-            first, second = number_in(entry[0]), count_in(entry[1])
-            if first is not None and second is not None:
-                pairs.append((first, second))
-    return pairs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -68,31 +68,16 @@ class Feeder:
 
 
 def in_order(children: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the names of jobs so that each comes before its children. A loop is broken at its first name."""
-    waits_for: dict[str, set[str]] = {name: set() for name in children}
-    for name in children:
+    """Return the names of jobs so that each comes before its children; in a circle, by their names."""
+    graph: dict[str, list[str]] = {name: [] for name in sorted(children)}
+    for name in graph:
         for child in children[name]:
-            if child in waits_for and child != name:
-                waits_for[child].add(name)
-    free = [name for name, before in waits_for.items() if not before]
-    heapq.heapify(free)
-    order: list[str] = []
-    placed: set[str] = set()
-    left = sorted(waits_for)
-    while len(order) < len(waits_for):
-        if free:
-            name = heapq.heappop(free)
-        else:
-            left = [name for name in left if name not in placed]
-            name = left[0]
-        order.append(name)
-        placed.add(name)
-        for child in children[name]:
-            if child in waits_for and child not in placed and name in waits_for[child]:
-                waits_for[child].discard(name)
-                if not waits_for[child]:
-                    heapq.heappush(free, child)
-    return order
+            if child in graph and child != name:
+                graph[child].append(name)
+    try:
+        return [*TopologicalSorter(graph).static_order()]
+    except CycleError:
+        return [*graph]
 
 
 def fed(signals: Signals, feeders: Sequence[tuple[Feeder, float]], spin_up: float, target: float) -> Signals:

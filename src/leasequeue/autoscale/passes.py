@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.autoscale.arrivals import look_ahead, trial_of
 from leasequeue.autoscale.config import CommandSettings
-from leasequeue.autoscale.delivery import count_in, mapping_in
+from leasequeue.autoscale.delivery import PlanMemory
 from leasequeue.autoscale.flow_children import FlowChildren
 from leasequeue.autoscale.measuring import measure
 from leasequeue.autoscale.model import TierUnits
@@ -234,12 +234,12 @@ class Passes:
 
 def _asked_before(memory: object) -> dict[str, int]:
     """Return how many units the plan of the last pass has asked of each tier that was to have any."""
-    found = {}
-    for deployment, tiers in mapping_in(memory, "tiers").items():
-        for tier in mapping_in(tiers):
-            if units := count_in(mapping_in(tiers, tier).get("asked")):
-                found[_part(deployment, tier)] = units
-    return found
+    return {
+        _part(deployment, tier): one.asked
+        for deployment, tiers in PlanMemory.read(memory).tiers.items()
+        for tier, one in tiers.items()
+        if one.asked
+    }
 
 
 def _part(deployment: str, tier: str) -> str:

@@ -10,8 +10,10 @@ import math
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from leasequeue.autoscale.answer import wanted_workers
-from leasequeue.autoscale.delivery import count_in, mapping_in
+from leasequeue.autoscale.delivery import PlanMemory, TierMemory
 from leasequeue.autoscale.feeding import Feeder, fed, in_order
 from leasequeue.autoscale.model import Answer, JobPolicy, JobReport, Plan, Signals
 from leasequeue.autoscale.pooling import PooledJob, pooled, shares, side_by_side
@@ -41,7 +43,7 @@ def plan(
             be read, is not asked for fewer units than before.
         units: What the back ends say, by the names of deployment and tier. A tier that is left out, or whose
             numbers are None, keeps what it was asked for.
-        memory: What the last plan gave, empty at first. What is not understood in it counts as not there.
+        memory: What the last plan gave, empty at first. One that is not understood counts as empty.
         now: The present (s), by a clock that all copies share. If it went back, no time has passed.
     """
     return _Pass(policy, seen, units, memory, now).plan()
@@ -60,14 +62,14 @@ class _Pass:
     ) -> None:
         self._policy = policy
         self._seen = {name: _sound(signals) for name, signals in seen.items() if name in policy.jobs}
-        self._old = mapping_in(memory, "jobs")
+        known = PlanMemory.read(memory)
+        self._old = known.jobs
         self._tiers: dict[str, Tiers] = {}
         self._jobs_of: dict[str, list[str]] = {}
         self._home: dict[str, str] = {}
         for name in sorted(policy.deployments):
             deployment = policy.deployments[name]
-            old = mapping_in(memory, "tiers", name)
-            self._tiers[name] = Tiers(deployment, units, old, now)
+            self._tiers[name] = Tiers(deployment, units, known.tiers.get(name, {}), now)
             self._jobs_of[name] = self._jobs_in(deployment)
         self._answers: dict[str, Answer] = {}
         self._feeders: dict[str, Feeder] = {}
@@ -85,11 +87,12 @@ class _Pass:
         for name in in_order(children):
             self._answers[name] = self._answer(name)
         requests: list[TierReport] = []
-        memory: dict[str, object] = {}
+        memory: dict[str, dict[str, TierMemory]] = {}
         for name, tiers in self._tiers.items():
             keep = any(job not in self._seen for job in self._jobs_of[name])
             asked, memory[name] = tiers.ask(self._together(name), keep=keep)
             requests += asked
+        workers = {name: answer.workers for name, answer in sorted(self._answers.items())}
         return Plan(
             jobs=tuple(
                 JobReport(
@@ -101,10 +104,7 @@ class _Pass:
                 for name in sorted(self._policy.jobs)
             ),
             tiers=tuple(requests),
-            memory={
-                "jobs": {name: answer.workers for name, answer in sorted(self._answers.items())},
-                "tiers": memory,
-            },
+            memory=msgspec.to_builtins(PlanMemory(jobs=workers, tiers=memory)),
         )
 
     def _jobs_in(self, deployment: DeploymentPolicy) -> list[str]:
@@ -154,8 +154,7 @@ class _Pass:
     def _answer(self, name: str) -> Answer:
         """Return how many workers a job needs, and note what it will add for its children."""
         if name not in self._seen:
-            workers = count_in(self._old.get(name)) or 0
-            return Answer(workers=workers, why="its queue could not be read: as before")
+            return Answer(workers=self._old.get(name, 0), why="its queue could not be read: as before")
         policy, steps = self._policy.jobs[name], self._steps(name)
         answer, spin_up = _by_tiers(
             lambda spin_up: self._wanted(self._fed(name, spin_up), policy, spin_up), steps

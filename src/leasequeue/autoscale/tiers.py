@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from leasequeue.autoscale.delivery import delivered, mapping_in, pairs_in
+from msgspec import structs
+
+from leasequeue.autoscale.delivery import TierMemory, delivered
 from leasequeue.autoscale.model import TierReport
 from leasequeue.autoscale.windows import Window
 from leasequeue.describing import counted
@@ -55,11 +57,15 @@ class Tiers:
     """The tiers of one deployment in one pass."""
 
     def __init__(
-        self, policy: DeploymentPolicy, units: Mapping[tuple[str, str], TierUnits], memory: object, now: float
+        self,
+        policy: DeploymentPolicy,
+        units: Mapping[tuple[str, str], TierUnits],
+        memory: Mapping[str, TierMemory],
+        now: float,
     ) -> None:
         self.policy = policy
         self._seen = [units.get((policy.name, tier.name)) for tier in policy.tiers]
-        self._memory = [mapping_in(memory, tier.name) for tier in policy.tiers]
+        self._memory = [memory.get(tier.name, TierMemory()) for tier in policy.tiers]
         self._now = now
         self._tiers = [
             delivered(_checked(tier), seen, old, now)
@@ -103,7 +109,7 @@ class Tiers:
             steps.append((tier.policy.spin_up, capacity))
         return steps
 
-    def ask(self, workers: int, *, keep: bool = False) -> tuple[list[TierReport], dict[str, object]]:
+    def ask(self, workers: int, *, keep: bool = False) -> tuple[list[TierReport], dict[str, TierMemory]]:
         """Return what to ask of each tier, and the memory for the next pass.
 
         Args:
@@ -111,7 +117,7 @@ class Tiers:
             keep: Whether no tier is asked for fewer units than before, since not all is known.
         """
         requests: list[TierReport] = []
-        memory: dict[str, object] = {}
+        memory: dict[str, TierMemory] = {}
         for i, tier in enumerate(self._tiers):
             most, least = self._windows(i, workers)
             wanted, why = self._wanted(i, most.value(), least.value(), workers)
@@ -128,9 +134,9 @@ class Tiers:
                     why=why,
                 )
             )
-            memory[tier.policy.name] = tier.memory(wanted) | {
-                name: window.slots for name, window in (("most", most), ("least", least)) if window.slots
-            }
+            memory[tier.policy.name] = structs.replace(
+                tier.memory(wanted), most=most.slots, least=least.slots
+            )
         return requests, memory
 
     def _windows(self, i: int, workers: int) -> tuple[Window, Window]:
@@ -139,8 +145,8 @@ class Tiers:
         Where nothing is known, for instance after a first start, what there is counts as what was wanted.
         """
         policy, memory = self._tiers[i].policy, self._memory[i]
-        most = Window(policy.slow_down, pairs_in(memory.get("most")), now=self._now, choose=max)
-        least = Window(policy.slow_up, pairs_in(memory.get("least")), now=self._now, choose=min)
+        most = Window(policy.slow_down, memory.most, now=self._now, choose=max)
+        least = Window(policy.slow_up, memory.least, now=self._now, choose=min)
         for window in (most, least):
             if window.empty:
                 window.add(self.present)

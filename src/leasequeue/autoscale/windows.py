@@ -59,6 +59,6 @@ class Window:
         return self._slots[0][1]
 
     @property
-    def slots(self) -> list[list[int]]:
-        """What the next pass is to be given, as JSON values."""
-        return [[slot, workers] for slot, workers in self._slots] if self._width else []
+    def slots(self) -> list[tuple[int, int]]:
+        """What the next pass is to be given."""
+        return self._slots if self._width else []
