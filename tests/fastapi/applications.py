@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fastapi.testclient import TestClient
 
     from leasequeue import Task
-    from leasequeue.fastapi.sources import Source
+    from leasequeue.fastapi.lifespan import Source
 
 #: Where the router is.
 PREFIX = "/tasks"

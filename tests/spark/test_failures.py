@@ -11,8 +11,7 @@ import pytest
 from leasequeue.queue.bulk import Bulk
 from leasequeue.queue.queue import engine_of
 from leasequeue.spark import StreamTakenOver
-from leasequeue.spark.failures import DIES, PAGE, ItemFailure, record, recorded
-from leasequeue.spark.lease_sets import LeaseSets
+from leasequeue.spark.lease_sets import DIES, PAGE, ItemFailure, LeaseSets, record, recorded
 from tests.queue.keyspace import audit
 from tests.spark.test_lease_sets import Losing, all_done, fill, read, reader_of
 

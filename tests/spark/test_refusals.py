@@ -31,15 +31,14 @@ from pyspark.sql.types import (
 
 from leasequeue import InvalidArgument
 from leasequeue.spark import add
-from leasequeue.spark.add_rows import PartitionReport, add_batches
-from leasequeue.spark.bulk_writer import WRITE_OPTIONS as OPTIONS
-from leasequeue.spark.bulk_writer import BulkWriter
 from leasequeue.spark.columns import Columns
 from leasequeue.spark.leases import LeasesReader
 from leasequeue.spark.options import FormatOptions, QueueTarget
 from leasequeue.spark.portal import check_server
 from leasequeue.spark.schema import EVENTS, ITEMS
 from leasequeue.spark.source import LeasequeueSource
+from leasequeue.spark.writers import WRITE_OPTIONS as OPTIONS
+from leasequeue.spark.writers import BulkWriter, PartitionReport, add_batches
 from tests.faults.cluster_nodes import cluster, kind, nodes, port_of
 from tests.spark.streaming import drained, stream
 from tests.spark.tables import names, numbered, waiting, writer

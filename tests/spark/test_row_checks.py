@@ -12,10 +12,10 @@ from pyspark.errors import PySparkException
 
 from leasequeue import InvalidArgument
 from leasequeue.spark import add
-from leasequeue.spark.bulk_writer import WRITE_OPTIONS as OPTIONS
 from leasequeue.spark.columns import Columns
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.row_checks import check_rows
+from leasequeue.spark.writers import WRITE_OPTIONS as OPTIONS
 from tests.spark.tables import names, numbered, waiting
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 from leasequeue import InvalidArgument
 from leasequeue.queue.queue import engine_of
-from leasequeue.spark.stream_writer import StreamWriter
+from leasequeue.spark.writers import StreamWriter
 from tests.queue.asking import take
 
 if TYPE_CHECKING:

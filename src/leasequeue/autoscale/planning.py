@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leasequeue.autoscale.answer import wanted_workers
-from leasequeue.autoscale.delivery import PlanMemory, TierMemory
 from leasequeue.autoscale.feeding import Feeder, fed, in_order
 from leasequeue.autoscale.model import Answer, JobPolicy, JobReport, Plan, Signals
 from leasequeue.autoscale.pooling import PooledJob, pooled, shares, side_by_side
-from leasequeue.autoscale.tiers import Tiers
+from leasequeue.autoscale.tiers import PlanMemory, TierMemory, Tiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasequeue.cli.formatting import print_json, printable
-from leasequeue.cli.options import duration_option, number_option, parse_time
+from leasequeue.cli.options import duration_option, number_option, time_option
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, fail, open_queue, run_command
 from leasequeue.errors import ServerError
 from leasequeue.item import Item
@@ -43,7 +43,7 @@ def add(  # noqa: PLR0913 - each is an option of the command
     ] = 0,
     at: Annotated[
         datetime | None,
-        typer.Option(parser=parse_time, metavar="TIME", help="Delay the item until 2030-01-31T09:00Z."),
+        time_option("Delay the item until 2030-01-31T09:00Z."),
     ] = None,
     priority: Annotated[
         int,

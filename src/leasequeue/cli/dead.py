@@ -17,6 +17,7 @@ from leasequeue.cli.server import (
     Url,
     confirm,
     fail,
+    group_of,
     note,
     open_queue,
     queue_command,
@@ -33,9 +34,7 @@ if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
     from leasequeue.views import DeadLetter
 
-app = typer.Typer(
-    help="List, show, requeue and drop dead letters.", no_args_is_help=True, add_completion=False
-)
+app = group_of(help="List, show, requeue and drop dead letters.")
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids of dead letters.")]
 

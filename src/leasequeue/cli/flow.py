@@ -16,7 +16,7 @@ from leasequeue.cli.formatting import (
 )
 from leasequeue.cli.fsck import print_findings
 from leasequeue.cli.options import choice_option, format_time, number_option
-from leasequeue.cli.server import AsJson, Code, fail, note, queue_command, report_changes
+from leasequeue.cli.server import AsJson, Code, fail, group_of, note, queue_command, report_changes
 from leasequeue.codec import dump_compact
 from leasequeue.errors import FlowRunUnfinished, JobUnknown, summary_of
 from leasequeue.queue.plans.reading import FLOW_RUN_STATES, FlowRunState
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
     from leasequeue.queue.plans.reading import FlowRunView, StageView
 
-app = typer.Typer(
-    help="List, show, find, cancel, retry, replay, delete and check flow runs.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+app = group_of(help="List, show, find, cancel, retry, replay, delete and check flow runs.")
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The id of the run.")]
 RunIds = Annotated[list[str], typer.Argument(metavar="ID", help="The ids of runs.")]
@@ -78,7 +74,7 @@ async def show_run(
     try:
         view = await queue.flow_runs.get(run_id, children=children)
     except JobUnknown:
-        return _gone(queue.name, run_id)
+        return fail(_absent(queue.name, run_id), Code.MISSED)
     if mermaid:
         from leasequeue.queue.plans.diagram import draw_run  # only then, to start quickly
 
@@ -169,7 +165,7 @@ async def replay(
     try:
         started = await queue.flow_runs.replay(run_id, new_id=new_id)
     except JobUnknown:
-        return _gone(queue.name, run_id)
+        return fail(_absent(queue.name, run_id), Code.MISSED)
     if as_json:
         print_json({"queue": queue.name, "id": started})
     else:
@@ -219,10 +215,6 @@ async def _change(
             if not changed:
                 missed.append((one, f"run {one!r} {refused}" if refused else _absent(queue.name, one)))
     return report_changes(queue.name, verb, len(ids) - len(missed), missed, as_json=as_json)
-
-
-def _gone(queue: str, run_id: str) -> Code:
-    return fail(_absent(queue, run_id), Code.MISSED)
 
 
 def _absent(queue: str, run_id: str) -> str:

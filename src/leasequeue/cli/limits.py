@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasequeue.cli.formatting import print_json, print_rows
-from leasequeue.cli.options import choice_option, duration_option, format_time, number_option, parse_time
+from leasequeue.cli.options import choice_option, duration_option, format_time, number_option, time_option
 from leasequeue.cli.server import AsJson, Code, fail, note, queue_command
 from leasequeue.queue.limits import EACH_GROUP, MAX_LIMIT, Limit
 
@@ -106,11 +106,7 @@ async def pause(
     reason: Annotated[str, typer.Option(metavar="TEXT", help="Why; `leasequeue limits` shows it.")] = "",
     until: Annotated[
         datetime | None,
-        typer.Option(
-            parser=parse_time,
-            metavar="TIME",
-            help="When the pause ends: 2030-01-31T09:00Z; by default when it is resumed.",
-        ),
+        time_option("When the pause ends: 2030-01-31T09:00Z; by default when it is resumed."),
     ] = None,
     for_: Annotated[
         float | None, duration_option("Instead: how long the pause lasts: 30s, 5m, 2d.", "--for")

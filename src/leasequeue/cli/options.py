@@ -136,7 +136,12 @@ def duration_option(
     return typer.Option(*names, parser=parse, metavar="DURATION", help=help)
 
 
-def parse_time(text: str) -> datetime:
+def time_option(help: str) -> Any:  # noqa: A002 - as in `typer.Option`
+    """Return an option whose value is a time with a zone."""
+    return typer.Option(parser=_parse_time, metavar="TIME", help=help)
+
+
+def _parse_time(text: str) -> datetime:
     """Parse a time with a zone, in ISO 8601."""
     try:
         when = datetime.fromisoformat(text)

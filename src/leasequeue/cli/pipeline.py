@@ -15,7 +15,7 @@ from rich.text import Text
 
 from leasequeue.cli.formatting import print_facts, print_json
 from leasequeue.cli.options import choice_option, number_option
-from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, fail, run_blocking_command
+from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, fail, group_of, run_blocking_command
 from leasequeue.durations import duration_text
 from leasequeue.errors import InvalidArgument, ServerError
 from leasequeue.wire.urls import holds_login
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
     from leasequeue.spark.jobs.session import SparkFailed
 
-app = typer.Typer(
-    help="Load, archive, analyse, redrive and backfill queues with Spark.",
-    no_args_is_help=True,
-    add_completion=False,
-)
+app = group_of(help="Load, archive, analyse, redrive and backfill queues with Spark.")
 
 #: What a source may be, and the variables of the server's URL: as in `leasequeue.spark`, which is imported
 #: when a job runs, so that the help needs no Spark.

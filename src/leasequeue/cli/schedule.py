@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from leasequeue.cli.formatting import preview, print_json, print_table, printable, view_document
-from leasequeue.cli.options import choice_option, duration_option, format_time, parse_time
-from leasequeue.cli.server import AsJson, Code, fail, note, queue_command, report_changes
+from leasequeue.cli.options import choice_option, duration_option, format_time, time_option
+from leasequeue.cli.server import AsJson, Code, fail, group_of, note, queue_command, report_changes
 from leasequeue.item import Item
 from leasequeue.queue.cron import stamp
 from leasequeue.queue.schedules import CatchUp
@@ -26,7 +26,7 @@ ScheduleName = Annotated[
     typer.Argument(metavar="NAME", help="The schedule's name.", show_default=False),
 ]
 
-app = typer.Typer(help="List schedules; add, run or remove one.", no_args_is_help=True, add_completion=False)
+app = group_of(help="List schedules; add, run or remove one.")
 
 
 @app.command("ls")
@@ -54,11 +54,7 @@ async def add(  # noqa: PLR0913 - each is an option of the command
     every: Annotated[float | None, duration_option("Add an item at this interval: 30s, 5m, 1d.")] = None,
     start: Annotated[
         datetime | None,
-        typer.Option(
-            parser=parse_time,
-            metavar="TIME",
-            help="With --every: when it begins; by default one interval from now.",
-        ),
+        time_option("With --every: when it begins; by default one interval from now."),
     ] = None,
     cron: Annotated[
         str | None, typer.Option(metavar="EXPRESSION", help="Add an item at the times of a cron expression.")

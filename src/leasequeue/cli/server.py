@@ -53,6 +53,8 @@ class Code(IntEnum):
 
 
 open_queue = AsyncWorkQueue.from_url
+#: Makes a group of commands.
+group_of = functools.partial(typer.Typer, no_args_is_help=True, add_completion=False)
 
 
 def command(run: Callable[Parameters, Coroutine[Any, Any, Code]]) -> Callable[Parameters, NoReturn]:

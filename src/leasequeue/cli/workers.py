@@ -20,6 +20,7 @@ from leasequeue.cli.server import (
     Url,
     command,
     fail,
+    group_of,
     note,
     open_queue,
     queue_command,
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
     from leasequeue.views import WorkerView
 
-app = typer.Typer(
-    help="List the workers of queues; fail, quiet or stop one.", no_args_is_help=True, add_completion=False
-)
+app = group_of(help="List the workers of queues; fail, quiet or stop one.")
 
 WorkerName = Annotated[
     str,

@@ -34,8 +34,8 @@ from leasequeue.tasks.job import Job
 from leasequeue.tasks.wire import read_result
 
 if TYPE_CHECKING:
+    from leasequeue.fastapi.lifespan import Sources
     from leasequeue.fastapi.models import JobInfo
-    from leasequeue.fastapi.sources import Sources
     from leasequeue.queue.queue import AsyncWorkQueue
 
 

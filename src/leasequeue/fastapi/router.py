@@ -16,6 +16,7 @@ from leasequeue.durations import check_list
 from leasequeue.errors import InvalidArgument, LeasequeueError, ServerRefused
 from leasequeue.fastapi.dependencies import find_serving
 from leasequeue.fastapi.jobs import Jobs, until_disconnected
+from leasequeue.fastapi.lifespan import Source, Sources
 from leasequeue.fastapi.models import (
     HealthInfo,
     JobInfo,
@@ -45,7 +46,6 @@ from leasequeue.fastapi.problems import (
     answers,
     path_of,
 )
-from leasequeue.fastapi.sources import Source, Sources
 from leasequeue.log import Log
 
 #: The longest time that a request may wait for a result (s): proxies end silent connections, and a server

@@ -19,11 +19,11 @@ except ImportError as error:
 from leasequeue.spark.add_task import add_task
 from leasequeue.spark.backlog import StreamBacklog, backlogs
 from leasequeue.spark.bulk_add import add
-from leasequeue.spark.bulk_writer import Report
 from leasequeue.spark.errors import OutputTakenOver, QueryStopped, StreamTakenOver
 from leasequeue.spark.process import Processed, process
 from leasequeue.spark.source import LeasequeueSource, register
 from leasequeue.spark.task_results import task_results
+from leasequeue.spark.writers import Report
 
 __all__ = [
     "LeasequeueSource",

@@ -28,13 +28,13 @@ from leasequeue.describing import text_of
 from leasequeue.durations import to_ms
 from leasequeue.errors import InvalidArgument, InvalidCall
 from leasequeue.spark.bulk_add import add
-from leasequeue.spark.bulk_writer import WRITE_OPTIONS
 from leasequeue.spark.columns import Columns, Table
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.row_checks import quoted
 from leasequeue.spark.sessions import active
 from leasequeue.spark.source import register
 from leasequeue.spark.task_types import Fields, Unfit, fit
+from leasequeue.spark.writers import WRITE_OPTIONS
 from leasequeue.tasks.task import options_of
 from leasequeue.tasks.wire import content_id_of, data_of
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from leasequeue.spark.bulk_writer import Report
+    from leasequeue.spark.writers import Report
     from leasequeue.tasks.task import CallOptions, Task
 
 #: The columns between the check of a table and the writer.

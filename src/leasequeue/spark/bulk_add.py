@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.errors import ServerError
-from leasequeue.spark.bulk_writer import WRITE_OPTIONS, Report, job_name
 from leasequeue.spark.columns import Columns
 from leasequeue.spark.options import LOCATION, FormatOptions, server_options
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
 from leasequeue.spark.row_checks import check_rows
 from leasequeue.spark.sessions import active, is_connect
 from leasequeue.spark.source import register
+from leasequeue.spark.writers import WRITE_OPTIONS, Report, job_name
 from leasequeue.wire.urls import holds_login
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.errors import PySparkException
@@ -17,8 +18,8 @@ from pyspark.sql.utils import to_str
 from leasequeue.errors import InvalidArgument, LeasequeueError
 from leasequeue.retry import RetryPolicy
 from leasequeue.spark.errors import QueryStopped
-from leasequeue.spark.failures import DIES, PAGE, ItemFailure, record
 from leasequeue.spark.handlers import KINDS, MARKER, NEEDED, HandlerTask
+from leasequeue.spark.lease_sets import DIES, PAGE, ItemFailure, record
 from leasequeue.spark.leases import READER, LeasesReader
 from leasequeue.spark.output import OutputFolder
 from leasequeue.spark.output_columns import OutputColumns
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from leasequeue.spark.failures import SetId
+    from leasequeue.spark.lease_sets import SetId
     from leasequeue.spark.portal import QueuePortal
 
     #: Functions that process items as Arrow batches, as pandas data frames, or one by one.
@@ -233,12 +234,9 @@ class _Run:
 
     def _record(self, set_id: SetId, failures: Sequence[ItemFailure]) -> None:
         """Record failures; if there are none, forget those of an earlier run of the batch."""
+        timed = partial(record, self.portal.bulk, set_id, retry_timeout=self.reader.retry_timeout)
         for start in range(0, max(1, len(failures)), PAGE):
-            self.portal.call(self._record_page, set_id, failures[start : start + PAGE], start == 0)
-
-    async def _record_page(self, set_id: SetId, failures: Sequence[ItemFailure], first: bool) -> None:  # noqa: FBT001 - the portal passes positions
-        timeout = self.reader.retry_timeout
-        await record(self.portal.bulk, set_id, failures, forget=first, retry_timeout=timeout)
+            self.portal.call(partial(timed, failures[start : start + PAGE], forget=start == 0))
 
     def _count(self, found: Mapping[str, Any], failures: Sequence[ItemFailure]) -> None:
         done, dead = self.done, sum(one.delay_ms == DIES for one in failures)

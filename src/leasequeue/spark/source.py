@@ -99,7 +99,7 @@ class LeasequeueSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         """Return the writer of a bulk add."""
-        from leasequeue.spark.bulk_writer import BulkWriter
+        from leasequeue.spark.writers import BulkWriter
 
         return BulkWriter(self.options, schema, overwrite=overwrite)
 
@@ -115,7 +115,7 @@ class LeasequeueSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
         """Return the writer of a stream, which adds rows exactly once per query and batch."""
-        from leasequeue.spark.stream_writer import StreamWriter
+        from leasequeue.spark.writers import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite=overwrite)
 

@@ -16,11 +16,11 @@ from leasequeue import codec
 from leasequeue.errors import InvalidArgument, JobFailed, ResultError
 from leasequeue.item import MAX_ID_BYTES
 from leasequeue.spark.columns import Table
-from leasequeue.spark.lookup import ItemFilter, look_up
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
 from leasequeue.spark.row_checks import quoted
 from leasequeue.spark.sessions import active, is_connect
+from leasequeue.spark.snapshot import ItemFilter, look_up
 from leasequeue.spark.source import register
 from leasequeue.spark.task_types import ARRAYS, RECORDS, Array, Entries, Fields, Leaf, Nullable
 from leasequeue.tasks.wire import read_result

@@ -20,6 +20,7 @@ from leasequeue.telemetry.meters import (
     QUEUE,
     SYSTEM,
     TASK,
+    TYPES,
     Kind,
     guarded,
     meters_of,
@@ -93,7 +94,7 @@ class Instruments:
     def _producer(self, tracer: Tracer, queue: str, count: int, item_id: bytes) -> Producer:
         attributes = _attributes(queue, "add", telemetry.task_added.get())
         _set_ids(attributes, [item_id.decode(errors="replace")], count)
-        return Producer(spans.begin(tracer, SpanKind.PRODUCER, f"add {queue}", attributes, []))
+        return Producer(tracer.start_span(f"add {queue}", kind=SpanKind.PRODUCER, attributes=attributes))
 
     @guarded
     def begin_run(
@@ -113,7 +114,10 @@ class Instruments:
         attributes.update(stage)
         _set_ids(attributes, item_ids, len(item_ids))
         links = spans.links_to(traces)
-        return RunSpan(spans.begin(self.tracer, SpanKind.CONSUMER, f"process {queue}", attributes, links))
+        span = self.tracer.start_span(
+            f"process {queue}", kind=SpanKind.CONSUMER, attributes=attributes, links=links
+        )
+        return RunSpan(span)
 
 
 class Producer:
@@ -159,12 +163,11 @@ class RunSpan:
 
 def _attributes(queue: str, operation: str, task: str | None) -> dict[str, str | int]:
     """Return the attributes of a span, which samplers see."""
-    kind = "send" if operation == "add" else operation
     found: dict[str, str | int] = {
         SYSTEM: "leasequeue",
         QUEUE: queue,
         OPERATION: operation,
-        OPERATION_TYPE: kind,
+        OPERATION_TYPE: TYPES[operation],
     }
     if task is not None:
         found[TASK] = task

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import context as context_api
 from opentelemetry import trace
-from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
+from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, StatusCode, TraceFlags
 
 from leasequeue.describing import describe, text_of, traceback_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Span
 
 _FORMAT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
@@ -68,13 +68,6 @@ def continued(text: bytes | None) -> Iterator[None]:
         yield
     finally:
         context_api.detach(token)
-
-
-def begin(
-    tracer: Tracer, kind: SpanKind, name: str, attributes: Mapping[str, str | int], links: list[Link]
-) -> Span:
-    """Begin a span."""
-    return tracer.start_span(name, kind=kind, attributes=attributes, links=links)
 
 
 def fail(span: Span, error: BaseException) -> None:

@@ -14,20 +14,76 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasequeue.embedded.server import RunningServer, open_server
 from leasequeue.errors import InvalidArgument
+from leasequeue.queue.engines import Engines
 from leasequeue.queue.queue import AsyncWorkQueue, engines_of
 from leasequeue.testing.inline import InlineTasks
-from leasequeue.testing.moved import MovedQueues
 from leasequeue.wire.endpoints import client_of, close_client
+from leasequeue.worker.run import RUNNING
 from leasequeue.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 
     from leasequeue.durations import Duration
     from leasequeue.tasks.queue import TaskQueue
     from leasequeue.testing.clock import Clock
     from leasequeue.testing.proxy import Proxy
     from leasequeue.worker.worker import Lifespan
+
+
+class MovedQueues:
+    """The queues that workers of a program serve, in a test.
+
+    Args:
+        open_queue: Opens a queue of the test; the same name gives another object of the same queue.
+    """
+
+    def __init__(self, open_queue: Callable[[str], AsyncWorkQueue]) -> None:
+        self._open = open_queue
+        #: For each queue object of the program: its name there, and the object of the test that it became.
+        self._moved: dict[AsyncWorkQueue, tuple[str, AsyncWorkQueue]] = {}
+        #: The queues that the workers of the test serve.
+        self._served: set[AsyncWorkQueue] = set()
+        self._before: Callable[[Engines], None] | None = None
+
+    def queue_like(self, queue: AsyncWorkQueue) -> AsyncWorkQueue:
+        """Return a queue of the test that stands for one of the program, whose object leads there, too."""
+        if self._before is None:
+            self._before = Engines.before_use
+            Engines.before_use = staticmethod(self._check)
+        name, _ = self._moved.get(queue, (queue.name, queue))
+        if queue not in self._moved:
+            ours = self._open(name)
+            self._moved[queue] = (name, ours)
+            _exchange(queue, ours)
+        served = self._open(name)
+        self._served.add(served)
+        return served
+
+    def undo(self) -> None:
+        """Give the queue objects of the program their own queues again."""
+        if self._before is not None:
+            Engines.before_use = staticmethod(self._before)
+            self._before = None
+        while self._moved:
+            queue, (_, ours) = self._moved.popitem()
+            _exchange(queue, ours)
+
+    def _check(self, used: Engines) -> None:
+        """Let no run of these workers use a queue of another server."""
+        run = RUNNING.get()
+        if run is None or run.handler.queue not in self._served:
+            return
+        if used.url is None or used.url not in {queue.url for queue in self._served}:
+            raise AssertionError(
+                f"{run.handler.name} uses the queue {used.name!r} of another server than the test's, "
+                f"{used.url or 'a cluster'}: provide the queue, and give the test's in provide="
+            )
+
+
+def _exchange(one: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
+    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+
 
 #: Seconds within which a worker that a test left running must stop.
 STOP_SECONDS = 5.0

@@ -1,0 +1,278 @@
+"""The writers of the format, of a bulk add and of a stream: each adds the rows of partitions once."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import deque
+from concurrent.futures import wait
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from leasequeue.errors import InvalidArgument, ServerError
+from leasequeue.queue.bulk import MAX_ROWS
+from leasequeue.queue.encoding import ROW_BYTES, trips
+from leasequeue.spark.columns import OPTIONS, Columns
+from leasequeue.spark.options import FormatOptions
+from leasequeue.spark.portal import call_with_retries, check_server, open_queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from leasequeue.spark.options import QueueTarget
+
+#: How many requests are in flight at once: enough to keep the server and this process busy at the same time.
+MAX_IN_FLIGHT = 4
+
+
+@dataclass(frozen=True)
+class PartitionReport(WriterCommitMessage):
+    """How many rows of one partition were added, by the task attempt that Spark accepted."""
+
+    partition: int
+    rows: int = 0
+    #: Added by this task attempt.
+    added: int = 0
+    #: Added by the job before: by an earlier task attempt, or from another row with the same id.
+    repeated: int = 0
+    #: Not added: another client had already added the id.
+    already_there: int = 0
+
+    def __add__(self, answers: Sequence[int]) -> PartitionReport:
+        """Count the answers of one more request."""
+        return replace(
+            self,
+            rows=self.rows + len(answers),
+            added=self.added + answers.count(1),
+            repeated=self.repeated + answers.count(2),
+            already_there=self.already_there + answers.count(0),
+        )
+
+
+def add_batches(
+    batches: Iterable[pa.RecordBatch], columns: Columns, target: QueueTarget, run: str, retry_timeout: float
+) -> PartitionReport:
+    """Add all rows of a partition, each once per run of the job, even if several tasks add them.
+
+    A batch is checked as a whole before any of its rows is sent.
+    """
+    task = TaskContext.get()
+    report = PartitionReport(task.partitionId() if task else 0)
+    with open_queue(target) as portal:
+        add_once = portal.bulk.add_once
+        in_flight: deque[Future[list[int]]] = deque()
+        try:
+            for rows in _requests(batches, columns, report.partition):
+                if len(in_flight) == MAX_IN_FLIGHT:
+                    report += in_flight.popleft().result()
+                add = partial(add_once, run.encode(), rows)
+                in_flight.append(portal.start(call_with_retries, add, retry_timeout))
+            while in_flight:
+                report += in_flight.popleft().result()
+        except InvalidArgument:
+            wait(in_flight)  # the batches before this one are valid: add them whole
+            raise
+        finally:
+            for request in in_flight:
+                request.cancel()
+    return report
+
+
+def _requests(batches: Iterable[pa.RecordBatch], columns: Columns, partition: int) -> Iterator[list[bytes]]:
+    """Encode the rows as flat lists for `add_once`, split at its limits."""
+    before = 0
+    for batch in batches:
+
+        def where(at: int, before: int = before) -> str:
+            return f"row {before + at + 1:,} of partition {partition}"
+
+        ids, data, delays = columns.rows(batch, where)
+        for start, stop in trips([ROW_BYTES + len(one) for one in data], maximum=MAX_ROWS):
+            part = slice(start, stop)
+            yield [*chain.from_iterable(zip(ids[part], data[part], delays[part], repeat(b"0")))]
+        before += batch.num_rows
+
+
+#: The options of bulk adds.
+WRITE_OPTIONS = (*OPTIONS, "job", "retryTimeout")
+#: How long the report of a job is kept (ms): a day.
+KEEP_REPORT_MS = 24 * 3600 * 1000
+#: How long after the end of a job its late tasks are kept from adding items (ms): a day.
+KEEP_ENDED_MS = 24 * 3600 * 1000
+#: The longest name of a job, in bytes of UTF-8.
+MAX_JOB_BYTES = 200
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a bulk add.
+
+    Attributes:
+        job: The job's name.
+        rows: How many rows the table had.
+        added: How many items the job added, however often its tasks ran. A job with a name chosen by the
+            caller includes the items that its aborted runs added.
+        partitions: The counts of each partition, from the task attempt that Spark accepted.
+    """
+
+    job: str
+    rows: int
+    added: int
+    partitions: tuple[PartitionReport, ...]
+
+    @property
+    def already_there(self) -> int:
+        """How many rows added nothing because another client had added the id, or the table repeats it.
+
+        Rows that an earlier task attempt or an aborted run of the job added are not counted.
+        """
+        return max(sum(one.already_there for one in self.partitions), self.rows - self.added)
+
+    @classmethod
+    def read(cls, job: str, result: bytes) -> Report:
+        """Parse the result that `BulkWriter.commit` stored."""
+        added, _, stored = result.decode().partition(" ")
+        partitions = tuple(PartitionReport(**one) for one in json.loads(stored)["partitions"])
+        return cls(job, sum(one.rows for one in partitions), int(added), partitions)
+
+
+class BulkWriter(DataSourceArrowWriter):
+    """Adds the rows of a table to a queue, except those whose id is already there.
+
+    A job adds each row at most once, even if its tasks run twice, run in parallel or outlive the job, and
+    even if workers complete items in between. An aborted job leaves the items that it added. Run it again
+    to add the rest; with the same name (option `job`), items completed since are not added again. When a
+    job has ended, its name can be used for another.
+    """
+
+    def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            allowed = "append: other clients use the items of a queue; remove them with the queue's methods"
+            raise InvalidArgument("mode", "overwrite", allowed)
+        options = FormatOptions(given, WRITE_OPTIONS)
+        self.target = options.target()
+        self.columns = Columns.chosen(options, schema)
+        self.retry_timeout = options.retry_timeout()
+        name = job_name(options)
+        # Tasks know the run, not the name: a name may be reused while late tasks of its last job still run.
+        self.run = uuid.uuid4().hex
+        self.job = name or f"job:{self.run}"
+        check_server(self.target)
+        if name:
+            with open_queue(self.target) as portal:
+                open_run = portal.bulk.open_run
+                self.run = portal.call(open_run, name.encode(), self.run.encode()).decode()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Add one partition; runs in the executor."""
+        return add_batches(iterator, self.columns, self.target, self.run, self.retry_timeout)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """End the job, and store its report as the result of its name.
+
+        Raises:
+            ServerError: If another job with the same name ran at the same time and ended first.
+        """
+        partitions = [asdict(message) for message in messages if isinstance(message, PartitionReport)]
+        # The unique `commit` lets the server recognise a repeated call.
+        report = json.dumps({"partitions": partitions, "commit": uuid.uuid4().hex})
+        with open_queue(self.target) as portal:
+            end_run = partial(
+                portal.bulk.end_run,
+                self.run.encode(),
+                ended_ms=KEEP_ENDED_MS,
+                job=self.job.encode(),
+                report=report.encode(),
+                keep_ms=KEEP_REPORT_MS,
+            )
+            if portal.call(call_with_retries, end_run, self.retry_timeout) < 0:
+                raise ServerError(
+                    f"another job named {self.job!r} ran at the same time and ended first: "
+                    "rows sent after that were not added; run this job again"
+                )
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: tasks may still run, and the server remembers the added ids for a week."""
+
+
+def job_name(options: FormatOptions) -> str:
+    """Return the option `job`; empty if it is not set."""
+    job = options.text("job")
+    try:
+        fits = len(job.encode()) <= MAX_JOB_BYTES
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise InvalidArgument("job", job, f"a text of at most {MAX_JOB_BYTES} bytes in UTF-8")
+    return job
+
+
+#: Local properties of a task: the query's id, which is kept in the checkpoint, and the batch's number.
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+#: How long after the end of a batch its late tasks are kept from adding items (ms): an hour, as there are
+#: many batches.
+KEEP_ENDED_BATCH_MS = 3600 * 1000
+
+
+@dataclass(frozen=True)
+class BatchMessage(WriterCommitMessage):
+    """The message of a task to the driver about its partition."""
+
+    query: str
+    report: PartitionReport
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Adds the rows of each micro-batch to a queue, except those whose id is already there.
+
+    A batch adds each row at most once, even if it is repeated after a crash and workers completed items in
+    between. The server remembers the ids that a batch added until the next batch is committed, for a week at
+    most. It identifies a batch by the query's id, which is kept in the checkpoint: a new checkpoint makes
+    a new query.
+    """
+
+    def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            allowed = "append or update: completed items leave the queue, so it cannot mirror a whole table"
+            raise InvalidArgument("outputMode", "complete", allowed)
+        options = FormatOptions(given, (*OPTIONS, "retryTimeout"))
+        self.target = options.target()
+        self.columns = Columns.chosen(options, schema)
+        self.retry_timeout = options.retry_timeout()
+        check_server(self.target)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Add one partition of a batch; runs in the executor."""
+        task = TaskContext.get()
+        query, batch = (task.getLocalProperty(name) if task else None for name in (_QUERY, _BATCH))
+        if not query or batch is None:
+            raise InvalidArgument("batch", batch, "a micro-batch of a stream, with a query id and a number")
+        report = add_batches(
+            iterator, self.columns, self.target, _run_of(query, int(batch)), self.retry_timeout
+        )
+        return BatchMessage(query, report)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """End the previous batch, which is in Spark's commit log. The current one may still be repeated."""
+        query = next((message.query for message in messages if isinstance(message, BatchMessage)), None)
+        if query and batchId > 0:
+            run = _run_of(query, batchId - 1).encode()
+            with open_queue(self.target) as portal:
+                end_run = partial(portal.bulk.end_run, run, ended_ms=KEEP_ENDED_BATCH_MS)
+                portal.call(call_with_retries, end_run, self.retry_timeout)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
+        """Do nothing: Spark will repeat the batch."""
+
+
+def _run_of(query: str, batch: int) -> str:
+    return f"{query}:{batch}"
