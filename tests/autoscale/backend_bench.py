@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasequeue.autoscale.backends import open_backend
-from leasequeue.autoscale.backends.units import MARK
+from leasequeue.autoscale.backends.processes import MARK
 from leasequeue.autoscale.config import Config, DeploymentConfig, JobConfig, ProcessSettings, TierConfig
 from leasequeue.autoscale.model import DeploymentPolicy, TierPolicy
 from leasequeue.errors import BackendError

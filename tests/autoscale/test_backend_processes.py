@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import Fleet, Item, Worker
-from leasequeue.autoscale.backends import units
+from leasequeue.autoscale.backends import processes
 from leasequeue.worker import supervision
 from leasequeue.worker.supervision import SupervisedProcess
 from tests.autoscale.backend_bench import SLEEP, bench, refusal
@@ -210,7 +210,7 @@ async def test_workers_that_only_have_such_a_name_are_left_alone(
     assert (await backend.ready(), await backend.requested()) == (0, 0)
     await backend.request(1)
     await eventually("a unit has started", lambda: len(bench.pids()) == 1)
-    assert [units.unit_name(pid, None) for pid in bench.pids()] == [f"{bench.prefix}2"], "1 is taken"
+    assert [processes.unit_name(pid, None) for pid in bench.pids()] == [f"{bench.prefix}2"], "1 is taken"
     await bench.settled(backend, 0)
     assert not worker.stopping
     worker.stop()

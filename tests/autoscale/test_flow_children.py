@@ -9,7 +9,7 @@ import pytest
 
 from leasequeue import FanOut, fan_out
 from leasequeue.autoscale import FlowChildren
-from leasequeue.autoscale.state import State, decode_state, encode_state
+from leasequeue.autoscale.leader import State, decode_state, encode_state
 from leasequeue.flow import Flow
 from tests.queue.asking import until
 from tests.worker.working import new_worker, working

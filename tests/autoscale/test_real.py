@@ -18,8 +18,7 @@ import pytest
 
 from leasequeue import AsyncWorkQueue, Fleet, Item
 from leasequeue.autoscale import Autoscaler, load_config
-from leasequeue.autoscale.leader import Leadership
-from leasequeue.autoscale.state import State
+from leasequeue.autoscale.leader import Leadership, State
 from leasequeue.errors import ConnectionLost, ServerBusy
 from tests.autoscale.backend_bench import ProcessBench
 from tests.eventually import eventually

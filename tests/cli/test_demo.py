@@ -17,7 +17,7 @@ from redis import Redis
 from typer.testing import CliRunner
 
 from leasequeue.cli.app import app
-from leasequeue.cli.demo import files, run
+from leasequeue.cli.demo import run, workers
 from leasequeue.cli.demo.run import merge
 from tests.cli.program import run_process, started
 from tests.cli.worker_bench import gone
@@ -232,7 +232,7 @@ def test_merging_keeps_the_line_with_the_highest_token_and_drops_half_a_line(tmp
 
 
 def test_a_file_that_cannot_be_read_has_a_line_with_the_error(tmp_path: Path) -> None:
-    line = files.describe(tmp_path, b"gone\xff")
+    line = workers.describe(tmp_path, b"gone\xff")
     assert line["path"] == "gone\\xff"
     assert line["error"] == "FileNotFoundError: No such file or directory"
     assert re.fullmatch("/sha256/[0-9a-f]{64}", line["id"])
@@ -244,5 +244,5 @@ def test_the_output_of_an_earlier_demo_and_compiled_files_are_left_out(folder: P
     (folder / "__pycache__" / "compiled").write_text("")
     errors: list[OSError] = []
     output = folder / "1" / ".." / "0" / "out"
-    assert len(files.find_files(folder, output=output, on_error=errors.append)) == 60
+    assert len(workers.find_files(folder, output=output, on_error=errors.append)) == 60
     assert errors == []

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from leasequeue import InvalidArgument, Item, Provided, Reject, Retry, TaskQueue, Worker, codec
 from leasequeue.errors import InvalidCall
 from leasequeue.spark import add_task, task_results
-from leasequeue.spark.add_task import _find_problem, planned
+from leasequeue.spark.adding import _find_problem, planned
 from leasequeue.spark.task_results import column_of, decoder_of
 from tests.queue.asking import take
 from tests.spark.tables import waiting

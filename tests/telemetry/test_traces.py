@@ -24,7 +24,7 @@ from leasequeue import (
     lease_from,
     telemetry,
 )
-from leasequeue.telemetry import spans
+from leasequeue.telemetry import instruments
 from leasequeue.worker import Reject, Snooze
 from tests.eventually import eventually
 from tests.queue.asking import registered
@@ -47,7 +47,7 @@ async def do_nothing(_: bytes) -> None:
 
 def trace_seen(_: bytes) -> str:
     """Return the trace and the span of the place where this runs."""
-    return (spans.current() or b"").decode()
+    return (instruments.current() or b"").decode()
 
 
 class Unreadable(Exception):
@@ -170,7 +170,9 @@ async def test_the_trace_is_an_option_and_the_data_stays_as_it_is(
 ) -> None:
     await queue.add_item(Item(b"data", id="a"))
     await queue.add_item(Item(b"data", id="b"), priority=3, group="g", delay=60, expires_in=60)
-    first, second = (spans.written(span.context).decode() for span in recorded.producers if span.context)
+    first, second = (
+        instruments.written(span.context).decode() for span in recorded.producers if span.context
+    )
     stored = {key: json.loads(text) for key, text in (await redis.hgetall(f"{name}:options")).items()}
     assert stored[b"a"] == {"trace": first}
     assert stored[b"b"].pop("expires") > 0
@@ -213,7 +215,7 @@ async def test_a_lease_has_its_trace_whichever_way_it_was_leased(
         yield one.trace
 
     found = [one async for one in leased()]
-    many, single = (spans.written(span.context).decode() for span in recorded.producers if span.context)
+    many, single = (instruments.written(span.context).decode() for span in recorded.producers if span.context)
     assert found == [*[many] * 4, single]
 
 
@@ -244,7 +246,7 @@ async def test_an_item_that_a_worker_waits_for_is_delivered_with_its_trace(
     (producer,), (run,) = recorded.producers, recorded.runs
     assert links_of(run) == [place_of(producer)]
     assert producer.context is not None
-    assert [spans.written(producer.context) in one["data"] for one in delivered] == [True]
+    assert [instruments.written(producer.context) in one["data"] for one in delivered] == [True]
     assert recorded.count("messaging.client.consumed.messages") == 1
     assert not (await audit(redis, name)).leased
 
@@ -284,7 +286,7 @@ async def test_moved_and_expired_leases_keep_the_trace_and_cancelled_items_leave
     assert not await redis.exists(f"{name}:options")
     leases = await other.lease_many(2, 30)
     assert producer.context is not None
-    assert {one.trace for one in leases} == {spans.written(producer.context).decode()}
+    assert {one.trace for one in leases} == {instruments.written(producer.context).decode()}
     await other.cancel_many(["a", "b"])
     assert not await redis.exists(f"{name}-other:options")
 
@@ -311,7 +313,7 @@ async def test_spans_in_threads_and_processes_are_children_of_the_run(
     (run,) = recorded.runs
     assert run.context is not None
     seen = json.loads((await queue.results.get("1")) or b"")
-    assert seen == spans.written(run.context).decode()
+    assert seen == instruments.written(run.context).decode()
 
 
 async def test_the_spans_of_a_handler_are_children_and_do_not_reach_the_next_run(
@@ -364,7 +366,7 @@ async def test_an_item_in_a_pipeline_of_the_user_is_linked_too(
         assert await pipeline.execute() == [[1]]
     (producer,) = recorded.producers
     assert producer.context is not None
-    assert (await queue.lease(30)).trace == spans.written(producer.context).decode()
+    assert (await queue.lease(30)).trace == instruments.written(producer.context).decode()
 
 
 @pytest.mark.parametrize("kind", [ValueError, Unreadable])
@@ -418,6 +420,6 @@ ONES = "1" * 32 + "-" + "1" * 16
 
 @pytest.mark.parametrize("text", ["", "x", f"00-{'0' * 32}-{'1' * 16}-01", f"01-{ONES}-01", f"00-{ONES}-01 "])
 async def test_a_trace_that_cannot_be_read_is_ignored(text: str) -> None:
-    assert spans.links_to([text.encode(), None]) == []
+    assert instruments.links_to([text.encode(), None]) == []
     with telemetry.continued(text.encode()):
         assert trace.get_current_span() is trace.INVALID_SPAN

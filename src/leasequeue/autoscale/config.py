@@ -577,8 +577,6 @@ class _Loading:
             expected = f"[deployments.{job}], or its name in the jobs of another one"
             raise self._wrong(f"jobs.{job}", "no deployment has this job", expected)
 
-    # -------------------------------------------------------------------------- inside
-
     def _read(
         self,
         place: str,

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Self
 
 from leasequeue.alive.ring import LOOK_SECONDS
 from leasequeue.autoscale.backends import open_backend as open_configured
-from leasequeue.autoscale.leader import Leadership
+from leasequeue.autoscale.leader import Leadership, State, digest_of
 from leasequeue.autoscale.passes import CONFIGURATION, Parts, Passes
 from leasequeue.autoscale.report import PassError, PassReport, read_report
-from leasequeue.autoscale.state import State, digest_of
 from leasequeue.describing import describe
 from leasequeue.errors import InvalidArgument, LeasequeueError
 from leasequeue.log import Log

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from leasequeue.autoscale.backends import Backend
     from leasequeue.autoscale.config import Config
     from leasequeue.autoscale.flow_children import Learned
+    from leasequeue.autoscale.leader import State
     from leasequeue.autoscale.measuring import Measured
     from leasequeue.autoscale.model import JobReport, Plan, Signals, TierReport
-    from leasequeue.autoscale.state import State
     from leasequeue.wire.endpoints import Client
 
 _Result = TypeVar("_Result")
@@ -223,8 +223,6 @@ class Passes:
             await queue.close()
         for client in self._clients.values():
             await close_client(client)
-
-    # -------------------------------------------------------------------------- inside
 
     async def _measure(self, job: str, state: State, parts: Parts, *, dry_run: bool) -> Measured | None:
         async def sample(memory: Mapping[str, object]) -> Measured:

@@ -27,12 +27,6 @@ class Window:
     It is divided into `SLOTS` slots of time. For each slot one number is kept, and only where it decides: a
     largest number hides the smaller ones before it. A number counts from its pass until its slot has left the
     window: for at least the length of the window, and for at most one slot longer.
-
-    Args:
-        length: The length of the window (s). Up to a millisecond: only the present counts.
-        slots: What `slots` gave in an earlier pass: slots of time and numbers.
-        now: The present (s).
-        choose: `max` or `min`.
     """
 
     def __init__(
@@ -325,12 +319,7 @@ class Tiers:
         return steps
 
     def ask(self, workers: int, *, keep: bool = False) -> tuple[list[TierReport], dict[str, TierMemory]]:
-        """Return what to ask of each tier, and the memory for the next pass.
-
-        Args:
-            workers: How many workers are needed.
-            keep: Whether no tier is asked for fewer units than before, since not all is known.
-        """
+        """Return what to ask of each tier (`keep`: no fewer units), and the memory for the next pass."""
         requests: list[TierReport] = []
         memory: dict[str, TierMemory] = {}
         for i, tier in enumerate(self._tiers):

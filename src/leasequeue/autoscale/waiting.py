@@ -45,12 +45,7 @@ class Demand:
 
 
 def erlang_b(workers: int, load: float) -> float:
-    """Return the share of items that find all workers busy and leave (Erlang B).
-
-    Args:
-        workers: How many there are, 0 or more.
-        load: The workers that would be busy if there were enough (erlangs), 0 or more.
-    """
+    """Return the share of items that find all workers busy and leave (Erlang B)."""
     if load <= 0:
         return 0.0 if workers > 0 else 1.0
     if load > EXACT_LOAD:
@@ -64,12 +59,7 @@ def erlang_b(workers: int, load: float) -> float:
 
 
 def erlang_c(workers: int, load: float) -> float:
-    """Return the share of items that have to wait at all (Erlang C); 1 if the workers are too few.
-
-    Args:
-        workers: How many there are, 0 or more.
-        load: The workers that are busy on average (erlangs), 0 or more.
-    """
+    """Return the share of items that have to wait at all (Erlang C); 1 if the workers are too few."""
     if load <= 0:
         return 0.0 if workers > 0 else 1.0
     if workers <= load:

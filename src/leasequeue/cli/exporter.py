@@ -112,8 +112,6 @@ class Exporter:
         }
         return registry_of([*metrics_of(samples)])
 
-    # -------------------------------------------------------------------------- inside
-
     def _open(self, names: Iterable[str]) -> None:
         for name in names:
             if name not in self._queues:

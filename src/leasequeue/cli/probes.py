@@ -110,8 +110,6 @@ class ProbeServer:
             server.shutdown()
             server.server_close()
 
-    # -------------------------------------------------------------------------- inside
-
     @staticmethod
     def _in_thread(run: Callable[[], None]) -> None:
         threading.Thread(target=run, name="leasequeue probes", daemon=True).start()

@@ -148,9 +148,6 @@ def hurried_by_signals(hurry: Callable[[], None]) -> Iterator[None]:
 
     The server of the application got the first signal, and passes no other on. Outside of the main thread,
     where no handler can be set, this does nothing.
-
-    Args:
-        hurry: The function. It is called in the main thread, between any two steps of its program.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -43,13 +43,7 @@ T = TypeVar("T")
 
 
 async def until_disconnected(request: Request, work: Coroutine[Any, Any, T], *, watch: bool) -> T | None:
-    """Return what `work` returns, or raise its error; None if the client has closed the connection before.
-
-    Args:
-        request: The request, whose body was read.
-        work: What takes some time. It is cancelled if the client has gone.
-        watch: Whether to look for that; what is done at once needs no watching.
-    """
+    """Return what `work` returns, or raise its error; None if the client has closed the connection before."""
     if not watch:
         return await work
     working = asyncio.create_task(work, name="leasequeue wait")

@@ -311,8 +311,6 @@ class Flow:
                 raise self._error(f"there is no stage {name!r} to serve")
         return FlowPart(self, names)
 
-    # -------------------------------------------------------------------------- inside
-
     async def _start(
         self,
         attributes: Mapping[str, Any],

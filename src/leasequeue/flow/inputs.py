@@ -134,9 +134,7 @@ class FlowInputs:
     def of(self, stage: Stage[Any], *, final: bool) -> dict[str, Input]:
         """Return what the parameters of a stage take, without those that have constants or defaults.
 
-        Args:
-            stage: The stage.
-            final: Whether all stages are declared; else a name that is not known may be that of a later one.
+        Until all stages are declared, which is `final`, a name that is not known may be that of a later one.
         """
         before = stages_before(self._order, stage.name)
         found = self._by_name(stage, before, final=final)

@@ -16,9 +16,8 @@ try:
 except ImportError as error:
     raise ExtraMissing("queues in Spark", "spark") from error
 
-from leasequeue.spark.add_task import add_task
+from leasequeue.spark.adding import add, add_task
 from leasequeue.spark.backlog import StreamBacklog, backlogs
-from leasequeue.spark.bulk_add import add
 from leasequeue.spark.errors import OutputTakenOver, QueryStopped, StreamTakenOver
 from leasequeue.spark.process import Processed, process
 from leasequeue.spark.source import LeasequeueSource, register

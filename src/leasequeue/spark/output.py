@@ -55,11 +55,7 @@ class OutputFolder:
         self._run = secrets.token_hex(4)
 
     def check_checkpoint(self, checkpoint: str) -> bool:
-        """Check that a checkpoint belongs to this folder, and keep earlier runs from writing into it.
-
-        Returns:
-            Whether the checkpoint exists already.
-        """
+        """Check that a checkpoint belongs to this folder, and keep earlier runs from writing into it."""
         files = self._files_of("checkpoint", checkpoint)
         try:
             metadata = self._read(f"{checkpoint}/metadata", files)

@@ -21,8 +21,7 @@ from pyspark.sql.types import (
 from leasequeue.durations import LONGEST_SECONDS
 from leasequeue.errors import InvalidArgument
 from leasequeue.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES
-from leasequeue.spark.columns import DATA_ALLOWED, DELAY_ALLOWED
-from leasequeue.spark.row_json import FINITE_ALLOWED
+from leasequeue.spark.columns import DATA_ALLOWED, DELAY_ALLOWED, FINITE_ALLOWED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -111,12 +111,7 @@ def task_results(ids: DataFrame, task: Task[..., Any], **options: Any) -> DataFr
 
 
 def column_of(kind: Any, within: tuple[Any, ...] = ()) -> tuple[Node, spark.DataType]:
-    """Return how results of a type are read, and the type of their column.
-
-    Args:
-        kind: The type, as msgspec describes it.
-        within: The classes that it is part of: one that holds itself is JSON from there on.
-    """
+    """Return how results of a type are read, and the type of their column."""
     if isinstance(kind, inspect.UnionType):
         return _union(kind, within)
     if isinstance(kind, (inspect.EnumType, inspect.LiteralType)):

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 from pyspark.sql import types as spark
 
-from leasequeue.spark.row_json import fits_json
+from leasequeue.spark.columns import fits_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -187,11 +187,7 @@ _NAMES = {spark.IntegralType: "a whole number", spark.DayTimeIntervalType: "inte
 
 
 def fit(kind: Any, column: spark.DataType, place: str) -> Node:
-    """Check the type of a column against that of an argument.
-
-    Returns:
-        What the values of the column are checked and written by.
-    """
+    """Check the type of a column against that of an argument."""
     find = _FITS.get(type(kind), _scalar)
     return find(kind, column, place)
 

@@ -177,11 +177,7 @@ class BulkWriter(DataSourceArrowWriter):
         return add_batches(iterator, self.columns, self.target, self.run, self.retry_timeout)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """End the job, and store its report as the result of its name.
-
-        Raises:
-            ServerError: If another job with the same name ran at the same time and ended first.
-        """
+        """End the job, and store its report as the result of its name."""
         partitions = [asdict(message) for message in messages if isinstance(message, PartitionReport)]
         # The unique `commit` lets the server recognise a repeated call.
         report = json.dumps({"partitions": partitions, "commit": uuid.uuid4().hex})

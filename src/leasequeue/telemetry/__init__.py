@@ -105,6 +105,6 @@ def continued(trace: bytes | None) -> AbstractContextManager[None]:
     """Let the spans that the block begins be children of a span of another process."""
     if trace is None:
         return nullcontext()
-    from leasequeue.telemetry import spans
+    from leasequeue.telemetry import instruments
 
-    return spans.continued(trace)
+    return instruments.continued(trace)

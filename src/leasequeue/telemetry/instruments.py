@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import time
+from contextlib import contextmanager
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from opentelemetry import context as context_api
+from opentelemetry import trace
 from opentelemetry.metrics import get_meter_provider
-from opentelemetry.trace import SpanKind, get_tracer, set_span_in_context
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    get_tracer,
+    set_span_in_context,
+)
 
 from leasequeue import telemetry
-from leasequeue.telemetry import spans
+from leasequeue.describing import describe, text_of, traceback_of
 from leasequeue.telemetry.meters import (
     OPERATION,
     OPERATION_TYPE,
@@ -28,12 +40,80 @@ from leasequeue.telemetry.meters import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import Span, Tracer, TracerProvider
 
     from leasequeue.telemetry.meters import Meters
+
+#: That of W3C Trace Context: <https://www.w3.org/TR/trace-context/#traceparent-header>.
+_FORMAT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+def written(context: SpanContext) -> bytes:
+    """Return a span's context as a `traceparent`."""
+    return b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
+
+
+def kept(span: Span) -> bytes | None:
+    """Return the `traceparent` of a span, to be kept with items; None: the span is not sampled."""
+    context = span.get_span_context()
+    return written(context) if context.is_valid and context.trace_flags.sampled else None
+
+
+def read(text: bytes) -> SpanContext | None:
+    """Return the context in a `traceparent`; None if it cannot be read: any client may write one."""
+    parts = _FORMAT.fullmatch(text)
+    if parts is None:
+        return None
+    trace_id, span_id, flags = (int(part, 16) for part in parts.groups())
+    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
+    return context if context.is_valid else None
+
+
+def links_to(traces: Iterable[bytes | None]) -> list[Link]:
+    """Return a link to each span that is known of those that led to items: of an item, one or several."""
+    found = (read(one) for text in traces if text is not None for one in text.split(b","))
+    return [Link(context) for context in found if context is not None]
+
+
+def current() -> bytes | None:
+    """Return the `traceparent` of the current span; None: there is none."""
+    context = trace.get_current_span().get_span_context()
+    return written(context) if context.is_valid else None
+
+
+@contextmanager
+def continued(text: bytes | None) -> Iterator[None]:
+    """Let the spans that the block begins be children of a span of another process."""
+    context = None if text is None else read(text)
+    if context is None:
+        yield
+        return
+    token = context_api.attach(trace.set_span_in_context(NonRecordingSpan(context)))
+    try:
+        yield
+    finally:
+        context_api.detach(token)
+
+
+def fail(span: Span, error: BaseException) -> None:
+    """Note on a span that it ended with an error, whose texts may raise errors themselves."""
+    if not span.is_recording():
+        return
+    kind = type(error).__name__
+    span.set_attribute("error.type", kind)
+    span.add_event(
+        "exception",
+        {
+            "exception.type": kind,
+            "exception.message": text_of(error),
+            "exception.stacktrace": traceback_of(error),
+        },
+    )
+    span.set_status(StatusCode.ERROR, describe(error))
+
 
 #: The name of the tracer and of the meter.
 SCOPE = "leasequeue"
@@ -84,7 +164,7 @@ class Instruments:
     @guarded
     def current_trace(self) -> bytes | None:
         """Return the `traceparent` of the current span, for another process; None: there is none."""
-        return None if self.tracer is None else spans.current()
+        return None if self.tracer is None else current()
 
     def producer(self, queue: str, count: int, item_id: bytes) -> Producer | None:
         """Begin the span of a call that adds items; None: there are no traces."""
@@ -113,7 +193,7 @@ class Instruments:
         attributes[ATTEMPT] = attempt
         attributes.update(stage)
         _set_ids(attributes, item_ids, len(item_ids))
-        links = spans.links_to(traces)
+        links = links_to(traces)
         span = self.tracer.start_span(
             f"process {queue}", kind=SpanKind.CONSUMER, attributes=attributes, links=links
         )
@@ -129,13 +209,13 @@ class Producer:
 
     def __init__(self, span: Span) -> None:
         self._span = span
-        self.trace = spans.kept(span)
+        self.trace = kept(span)
 
     @guarded
     def end(self, error: BaseException | None = None) -> None:
         """End the span."""
         if error is not None:
-            spans.fail(self._span, error)
+            fail(self._span, error)
         self._span.end()
 
 
@@ -148,7 +228,7 @@ class RunSpan:
 
     def __init__(self, span: Span) -> None:
         self._span = span
-        self.trace = spans.kept(span)
+        self.trace = kept(span)
         self._token = context_api.attach(set_span_in_context(span))
 
     @guarded
@@ -156,7 +236,7 @@ class RunSpan:
         """End the span."""
         context_api.detach(self._token)
         if error is not None:
-            spans.fail(self._span, error)
+            fail(self._span, error)
         self._span.set_attribute(OUTCOME, one_of(outcomes))
         self._span.end()
 

@@ -68,8 +68,6 @@ class CommandBackend(RegisteredUnits):
         await self._run(self._settings.request, {"units": str(units)})
         self._requested, self._ran_at = units, now
 
-    # -------------------------------------------------------------------------- inside
-
     async def _run(self, command: Sequence[str], values: dict[str, str]) -> str:
         """Run a program to its end; return what it printed."""
         values = {**values, "deployment": self._deployment, "tier": self._tier}

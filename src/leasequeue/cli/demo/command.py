@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from leasequeue.cli.demo.files import find_files
 from leasequeue.cli.demo.run import Demo
-from leasequeue.cli.demo.workers import DemoFailed
+from leasequeue.cli.demo.workers import DemoFailed, find_files
 from leasequeue.cli.formatting import print_facts, printable
 from leasequeue.cli.options import number_option
 from leasequeue.cli.server import Code, fail

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leasequeue import AsyncWorkQueue, Item, LeasequeueError
-from leasequeue.cli.demo.files import describe
-from leasequeue.cli.demo.workers import DemoFailed, watch, worker_process
+from leasequeue.cli.demo.workers import DemoFailed, describe, watch, worker_process
 from leasequeue.cli.formatting import printable
 from leasequeue.worker.signals import INTERRUPTED, STOPPED
 

@@ -67,8 +67,6 @@ class HealthPort:
         """Listen no more: another process is to take over."""
         self._server.close()
 
-    # -------------------------------------------------------------------------- inside
-
     def _stuck(self) -> Iterable[str]:
         if self._worker is not None and not (health := self._worker.health()).live:
             yield from health.public_reasons

@@ -53,15 +53,8 @@ def work(settings: WorkerSettings, ready: Callable[[Worker, HealthPort | None], 
     """Run a worker until it is stopped. Call it in the main thread, as the last call of a process.
 
     `EXIT_SECONDS` after the worker has ended, the process ends although a thread or a task of the user's
-    code still runs.
-
-    Args:
-        settings: The worker to run, and its options.
-        ready: In a process that may replace another: called with the worker, and where it answers probes,
-            before it starts.
-
-    Returns:
-        The exit code for the process.
+    code still runs. In a process that may replace another, `ready` is called with the worker, and where it
+    answers probes, before it starts.
     """
     set_up_logs(settings.log_format, settings.log_level)
     state = _State()

@@ -143,8 +143,6 @@ class Supervisor:
         log.info("stopped, with exit code %d", code)
         return code
 
-    # -------------------------------------------------------------------------- inside
-
     def _on_signal(self) -> None:
         if not self._stopping.is_set():
             log.info("got a signal: stopping")

@@ -1,7 +1,9 @@
-"""`add_task`: add the rows of a table as calls of a task, whose arguments are the columns."""
+"""`add` and `add_task`: add the rows of a table to a queue, as items or as calls of a task."""
 
 from __future__ import annotations
 
+import uuid
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -26,25 +28,80 @@ from pyspark.sql.types import (
 from leasequeue import codec
 from leasequeue.describing import text_of
 from leasequeue.durations import to_ms
-from leasequeue.errors import InvalidArgument, InvalidCall
-from leasequeue.spark.bulk_add import add
+from leasequeue.errors import InvalidArgument, InvalidCall, ServerError
 from leasequeue.spark.columns import Columns, Table
-from leasequeue.spark.options import FormatOptions
-from leasequeue.spark.row_checks import quoted
-from leasequeue.spark.sessions import active
+from leasequeue.spark.options import LOCATION, FormatOptions, server_options
+from leasequeue.spark.portal import call_with_retries, check_server, open_queue
+from leasequeue.spark.row_checks import check_rows, quoted
+from leasequeue.spark.sessions import active, is_connect
 from leasequeue.spark.source import register
 from leasequeue.spark.task_types import Fields, Unfit, fit
-from leasequeue.spark.writers import WRITE_OPTIONS
+from leasequeue.spark.writers import WRITE_OPTIONS, Report, job_name
 from leasequeue.tasks.task import options_of
 from leasequeue.tasks.wire import content_id_of, data_of
+from leasequeue.wire.urls import holds_login
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import Column, DataFrame
 
-    from leasequeue.spark.writers import Report
     from leasequeue.tasks.task import CallOptions, Task
+
+
+def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Report:
+    """Add the rows of a table to a queue and return a report.
+
+        report = leasequeue.spark.add(df, "emails", url="redis://localhost", idColumn="address")
+        print(report.added, report.already_there)
+
+    Does the same as `df.write.format("leasequeue").options(…).mode("append").save()`, from any thread, and
+    checks all rows first: if one row cannot be an item, nothing is added. The report is kept for a day as the
+    result of the job's name: `await queue.results.get(job)`.
+
+    Args:
+        df: The rows. They are read twice, see `check`: persist them if reading is expensive, or if it does
+            not return the same rows each time.
+        queue: The queue's name.
+        check: Whether to check all rows before adding the first. With False, rows are added until one cannot
+            be an item.
+        **options: Options of the format, such as `url`, `idColumn`, `dataColumn`, `delayColumn`.
+
+    Raises:
+        InvalidArgument: If an option or a column cannot be used, or a row cannot be an item. Nothing was
+            added.
+        ServerError: If the server does not answer, or the report cannot be read after the rows were added.
+        pyspark.errors.PySparkException: If the job fails.
+    """
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
+    }
+    parsed = FormatOptions({**texts, "queue": queue}, WRITE_OPTIONS)
+    target = parsed.target()
+    job = job_name(parsed) or f"job:{uuid.uuid4().hex}"
+    check_server(target)
+    exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    columns = Columns.chosen(parsed, df.schema, exact=exact)
+    kept = {name: text for name, text in texts.items() if name.lower() not in ("job", "queue")}
+    if is_connect(df) and holds_login(target.url):  # the Connect server reads its own variable or file
+        location: AbstractContextManager[dict[str, str]] = nullcontext({})
+    else:  # the workers have the environment that Spark was started with: pass on the URL of this one
+        kept = {name: text for name, text in kept.items() if name.lower() not in LOCATION}
+        location = server_options(target.url, cluster=target.cluster)
+    with active(df.sparkSession), location as server:
+        register(df.sparkSession)
+        if check:
+            check_rows(df, columns)
+        writer = df.write.format("leasequeue").options(**kept, **server, queue=queue, job=job)
+        writer.mode("append").save()
+    with open_queue(target) as portal:
+        get = partial(portal.queue.results.get, job)
+        result = portal.call(call_with_retries, get, parsed.retry_timeout())
+    if result is None:
+        raise ServerError(f"the report of the job {job!r} has been removed from the server")
+    return Report.read(job, result)
+
 
 #: The columns between the check of a table and the writer.
 _ID, _DATA, _ARGUMENTS, _DELAY, _AT = "id", "data", "arguments", "delay", "at"
@@ -228,13 +285,7 @@ def _check_options(options: CallOptions, item_id: str | None, delay: str | None,
 
 
 def _arguments(table: Table, task: Task[..., Any], used: set[str]) -> tuple[Fields, list[Column]]:
-    """Check the columns of the arguments.
-
-    Args:
-        table: The columns.
-        task: The task.
-        used: Those that an option names: each is an argument only if the function has it.
-    """
+    """Check the columns of the arguments. One of those `used` by options is one only if the function has it."""
     arguments = task.definition.arguments
     found = {name: column for name in arguments.types if (column := table.find(name)) is not None}
     problems = [
