@@ -285,7 +285,7 @@ def _check_options(options: CallOptions, item_id: str | None, delay: str | None,
 
 
 def _arguments(table: Table, task: Task[..., Any], used: set[str]) -> tuple[Fields, list[Column]]:
-    """Check the columns of the arguments. One of those `used` by options is one only if the function has it."""
+    """Check the columns of the arguments; one that an option uses is one only if the function has it."""
     arguments = task.definition.arguments
     found = {name: column for name in arguments.types if (column := table.find(name)) is not None}
     problems = [
