@@ -227,7 +227,7 @@ async def test_a_second_signal_ends_it_in_the_middle_of_a_pass(
         process.send_signal(second)
         async with asyncio.timeout(120):
             await logged(f"{second.name}: stopping at once")
-            await logged("interrupted; what runs goes on")
+            await logged("interrupted; what runs continues")
             assert await process.wait() == 0
     assert "Traceback" not in "".join(lines)
 

@@ -55,4 +55,4 @@ async def test_flows_hand_over_between_the_nodes_of_a_cluster(
         async with working(new_worker(flow, other)):
             handed = await run.result(timeout=120)
             assert handed == f"{run.id}.start-shipping"
-            assert await other.run(handed).result(timeout=120) == 60
+            assert await other.flow_run(handed).result(timeout=120) == 60

@@ -34,7 +34,7 @@ async def test_a_stage_starts_a_run_of_a_flow_in_another_slot(tasks: TaskQueue, 
     run = await pair.orders.start(item="shirt", id="o1", correlation="request-7")
     async with working(new_worker(tasks, there)):
         assert await run.result(timeout=120) == ["o1.start-shipping", "shirt"]
-        handed = pair.shipping.run("o1.start-shipping")
+        handed = pair.shipping.flow_run("o1.start-shipping")
         assert await handed.result(timeout=120) == 5
     assert pair.delivered == [(5, "o1.start-shipping")]
     # It is kept, although its flow keeps none, so that a repetition finds it.
@@ -63,7 +63,7 @@ async def test_a_hand_over_that_fails_at_a_point_is_repeated_and_starts_one_run(
     run = await pair.orders.start(item="shirt", id="o1")
     async with working(new_worker(tasks, there, middleware=[failing])):
         assert await run.result(timeout=120) == ["o1.start-shipping", "shirt"]
-        await pair.shipping.run("o1.start-shipping").result(timeout=120)
+        await pair.shipping.flow_run("o1.start-shipping").result(timeout=120)
     assert len(failures) == 2
     assert pair.delivered == [(5, "o1.start-shipping")]
 
@@ -84,7 +84,7 @@ async def test_a_worker_that_is_killed_at_any_point_of_a_hand_over_leaves_one_ru
             assert await program.wait() == -signal.SIGKILL
             async with working(new_worker(home, there)):
                 assert await run.result(timeout=120) == ["o1.start-shipping", "shirt"]
-                await pair.shipping.run("o1.start-shipping").result(timeout=120)
+                await pair.shipping.flow_run("o1.start-shipping").result(timeout=120)
             return pair.delivered
 
     delivered = await asyncio.gather(*(killed_at(point) for point in POINTS))

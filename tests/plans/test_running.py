@@ -55,7 +55,7 @@ async def test_a_flow_runs_from_its_attributes_to_its_result(tasks: TaskQueue) -
         given = ["owner of 1", "member of 1", "owner of 2", "member of 2"]
         assert await run.result(timeout=120) == [62, given, "!", "access"]
     assert not (await flow.start(user_id=62, guilds=[1, 2], id="r")).created
-    assert await flow.run("r").result() == [62, given, "!", "access"]
+    assert await flow.flow_run("r").result() == [62, given, "!", "access"]
 
 
 @pytest.mark.seed("GLD-O6")
@@ -128,7 +128,7 @@ async def test_a_run_goes_on_as_it_was_planned_when_the_program_has_changed(task
     old = await before.start(user_id=4)
     new = await after.start(user_id=4)
     async with working(new_worker(after)):
-        assert [await after.run(run.id).result(timeout=120) for run in (old, new)] == [8, -4]
+        assert [await after.flow_run(run.id).result(timeout=120) for run in (old, new)] == [8, -4]
     drawn = await after.runs.mermaid(old.id)
     assert '"double<br/>done"' in drawn
     assert "negate" not in drawn

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
@@ -40,6 +40,7 @@ MAX_UNITS, MAX_WORKERS, MAX_CHILDREN = 1_000_000, 100_000, 1_000_000
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,63}", re.ASCII)
 _Table = TypeVar("_Table", bound=msgspec.Struct)
+_Policy = TypeVar("_Policy", JobPolicy, TierPolicy)
 
 
 # -------------------------------------------------------------------------- what a key accepts
@@ -451,15 +452,9 @@ class _Loading:
             raise self._wrong(f"{place}.queue" if said.queue else place, str(error)) from error
         cluster = self._file.cluster and said.url is None if said.cluster is None else said.cluster
         self._check_tag(place, queue, cluster=cluster)
-        policy = JobPolicy(
-            age_target=float(said.age_target),
-            service_time=_finite(said.service_time),
-            confidence=said.confidence,
-            ignore_abandoned=said.ignore_abandoned,
-            children={
-                child: None if number == "measured" else number for child, number in said.children.items()
-            },
-        )
+        children = {child: None if n == "measured" else n for child, n in said.children.items()}
+        service_time = _finite(said.service_time)
+        policy = _policy(JobPolicy, said, service_time=service_time, children=children)
         own = url if said.url is None else self._url(place, said.url, cluster=cluster)
         return JobConfig(queue=queue, url=own, cluster=cluster, policy=policy)
 
@@ -540,17 +535,7 @@ class _Loading:
         if self._programs:
             for key, problem, expected in program_problems(found):
                 raise self._wrong(f"{where}.{said.backend}.{key}", problem, expected)
-        policy = TierPolicy(
-            name=said.name,
-            min_units=said.min_units,
-            max_units=said.max_units,
-            workers_per_unit=said.workers_per_unit,
-            spin_up=float(said.spin_up),
-            preemptible=said.preemptible,
-            slow_down=float(said.slow_down),
-            slow_up=float(said.slow_up),
-        )
-        return TierConfig(policy=policy, settings=found)
+        return TierConfig(policy=_policy(TierPolicy, said), settings=found)
 
     def _check_deployments(
         self, jobs: Mapping[str, JobConfig], deployments: Mapping[str, DeploymentConfig]
@@ -647,6 +632,12 @@ class _Loading:
 def custom(kind: Any, value: object) -> object:
     """Return a value of one of the types of this module, for msgspec, which adds the place to an error."""
     return kind.read(value)
+
+
+def _policy(kind: type[_Policy], said: _TableOfFile, **others: Any) -> _Policy:
+    """Return a policy, whose attributes are those of its table, except for others."""
+    names = [one.name for one in fields(kind) if one.name not in others]
+    return kind(**{name: getattr(said, name) for name in names}, **others)
 
 
 def _finite(duration: Duration) -> float | None:

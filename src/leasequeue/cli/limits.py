@@ -116,7 +116,7 @@ async def pause(
     """Pause a queue or a group.
 
     No item of it is leased until it is resumed or, with --until or --for, until the time has come. What
-    is leased goes on, and items can be added.
+    is leased continues, and items can be added.
     """
     pause = await queue.pause(reason=reason, until=until, for_=for_, group=group)
     if as_json:

@@ -129,7 +129,7 @@ async def _order(queue: AsyncWorkQueue, worker: str, what: str, *, as_json: bool
         known = f"`leasequeue workers ls {queue.name}` lists those that are"
         return fail(f"no worker {error.worker!r} is registered on {queue.name!r}: {known}", Code.MISSED)
     if as_json:
-        done = {"told": what} if returned is None else {"returned": returned}
+        done = {"ordered": what} if returned is None else {"returned": returned}
         print_json({"queue": queue.name, "worker": worker, **done})
     elif returned is not None:
         typer.echo(f"{returned:,} returned")

@@ -212,27 +212,15 @@ def queue_details(stats: QueueStats) -> QueueDetails:
 
 def worker_info(view: WorkerView) -> WorkerInfo:
     """Return a worker as it is answered."""
-    return WorkerInfo(
-        id=_text(view.id),
-        name=_text(view.name),
-        host=_text(view.host),
-        pid=view.pid,
-        queues=[*view.queues],
-        dead=view.dead,
-        quiet=view.quiet,
-        stopping=view.stopping,
-        started=_moment(view.started),
-        concurrency=view.concurrency,
-        runs=view.runs,
-        failures=view.failures,
-        running=[*map(_run_info, view.running)],
-    )
+    given = {name: getattr(view, name) for name in WorkerInfo.model_fields}
+    given |= {name: _text(given[name]) for name in ("id", "name", "host")}
+    given |= {"started": _moment(view.started), "running": [*map(_run_info, view.running)]}
+    return WorkerInfo(**given)
 
 
 def _run_info(run: RunView) -> RunInfo:
-    return RunInfo(
-        queue=run.queue, id=_text(run.item_id), task=_text(run.handler), since=_moment_of(run.since)
-    )
+    item_id, task = _text(run.item_id), _text(run.handler)
+    return RunInfo(queue=run.queue, id=item_id, task=task, since=_moment_of(run.since))
 
 
 def _text(value: str) -> str:

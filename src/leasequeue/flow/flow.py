@@ -243,7 +243,7 @@ class Flow:
         """
         return await self._start(attributes, self._keep_ms, id=id, correlation=correlation, priority=priority)
 
-    def run(self, id: str) -> FlowRun[Any]:  # noqa: A002 - the name of the attribute
+    def flow_run(self, id: str) -> FlowRun[Any]:  # noqa: A002 - the name of the attribute
         """Return a run from its id, for example in another request. Nothing is sent.
 
         Raises:

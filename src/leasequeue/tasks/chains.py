@@ -74,7 +74,7 @@ class Step(Generic[R_co]):
     def then(self, task: OneCall[R], /) -> Chain[R]: ...
 
     def then(self, task: Any, /, *args: Any, **kwargs: Any) -> Chain[Any]:
-        """Return a chain that goes on with a task, to whose first argument the result is passed.
+        """Return a chain that continues with a task, to whose first argument the result is passed.
 
             run = await download.call(url).then(resize, width=200).then(upload).add()
 

@@ -189,7 +189,7 @@ class InlineTasks:
 
 
 class _InlineFlowRuns(FlowRuns):
-    """The flow runs of a queue, whose tasks run when one is started or goes on."""
+    """The flow runs of a queue, whose tasks run when one is started or continues."""
 
     def __init__(
         self, queue: AsyncWorkQueue, added: Callable[[AsyncWorkQueue, Sequence[str]], Awaitable[None]]

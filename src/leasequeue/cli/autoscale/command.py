@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import re
 import signal
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from typer.core import TyperGroup
 
@@ -92,7 +91,11 @@ def print_report(report: PassReport, *, as_json: bool) -> None:
 def print_estimate(rows: Iterable[Estimate], *, backlog: int, as_json: bool) -> None:
     """Print a row for each number of workers."""
     print_rows(
-        [_finite(asdict(row)) if as_json else _estimate_row(row, backlog=backlog) for row in rows],
+        [
+            # null for what JSON does not have
+            msgspec.json.decode(msgspec.json.encode(row)) if as_json else _estimate_row(row, backlog=backlog)
+            for row in rows
+        ],
         as_json=as_json,
     )
 
@@ -125,12 +128,6 @@ def duration(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     return duration_text(seconds) if math.isfinite(seconds) else "without end"
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values with null for what JSON does not have."""
-    finite: dict[str, Any] = json.loads(json.dumps(values), parse_constant=lambda _: None)
-    return finite
 
 
 #: The largest number of workers, and of items.
@@ -250,7 +247,7 @@ async def _run(config: Config, *, as_json: bool) -> Code:
         await autoscaler.run(on_report=show)
         await autoscaler.close()
     except asyncio.CancelledError:
-        log.warning("interrupted; what runs goes on")
+        log.warning("interrupted; what runs continues")
     finally:
         if server is not None and reading is not None:
             server.close()
