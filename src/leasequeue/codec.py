@@ -26,14 +26,8 @@ class UnknownType(Exception):
 def encode(value: Any, *, ordered: bool = False) -> bytes:
     """Encode a value as JSON.
 
-    Args:
-        value: The value.
-        ordered: Whether dicts and sets have their entries in the order of these, so that equal values are
-            encoded alike.
-
-    Raises:
-        Exception: If the value, or one in it, cannot be encoded; also NaN and the infinities, which JSON does
-            not have.
+    If `ordered`, dicts and sets have their entries in the order of these, so that equal values are encoded
+    alike. NaN and the infinities, which JSON does not have, are refused.
     """
     data = (_ORDERED if ordered else _ENCODER).encode(value)
     if b"null" in data and value is not None:  # what msgspec writes for a float that is not finite
@@ -42,11 +36,7 @@ def encode(value: Any, *, ordered: bool = False) -> bytes:
 
 
 def dump_compact(value: Any) -> str:
-    """Encode a value as JSON in ASCII, as other clients do, with the types that `encode` knows.
-
-    Raises:
-        Exception: As in `encode`.
-    """
+    """Encode a value as JSON in ASCII, as other clients do, with the types that `encode` knows."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except TypeError:
@@ -57,8 +47,7 @@ def dump_compact(value: Any) -> str:
 def decoder(annotation: Any) -> Callable[[bytes], Any]:
     """Return a function that decodes JSON into a value of a type, and checks it.
 
-    Raises:
-        UnknownType: If JSON does not distinguish the values of this type.
+    Raise UnknownType if JSON does not distinguish the values of this type.
     """
     check(annotation)
     decode: Callable[[bytes], Any] = msgspec.json.Decoder(annotation, dec_hook=_from_plain).decode
@@ -66,11 +55,7 @@ def decoder(annotation: Any) -> Callable[[bytes], Any]:
 
 
 def check(annotation: Any) -> None:
-    """Check that values of a type can be read from JSON.
-
-    Raises:
-        UnknownType: If not.
-    """
+    """Check that values of a type can be read from JSON, or raise UnknownType."""
     try:
         described = msgspec.inspect.type_info(annotation)
     except Exception as error:

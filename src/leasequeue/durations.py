@@ -43,18 +43,7 @@ def duration_text(seconds: float) -> str:
 
 
 def seconds(argument: str, value: Duration, *, zero: bool, longest: float = LONGEST_SECONDS) -> float:
-    """Check a duration and return it in seconds.
-
-    Args:
-        argument: The name to put into the error.
-        value: Seconds, or a `timedelta`.
-        zero: Whether 0 is allowed.
-        longest: The longest value that is allowed, in seconds, at least 30 days.
-
-    Raises:
-        InvalidArgument: If the value is not a number, not finite, negative, zero (unless allowed) or too
-            long.
-    """
+    """Check a duration and return it in seconds."""
     if type(value) is float and 0 < value <= LONGEST_SECONDS:
         return value  # the usual case, without further checks
     if type(value) is int and (0 < value <= LONGEST_SECONDS or (zero and value == 0)):
@@ -79,22 +68,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment_ms(argument: str, value: datetime) -> int:
-    """Check a time and return it in whole milliseconds since 1970, rounded up, so never too early.
-
-    Raises:
-        InvalidArgument: If it is not a `datetime`, or has no time zone.
-    """
+    """Check a time and return it in whole milliseconds since 1970, rounded up, so never too early."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise InvalidArgument(argument, value, "a datetime with a time zone, such as datetime.now(UTC)")
     return -((_EPOCH - value) // _MILLISECOND)
 
 
 def check_bool(argument: str, value: bool) -> bool:  # noqa: FBT001 - it is the value that is checked
-    """Check that a value is True or False, and return it.
-
-    Raises:
-        InvalidArgument: If it is anything else.
-    """
+    """Check that a value is True or False, and return it."""
     if value is not True and value is not False:
         raise InvalidArgument(argument, value, "True or False")
     return value
@@ -103,13 +84,7 @@ def check_bool(argument: str, value: bool) -> bool:  # noqa: FBT001 - it is the 
 def check_list(argument: str, values: Iterable[Any], of: str) -> list[Any]:
     """Return some values as a list.
 
-    Args:
-        argument: The name to put into the error.
-        values: The values: any iterable but a text or a mapping.
-        of: What they are, in the plural.
-
-    Raises:
-        InvalidArgument: If it is no such iterable.
+    Any iterable will do, but a text or a mapping. `of` says what they are, in the plural.
     """
     if isinstance(values, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(values, Iterable):
         raise InvalidArgument(argument, values, f"a list, or another iterable, of {of}")
@@ -117,11 +92,7 @@ def check_list(argument: str, values: Iterable[Any], of: str) -> list[Any]:
 
 
 def check_int(argument: str, value: int, *, minimum: int, maximum: int) -> int:
-    """Check a whole number between two bounds, both inclusive, and return it.
-
-    Raises:
-        InvalidArgument: If it is not an `int` between them.
-    """
+    """Check a whole number between two bounds, both inclusive, and return it."""
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
         raise InvalidArgument(argument, value, f"a whole number from {minimum} to {maximum}")
     return value

@@ -22,11 +22,7 @@ _DATA_ALLOWED = f"bytes, bytearray, memoryview or str of at most {MAX_DATA_BYTES
 
 
 def check_id(item_id: object, *, argument: str = "id") -> str:
-    """Check an item's id and return it. All of Unicode is allowed, including spaces, newlines and NUL.
-
-    Raises:
-        InvalidArgument: If it is not a string, empty, over 512 bytes, or contains a lone surrogate.
-    """
+    """Check an item's id and return it. All of Unicode is allowed, including spaces, newlines and NUL."""
     if not isinstance(item_id, str) or not item_id:
         raise InvalidArgument(argument, item_id, ID_ALLOWED)
     if len(item_id) > MAX_ID_BYTES // 4 or not item_id.isascii():

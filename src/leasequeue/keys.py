@@ -272,10 +272,7 @@ class SessionOrigin(NamedTuple):
 def new_session(host: str, pid: int) -> str:
     """Return a new id for a session of a process: `lh:<host>/<pid>/<16 hexadecimal digits>`.
 
-    Args:
-        host: The machine's name. Its first 64 letters are used; signs other than A-Z, a-z, 0-9, ., _ and -
-            become -.
-        pid: The number of the process.
+    Of the host's name, the first 64 letters are used; signs other than A-Z, a-z, 0-9, ., _ and - become -.
     """
     name = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:64]
     return f"lh:{name}/{pid}/{secrets.token_hex(8)}"
@@ -293,10 +290,6 @@ def check_prefix(name: object) -> str:
     The keys of a queue `a:item` would be those of items of the queue `a`: `a:item:queue` is the list of the
     one, and the data of the item `queue` of the other. So no part of a name after a colon may be the name of
     such a family of keys.
-
-    Raises:
-        InvalidArgument: If it is not a string, empty, longer than 512 bytes, cannot be encoded, or if its
-            keys could be those of another queue.
     """
     allowed = "a string of 1 to 512 bytes in UTF-8"
     if not isinstance(name, str) or not name:
@@ -324,11 +317,7 @@ def hash_tag(prefix: str) -> str | None:
 
 
 def check_hash_tag(prefix: str) -> None:
-    """Check that all keys of a queue are in one slot of a cluster.
-
-    Raises:
-        InvalidArgument: If the prefix contains no `{tag}`; the message suggests one.
-    """
+    """Check that all keys of a queue are in one slot of a cluster."""
     if hash_tag(prefix) is None:
         raise InvalidArgument(
             "name", prefix, f"on a cluster, a name with a hash tag, such as {'{' + prefix + '}'!r}"

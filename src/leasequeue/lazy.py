@@ -15,12 +15,8 @@ def lazy_names(
 ) -> Callable[[str], object]:
     """Return the `__getattr__` of a package that imports its names when they are first used.
 
-    Args:
-        package: The package's `__name__`.
-        names: Its `__all__`.
-        modules: Its modules that have the names, in the order in which they are searched: what takes longer
-            to import comes later. They are attributes of the package, too, unless `parent` has them.
-        parent: The package of these modules; empty: the package itself.
+    The modules are searched in this order: what takes longer to import comes later. They are attributes of
+    the package, too, unless they are those of another one, `parent`.
     """
     place_of = parent or package
 

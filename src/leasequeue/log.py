@@ -17,9 +17,6 @@ class Log(logging.LoggerAdapter[logging.Logger]):
 
     Handlers of the standard library catch their errors; not all others do. An exception whose traceback
     cannot be formatted is logged as text, since no handler could format it.
-
-    Args:
-        name: The logger's name.
     """
 
     def __init__(self, name: str) -> None:

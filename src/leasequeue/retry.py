@@ -103,10 +103,6 @@ class Backoff:
         backoff = Backoff()
         while not await answered():
             await backoff.wait()
-
-    Args:
-        first: The longest first wait, in seconds.
-        longest: The longest of all waits, in seconds.
     """
 
     __slots__ = ("_first", "_longest", "failures")

@@ -64,17 +64,9 @@ async def present(
 ) -> Presence:
     """Ask a server which of some connections it has.
 
-    All answers are those of one server at one moment: they arrive over one connection.
-
-    Args:
-        server: The connections of a session of the running event loop.
-        ids: The ids of the connections.
-        identify: Whether to ask for the server's run id as well.
-        channels: Channels whose subscribers to count as well.
-
-    Raises:
-        CannotAsk: If the access rules forbid it, or the answers are not those of a Redis server.
-        ConnectionLost, ServerBusy, ServerRefused: If the server cannot be reached.
+    All answers are those of one server at one moment: they arrive over one connection. `identify` asks for
+    the server's run id as well, and `channels` for the numbers of their subscribers. Raise CannotAsk if the
+    access rules forbid it, or the answers are not those of a Redis server.
     """
     commands = [(b"CLIENT", b"LIST", b"ID", *(b"%d" % one for one in ids))]
     if identify:
@@ -142,13 +134,11 @@ class OwnConnections:
     The ids can be trusted if the server lists them, under the names that they were given, when it is asked
     over a connection of ours. This fails behind a proxy that shares connections between clients, renames or
     replaces them, if the access rules forbid CLIENT, and where two connections lead to two servers. Then, and
-    behind a proxy that often cuts connections, the process names none: its leases decide.
+    behind a proxy that often cuts connections, the process names none: its leases decide. `on_change` is
+    called in the event loop that checks when other connections are to be named.
 
     Attributes:
         off: Why others must not go by the connections; None: they may.
-
-    Args:
-        on_change: Called in the event loop that checks when other connections are to be named.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -191,8 +181,7 @@ class OwnConnections:
     async def run(self, queues: Collection[AsyncWorkQueue]) -> None:
         """Check the connections whenever they have changed, and now and then, until cancelled.
 
-        Args:
-            queues: The queues, which may change meanwhile.
+        The queues may change meanwhile.
         """
         try:
             while self.off is None:
@@ -276,8 +265,7 @@ class OwnConnections:
 class _Check:
     """What is known of the connections to one server of the sessions that share an id.
 
-    Args:
-        server: Those of the event loop that checks, which ask.
+    `server` has those of the event loop that checks, which ask.
     """
 
     def __init__(self, server: Server) -> None:
@@ -302,9 +290,7 @@ class _Check:
     async def ask(self) -> Mark:
         """Ask the server for the connections, and compare them with ours.
 
-        Raises:
-            CannotAsk: If they cannot be trusted.
-            ServerError: If the server cannot be asked now.
+        Raise CannotAsk if they cannot be trusted.
         """
         wrong = ""
         for _ in range(TRIES):
@@ -325,11 +311,7 @@ class _Check:
         return NOT_CHECKABLE  # they change all the time; the next heartbeat tries again
 
     def _vouch(self, connections: tuple[int, ...], server: str) -> Mark:
-        """Return the connections; count how often all of them were lost.
-
-        Raises:
-            CannotAsk: If that was too often.
-        """
+        """Return the connections; count how often all were lost; raise CannotAsk if that was too often."""
         if self.mark.server == server and not set(self.mark.connections) & set(connections):
             self._cuts.append(now := time.monotonic())
             if len(self._cuts) == CUTS and now - self._cuts[0] < CUTS_SECONDS:

@@ -190,11 +190,7 @@ _registrations: WeakKeyDictionary[Engine, Registration] = WeakKeyDictionary()
 
 
 def registration_of(queue: AsyncWorkQueue) -> Registration:
-    """Return the registration of the session of the running event loop, which holds the leases.
-
-    Raises:
-        QueueClosed: If the queue object is closed.
-    """
+    """Return the registration of the session of the running event loop, which holds the leases."""
     session = queue.session  # which makes the engine
     engine = engines_of(queue).running
     if engine is None:
@@ -491,10 +487,7 @@ class Membership:
     async def return_items(self, queue: AsyncWorkQueue, session: str, leases: Sequence[Lease]) -> None:
         """Return what is left of an earlier session of this worker, however long the server is away.
 
-        Args:
-            queue: The queue.
-            session: The session, which was failed, or still has to be.
-            leases: Those of its runs. Some may have been taken after it was failed, before this was noticed.
+        Some of the leases may have been taken after the session was failed, before this was noticed.
         """
         while True:
             try:
@@ -516,10 +509,6 @@ async def fail_sessions(queues: Iterable[AsyncWorkQueue], sessions: Sequence[tup
 
     An error is logged, and the rest is not tried again here: peers fail the session when its registration
     has expired or its connections are gone, and at the latest its leases expire.
-
-    Args:
-        queues: The queues of this worker.
-        sessions: The pairs of a queue and a session of the dead process.
     """
     for queue, session in [(queue, one) for queue in queues for name, one in sessions if name == queue.name]:
         try:

@@ -136,9 +136,7 @@ class Ring:
     async def targets(self, server: str, looked: set[str]) -> list[tuple[str, Peer]]:
         """Return the next workers to look after, until enough of them live.
 
-        Args:
-            server: The server that holds the queue.
-            looked: Those that have been looked after just now; those of them that are not suspected live.
+        `looked` are those that have been looked after just now: of them, those live that are not suspected.
         """
         living = len(looked - self.suspicions.keys())
         if living >= LOOK_AFTER:
@@ -221,8 +219,7 @@ class PeerWatch:
     async def run(self, queues: Collection[AsyncWorkQueue]) -> None:
         """Look after others until cancelled.
 
-        Args:
-            queues: The queues of this worker; they may change meanwhile.
+        The queues may change meanwhile.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._read_in_turn(queues))
@@ -352,9 +349,6 @@ class LeaderWatch:
     A copy that takes the lead notes its mark in the state. Where connections cannot be asked for, or a proxy
     stands in between, the lease decides alone.
 
-    Args:
-        queue: The autoscaler's queue.
-
     Attributes:
         changed: Set when this copy has another mark than before.
     """
@@ -383,10 +377,7 @@ class LeaderWatch:
         """Return whether the connections of a copy have been gone for some time, at several looks.
 
         A copy that lives and has lost them notes others within milliseconds. What is dead is suspected no
-        more.
-
-        Raises:
-            ServerError: If the server cannot be asked. Then nothing is concluded.
+        more. If the server cannot be asked, raise its error, and conclude nothing.
         """
         if not await self._is_gone(other):
             self._suspicion = None

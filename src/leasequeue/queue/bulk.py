@@ -28,11 +28,8 @@ _NO_ROOM = -2
 class Bulk:
     """The calls of a queue that take rows which are already checked and encoded.
 
-    Calls are not batched: each is a trip. Several may be in flight at once.
-
-    Args:
-        run: `Engine.run`.
-        read: `Engine.read`.
+    Calls are not batched: each is a trip. Several may be in flight at once. Every call raises QueueClosed and
+    ServerError as `AsyncWorkQueue.counts` does.
     """
 
     def __init__(self, run: Callable[..., Awaitable[Any]], read: Callable[..., Awaitable[Any]]) -> None:
@@ -40,24 +37,11 @@ class Bulk:
         self._read_key = read
 
     async def run(self, script: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
-        """Run a script, with its arguments by name.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-        """
+        """Run a script, with its arguments by name."""
         return await self._run(script, rest, **arguments)
 
     async def open_run(self, job: bytes, new: bytes, *, keep_ms: int = KEEP_NAME_MS) -> bytes:
-        """Return the open run of a job or, if none is open, open a new one.
-
-        Args:
-            job: The job's name.
-            new: The unique name of the new run.
-            keep_ms: How long the job's name is kept.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-        """
+        """Return the open run of a job or, if none is open, open a new one."""
         run: bytes = await self.run("once_run", job=job, run=new, keep_ms=keep_ms)
         return run
 
@@ -72,9 +56,6 @@ class Bulk:
 
         Returns:
             For each item 1: added; 0: its id is taken; 2: this run has added it before, or has ended.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         answers: list[int] = await self.run("add_once", rows, run=run, keep_ms=keep_ms)
         return answers
@@ -93,9 +74,6 @@ class Bulk:
 
         Returns:
             How many items it has added; -1: it has already ended with another report.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         added: int = await self.run(
             "once_drop", run=run, job=job, report=report, ended_ms=ended_ms, keep_ms=keep_ms
@@ -105,13 +83,7 @@ class Bulk:
     async def find(self, ids: Sequence[bytes], *, which: str, max_bytes: int) -> list[Any]:
         """Return the reply of `find_many` for up to 500 ids.
 
-        Args:
-            ids: The ids.
-            which: `living`: the items; `dead`: the dead letters; `all`: both.
-            max_bytes: The maximum size of the data to fetch.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        `which` says what to find: `living` are the items, `dead` the dead letters, `all` both.
         """
         reply: list[Any] = await self.run("find_many", ids, which=which.encode(), max_bytes=max_bytes)
         return reply
@@ -122,9 +94,6 @@ class Bulk:
         Returns:
             For each id 1: requeued; 0: there is no such dead letter; -1: it stays, because an item with its
             id has been added since.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         answers: list[int] = []
         while some := ids[len(answers) : len(answers) + SLOW_ROWS]:
@@ -133,11 +102,7 @@ class Bulk:
         return answers
 
     async def was_used(self) -> bool:
-        """Return whether any item of the queue was ever leased.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-        """
+        """Return whether any item of the queue was ever leased."""
         _, used, *_ = await self.run("list_ids", state=b"dead", cursor=b"0", count=1)
         return bool(used)
 
@@ -146,12 +111,6 @@ class Bulk:
 
         Items that are in that state during the whole listing are on some page; others may be, and an id may
         come twice.
-
-        Args:
-            state: A state that `list_ids` knows.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         if state == "waiting":
             async for page in self._waiting():

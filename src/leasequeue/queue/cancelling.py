@@ -25,20 +25,12 @@ MAX_CANCELLED = 1_000_000
 
 
 def cancel_row(item_id: str, keep: Duration) -> tuple[bytes, bytes]:
-    """Return the row that cancels an item.
-
-    Raises:
-        InvalidArgument: If an argument cannot be used.
-    """
+    """Return the row that cancels an item."""
     return encoded_id(item_id), b"%d" % to_ms("keep", keep, zero=True)
 
 
 def cancel_rows(item_ids: Iterable[str], keep: Duration) -> list[tuple[bytes, bytes]]:
-    """Return the rows that cancel items.
-
-    Raises:
-        InvalidArgument: If an argument cannot be used.
-    """
+    """Return the rows that cancel items."""
     kept = b"%d" % to_ms("keep", keep, zero=True)
     return [(encoded_id(one), kept) for one in check_list("item_ids", item_ids, "ids")]
 

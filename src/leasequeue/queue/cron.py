@@ -50,11 +50,7 @@ class Every:
 
     @classmethod
     def checked(cls, interval: Duration, start: datetime | None) -> Every:
-        """Check the arguments of a user.
-
-        Raises:
-            InvalidArgument: If one cannot be used.
-        """
+        """Check the arguments of a user."""
         try:
             # Rounded to the nearest, not up: the excess of 0.07 in binary would add up with each tick.
             interval_ms = round(seconds("interval", interval, zero=False) * 1000)
@@ -99,12 +95,7 @@ class Cron:
 
     @classmethod
     def checked(cls, expression: str, tz: str) -> Cron:
-        """Check the arguments of a user.
-
-        Raises:
-            InvalidArgument: If one cannot be used, or the expression never matches.
-            ExtraMissing: If the library that parses cron expressions is not installed.
-        """
+        """Check the arguments of a user."""
         if not isinstance(expression, str) or len(expression) > _LONGEST_EXPRESSION:
             raise InvalidArgument("expression", expression, _EXPRESSION_ALLOWED)
         zone(tz)
@@ -141,11 +132,7 @@ class Cron:
         return found
 
     def _from(self, begin: int) -> Iterator[int]:
-        """Yield the due times from `begin` on, and perhaps some before.
-
-        Raises:
-            InvalidArgument, ExtraMissing: As in `checked`.
-        """
+        """Yield the due times from `begin` on, and perhaps some before."""
         try:
             from cronsim import CronSim, CronSimError
         except ImportError as error:
@@ -170,11 +157,7 @@ class Cron:
 
 
 def zone(tz: str) -> tzinfo:
-    """Return a time zone by its name.
-
-    Raises:
-        InvalidArgument: If this machine does not know it.
-    """
+    """Return a time zone by its name; refuse one that this machine does not know."""
     if not isinstance(tz, str) or not tz or " " in tz:
         raise InvalidArgument("tz", tz, _TZ_ALLOWED)
     if tz == "UTC":
@@ -188,12 +171,7 @@ def zone(tz: str) -> tzinfo:
 
 
 def timing_of(cron: str | None, tz: str | None, every: Duration | None) -> Timing | None:
-    """Return the timing that a user has written, as a cron expression or as an interval; None if as neither.
-
-    Raises:
-        InvalidArgument: If a value cannot be used, or both are given.
-        ExtraMissing: If the library that parses cron expressions is not installed.
-    """
+    """Return the timing that a user has written, as a cron expression or an interval; None if as neither."""
     if cron is not None and every is not None:
         raise InvalidArgument("every", every, "a cron expression or an interval, not both")
     if cron is not None:
@@ -213,11 +191,7 @@ def timing_of(cron: str | None, tz: str | None, every: Duration | None) -> Timin
 
 
 def read_timing(text: str) -> Timing:
-    """Parse the text of a timing.
-
-    Raises:
-        ValueError: If it cannot be parsed. Expressions and zones are checked when they are used.
-    """
+    """Parse the text of a timing, or raise ValueError. What is in it is checked when it is used."""
     kind, _, rest = text.partition(" ")
     first, _, second = rest.partition(" ")
     if kind == "every":

@@ -74,11 +74,7 @@ class AddOptions(UniqueOptions, total=False):
 
 
 def check_group(group: object) -> str:
-    """Check the name of a group and return it.
-
-    Raises:
-        InvalidArgument: If it is not a string, empty, `*`, over 256 bytes, or has NUL or a lone surrogate.
-    """
+    """Check the name of a group and return it."""
     if not isinstance(group, str) or group in ("", "*") or "\0" in group:
         raise InvalidArgument("group", group, _GROUP_ALLOWED)
     try:
@@ -91,16 +87,7 @@ def check_group(group: object) -> str:
 
 
 def refuse_options(others: Iterable[str], taken: str, names: Iterable[str]) -> None:
-    """Refuse options of unknown names: a method that takes keywords for another cannot leave it to Python.
-
-    Args:
-        others: The unknown names.
-        taken: What the message says before the names that are known.
-        names: These.
-
-    Raises:
-        TypeError: If there are any.
-    """
+    """Refuse options of unknown names: a method that takes keywords for another cannot leave it to Python."""
     for other in others:
         raise TypeError(f"unexpected keyword argument {other!r}: {taken} {', '.join(names)}")
 
@@ -114,12 +101,7 @@ def adding(
     replace: bool = False,
     **others: object,
 ) -> bytes:
-    """Return the value of a row that says how an item is added, and its options.
-
-    Raises:
-        InvalidArgument: As in `AsyncWorkQueue.add_item`.
-        TypeError: If there are others.
-    """
+    """Return the value of a row that says how an item is added, and its options."""
     refuse_options(others, "options are delay, at,", AddOptions.__annotations__)
     mode = REPLACING if check_bool("replace", replace) else CHECKED
     sent: dict[str, int | str] = {}
@@ -147,14 +129,7 @@ def item_row(
 ) -> tuple[bytes, ...]:
     """Return the row that adds an item.
 
-    Args:
-        item: The item.
-        delay: Seconds before it can be leased.
-        at: Or the time from which it can be leased.
-        how: What `adding` returns.
-
-    Raises:
-        InvalidArgument: If an argument cannot be used, or both `delay` and `at` are given.
+    `how` is what `adding` returns.
     """
     if not isinstance(item, Item):
         raise InvalidArgument("item", item, "an Item")
@@ -178,20 +153,14 @@ def item_row(
 def row_size(payload: int = 0, *, slow: bool = False) -> int:
     """Return the size that a row counts with among those of a trip.
 
-    Args:
-        payload: Bytes of data, or of an error.
-        slow: Whether it is one of those of which a trip holds SLOW_ROWS.
+    A trip holds SLOW_ROWS of the rows that are `slow`.
     """
     size = payload + ROW_BYTES
     return max(size, _SLOW_ROW_BYTES) if slow else size
 
 
 def completion(*, fenced: bool, result: bytes | None, keep_result: Duration | None) -> bytes:
-    """Return the value of a completion's row that follows the id and the token.
-
-    Raises:
-        InvalidArgument: If `fenced`, `result` or, with a result, `keep_result` cannot be used.
-    """
+    """Return the value of a completion's row that follows the id and the token."""
     return completions([result], fenced=fenced, keep_result=keep_result)[0]
 
 
@@ -218,9 +187,6 @@ def failing(error: object, retry_in: Duration | None) -> tuple[bytes, bytes]:
     """Return the values of a failure's row that follow the id and the token.
 
     If the item is retried, the end of the error is kept until it is completed, and in its event.
-
-    Raises:
-        InvalidArgument: As in `AsyncWorkQueue.fail`.
     """
     text = error_text(error)
     if retry_in is None:
@@ -232,11 +198,7 @@ def failing(error: object, retry_in: Duration | None) -> tuple[bytes, bytes]:
 
 
 def error_text(error: object) -> bytes:
-    """Return an error as it is kept: of an exception, the traceback. A long one loses its middle.
-
-    Raises:
-        InvalidArgument: If it is neither a text nor an exception.
-    """
+    """Return an error as it is kept: of an exception, the traceback. A long one loses its middle."""
     if isinstance(error, BaseException):
         error = traceback_of(error)
     if not isinstance(error, str):
@@ -257,11 +219,7 @@ def encoded(item: Item) -> bytes:
 
 
 def encoded_id(item_id: str, *, argument: str = "item_id") -> bytes:
-    """Return the id of an existing item as bytes. A client of another library may have added it with any id.
-
-    Raises:
-        InvalidArgument: If it is not a string, or has a lone surrogate that stands for no byte.
-    """
+    """Return the id of an existing item as bytes. A client of another library may have added it with any."""
     if not isinstance(item_id, str):
         raise InvalidArgument(argument, item_id, _KNOWN_ID_ALLOWED)
     try:
@@ -275,13 +233,8 @@ async def all_trips(
 ) -> list[Any]:
     """Make all trips of one call, and join their answers.
 
-    Args:
-        calls: The trips, not sent yet.
-        last_first: Whether to send the last one first, because what returns to the front later precedes the
-            rest.
-
-    Raises:
-        LeasequeueError: If one failed, after all have ended; a note says how many were applied.
+    With `last_first`, send the last one first, because what returns to the front later precedes the rest. If
+    one fails, raise its error after all have ended, with a note that says how many were applied.
     """
     if len(calls) == 1:
         return await calls[0]

@@ -47,12 +47,7 @@ BATCHED = (
 class Engine:
     """The running parts of one queue object in one event loop.
 
-    Args:
-        keys: The queue's keys.
-        session: The identity and the connections of the event loop; the engine becomes a member.
-        return_front: Whether expired items go to the front.
-        clock: Returns the time in seconds since 1970, in place of the server's clock; for tests.
-        on_abandon: Called when the engine must be forgotten without being closed.
+    It becomes a member of the session. `on_abandon` is called when it must be forgotten without being closed.
     """
 
     def __init__(
@@ -153,14 +148,7 @@ class Engine:
         return await self._noted(self.runner.run(script, rest, **arguments))
 
     async def read(self, name: str, command: str, key: str, *arguments: bytes | int) -> Any:
-        """Send a command with which a script would read a large reply. See `Runner.read`.
-
-        Args:
-            name: The script.
-            command: The command's name.
-            key: The name of its key among the keys.
-            arguments: What follows the key.
-        """
+        """Send a command with which a script would read a large reply. See `Runner.read`."""
         self._expect_open()
         values = [one if isinstance(one, bytes) else b"%d" % one for one in arguments]
         return await self._noted(
@@ -194,9 +182,7 @@ class Engine:
     async def subscribe(self, channel: str, notify: Callable[[], None]) -> Subscription:
         """Subscribe to a channel of the queue, and return when the server has confirmed.
 
-        Args:
-            channel: Its name among the keys.
-            notify: Called for each message, when messages may have been missed, and when the engine closes.
+        `notify` is called for each message, when messages may have been missed, and when the engine closes.
         """
         self._expect_open()
         one = self.route.subscribe(self.keys[channel], lambda _: notify(), notify)
@@ -236,8 +222,7 @@ class Engine:
     def close_when_unused(self, calls: int = -1) -> None:
         """Close as soon as no call has been made for a while, and no caller waits for a result.
 
-        Args:
-            calls: How many calls there had been a while ago, when none was in flight; otherwise -1.
+        `calls` is how many calls there had been a while ago, if none was in flight then; otherwise -1.
         """
         if self._closing is not None:
             return

@@ -71,19 +71,11 @@ class Engines:
         return self._engines.get(asyncio.get_running_loop())
 
     def here(self) -> Engine:
-        """Return the engine of the running event loop; the first call in an event loop makes it.
-
-        Raises:
-            QueueClosed: If the queue object is closed.
-        """
+        """Return the engine of the running event loop; the first call in an event loop makes it."""
         return self._engines.get(asyncio.get_running_loop()) or self._make()
 
     def neighbour(self, name: str) -> str:
-        """Check the name of another queue in the same slot, and return it.
-
-        Raises:
-            InvalidArgument: If it cannot be the name of a queue, is this one's, or of another slot.
-        """
+        """Check the name of another queue in the same slot, and return it."""
         other = check_prefix(name)
         if other == self.name:
             raise InvalidArgument("other", name, "the name of another queue")
@@ -99,13 +91,6 @@ class Engines:
         What was leased there can be renewed, completed and released here. Only the other event loop should
         wait for items: an id that arrives for a session goes to the first that takes it. `close` leaves this
         engine open: it ends with its event loop.
-
-        Args:
-            session_id: The session of the other event loop.
-            reply_timeout: Seconds to wait for a reply.
-
-        Raises:
-            QueueClosed: If the queue object is closed.
         """
         return self._make(session_id, reply_timeout)
 
@@ -121,9 +106,6 @@ class Engines:
 
         What was leased before cannot be completed or released any more. Ids on their way to the old session
         return to the queue. Calls that use the old session continue, such as those that wait for a result.
-
-        Raises:
-            QueueClosed: If the queue object is closed.
         """
         before = self.here()
         with SESSIONS.lock:
@@ -157,9 +139,6 @@ class Engines:
 
         What was delivered is returned as well, and not counted. For the event loop that waits for items, or
         one that assists it, while that is blocked and cannot take them.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         here = self.here()
 
@@ -173,12 +152,7 @@ class Engines:
     def report(self, lease: Sequence[bytes], text: bytes) -> None:
         """Report progress, from any thread. See `ProgressReports`.
 
-        Args:
-            lease: The id and the token of a lease.
-            text: What is kept.
-
-        Raises:
-            QueueClosed: If no event loop of this process uses the queue object.
+        Raise QueueClosed if no event loop of this process uses the queue object.
         """
         try:
             running = asyncio.get_running_loop()

@@ -211,11 +211,7 @@ class Events:
             engine.live_events.leave(reader)
 
     async def _between(self, after: int, last: int) -> AsyncIterator[Sequence[Event]]:
-        """Yield the kept events after a number, up to another one.
-
-        Raises:
-            EventsLost: If one is not kept.
-        """
+        """Yield the kept events after a number, up to another one; raise EventsLost if one is not kept."""
         while after < last:
             try:
                 _, page = await _page(self._engine(), after, asked=False)
@@ -235,11 +231,7 @@ async def _last_number(live: LiveEvents, reader: LiveReader) -> int:
 
 
 class _Filter:
-    """Which events a reader wants.
-
-    Raises:
-        InvalidArgument: If an argument cannot be used.
-    """
+    """Which events a reader wants."""
 
     def __init__(self, ids: Collection[str] | None, kinds: Collection[str] | None) -> None:
         for name, given in (("ids", ids), ("kinds", kinds)):
@@ -284,10 +276,7 @@ class _Follower:
 async def _page(engine: Engine, after: int | None, *, asked: bool) -> tuple[int, list[Event]]:
     """Read the next events after a number, and the number of the last there has been.
 
-    Args:
-        engine: Reads them.
-        after: The last known number; None: begin with the oldest.
-        asked: Whether `after` comes from the caller, and may be too high.
+    `asked` says that `after` comes from the caller, and may be too high.
     """
     last, kept, _, *flat = await engine.run("events_read", after=b"%d" % (after or 0), count=PAGE)
     if not kept:

@@ -92,14 +92,7 @@ class Watcher(Protocol):
 class LeaseDispatcher:
     """Leases items and distributes them to the callers of one queue object.
 
-    Args:
-        runner: Sends the scripts.
-        script: `lease_many`, bound to the queue.
-        listener: Listens for new items.
-        queue: The queue's name.
-        release: Called with the ids and tokens of items whose callers were cancelled, to release them to the
-            front.
-        expect_open: Raises QueueClosed once nothing can be leased any more.
+    `release` gets the ids and tokens of items whose callers were cancelled, to release them to the front.
     """
 
     def __init__(
@@ -146,12 +139,6 @@ class LeaseDispatcher:
 
         Only the first step waits. If a later one fails, return what the others have leased; if the caller is
         cancelled, release that.
-
-        Args:
-            count: The maximum number of items, 1 to 1,000.
-            lease_ms: How long each is leased, in ms.
-            blocks: Whether to wait while the queue is empty.
-            timeout: How long to wait, in seconds; None waits without limit.
 
         Returns:
             At least one item, or an empty list if there was none (in time).
@@ -219,9 +206,6 @@ class LeaseDispatcher:
 
         Returns:
             False if an item may be waiting now: lease without waiting, and then try again.
-
-        Raises:
-            QueueClosed: If the queue object is closed.
         """
         self._expect_open()
         self._watchers[watcher] = self._empty
@@ -247,8 +231,7 @@ class LeaseDispatcher:
     def arrived(self, error: LeasequeueError | None) -> None:
         """Lease what the listener has received, or stop listening if nothing waits for it.
 
-        Args:
-            error: Why listening is of no use; all waiting requests and watchers fail with it.
+        With an error, listening is of no use: all waiting requests and watchers fail with it.
         """
         self._empty = False
         if error is not None:

@@ -60,11 +60,7 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredLimit:
-    """The limits of a group that a program has, and its workers declare when they start.
-
-    Raises:
-        InvalidArgument: If one cannot be used.
-    """
+    """The limits of a group that a program has, and its workers declare when they start."""
 
     group: str
     rate: str | None
@@ -288,11 +284,7 @@ async def resume(engine: Engine, group: str | None) -> bool:
 
 
 def interval_of(rate: object) -> int:
-    """Check a rate, and return the time between two items in µs, rounded up.
-
-    Raises:
-        InvalidArgument: If it is no rate.
-    """
+    """Check a rate, and return the time between two items in µs, rounded up."""
     match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
     if match is None:
         raise InvalidArgument("rate", rate, _RATE_ALLOWED)

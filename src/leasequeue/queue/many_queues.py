@@ -102,10 +102,7 @@ def _release_soon(queue: AsyncWorkQueue, leases: Sequence[Lease]) -> None:
 class _Arrivals:
     """Waits until an item arrives in one of several queues, or is delivered.
 
-    Args:
-        queues: The queues.
-        count: How many delivered items to take.
-        lease_ms: Their lease time, in ms.
+    It takes up to `count` delivered items, whose lease time is `lease_ms`.
     """
 
     def __init__(self, queues: Sequence[AsyncWorkQueue], count: int, lease_ms: int) -> None:

@@ -24,12 +24,7 @@ async def observed(
 ) -> list[Any]:
     """Send the rows of one call of a batched script, and return the answers to them.
 
-    Args:
-        active: What records the call.
-        queue: The queue's name.
-        script: The script. If it adds items, they get the trace of the call.
-        rows: The rows.
-        send: Sends them.
+    If it adds items, these get the trace of the call.
     """
     operation = script.partition("_")[0]
     adds = operation == "add" and len(rows) > 0

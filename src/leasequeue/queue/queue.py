@@ -879,11 +879,7 @@ def _added_size(row: Sequence[bytes]) -> int:
 
 
 def waiting_time(timeout: Duration | None, *, block: bool) -> float | None:
-    """Check how to wait, and return the timeout in seconds; None: there is none, or the call does not wait.
-
-    Raises:
-        InvalidArgument: If the timeout cannot be used, or is 0 although the call waits.
-    """
+    """Check how to wait, and return the timeout in seconds; None: it waits without limit, or not."""
     check_bool("block", block)
     if timeout is None:
         return None
@@ -1053,9 +1049,5 @@ def engines_of(queue: AsyncWorkQueue) -> Engines:
 
 
 def engine_of(queue: AsyncWorkQueue) -> Engine:
-    """Return the engine of a queue object in the running event loop; the first call makes it.
-
-    Raises:
-        QueueClosed: If the queue object is closed.
-    """
+    """Return the engine of an open queue object in the running event loop; the first call makes it."""
     return queue._engines.here()  # noqa: SLF001 - as above

@@ -109,9 +109,6 @@ class Registry:
             alive_ms: For how long it holds; None: until the worker leaves.
             first: Whether to register. Otherwise the server refuses a worker that is not registered. One that
                 was failed is refused in any case.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         accepted, _now_ms, told, count, *expired = await self._run(
             "worker_beat",
@@ -161,9 +158,6 @@ class Registry:
 
         Returns:
             How many ids were returned. None: it is not registered, or it is alive.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         return (await self.fail_many({worker: connections}, expired=expired)).get(worker)
 
@@ -183,9 +177,6 @@ class Registry:
 
         Returns:
             How many ids were returned, for each worker that was registered, and not alive.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
 
         async def step(worker: str, ids: Sequence[bytes], *, ends: bool) -> int:

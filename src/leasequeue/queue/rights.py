@@ -17,14 +17,7 @@ LEASING = frozenset({"lease_many", "leave", "register"})
 
 
 class QueueRights:
-    """Checks the rights of a session before it begins what it could not end.
-
-    Args:
-        runner: Sends the commands of the session.
-        keys: The queue's keys.
-        batched: The scripts that acknowledge items, by name.
-        run_at: `Engine.run_at`.
-    """
+    """Checks the rights of a session before it begins what it could not end."""
 
     def __init__(
         self,
@@ -42,16 +35,9 @@ class QueueRights:
         """Check that the server permits the session what a worker needs.
 
         What only other calls need is logged. The commands are those of the whole queue: a rule for single
-        keys of it is found when they are used.
-
-        Args:
-            adds_to: The names of other queues in its slot to which the worker adds items of flow runs, or
-                which hold their state.
-
-        Raises:
-            AccessDenied: If one of these queues is forbidden, or a command of the scripts with which items
-                are leased and acknowledged, or `BLMOVE`. The text has the rules that permit them.
-            QueueClosed, ServerError: If the server cannot be asked.
+        keys of it is found when they are used. `adds_to` names other queues in its slot to which the worker
+        adds items of flow runs, or which hold their state. The text of AccessDenied has the rules that permit
+        what is missing.
         """
         await self._runner.expect_rights(self._needed, self._keys)
         await self.expect_queues(adds_to, "which the stages of a flow need")
@@ -59,13 +45,7 @@ class QueueRights:
     async def expect_queues(self, names: Iterable[str], why: str) -> None:
         """Check that the server permits the session to write to other queues in the slot, each once.
 
-        Args:
-            names: The names of the queues.
-            why: What needs them, for the error.
-
-        Raises:
-            AccessDenied: If it does not permit one; the text has the rule that permits it.
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        `why` says in the text of AccessDenied what needs them.
         """
         rights = self._runner.rights
         for name in dict.fromkeys(names):

@@ -308,11 +308,7 @@ def _owed(name: bytes, definition: bytes, timing: Timing, policy: str, due: int,
 
 
 def read_definition(definition: bytes) -> tuple[str, Timing]:
-    """Parse a definition into its policy and its times.
-
-    Raises:
-        ValueError: If it has another version, or cannot be parsed.
-    """
+    """Parse a definition into its policy and times, or raise ValueError: it may be of another version."""
     version, policy, text = definition.decode().split(" ", 2)
     if version != _VERSION:
         raise ValueError(f"it has version {version}, and this Leasequeue knows version {_VERSION}")

@@ -145,10 +145,7 @@ def commands_of(role: Role, server: ServerFacts) -> frozenset[str]:
 def rules_of(names: Iterable[str], role: Role, server: ServerFacts) -> list[str]:
     """Return the rules that permit a role on some queues, and nothing else. They leave passwords as they are.
 
-    Args:
-        names: The names of the queues, and of the limits that they share.
-        role: The role.
-        server: What the server knows.
+    The names are those of the queues, and of the limits that they share.
     """
     patterns = [pattern_of(name) for name in names]
     rules = ["resetkeys", *(f"~{one}" for one in patterns)]
@@ -191,10 +188,7 @@ def pattern_of(name: str) -> str:
 def least_role(script: Script, *, only_reads: bool | None = None, has_selectors: bool) -> Role:
     """Return the role that permits least, of those that run a script.
 
-    Args:
-        script: The script.
-        only_reads: Whether it writes nothing; None: what is known without a server.
-        has_selectors: Whether rules may have a part for single keys: see `ServerFacts`.
+    `only_reads` says whether it writes nothing; None: what is known without a server.
     """
     if script.commands <= READING if only_reads is None else only_reads:
         return Role.WATCHER

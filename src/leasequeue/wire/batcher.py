@@ -46,11 +46,7 @@ class Sender(Protocol):
 class TripGate:
     """Decides when the next trip of one script is sent, and counts those in flight.
 
-    Args:
-        sender: Sends the trips.
-        script: The script.
-        flush: Sends the next trips with `send`, as long as `open`.
-        max_in_flight: How many trips may be in flight at once.
+    `flush` sends the next trips with `send`, as long as the gate is `open`.
 
     Attributes:
         in_flight: How many trips have no reply yet.
@@ -128,12 +124,7 @@ class TripGate:
     ) -> None:
         """Send a trip. `on_reply` is called once, also if the sender raises; the trip is then over.
 
-        Args:
-            rest: The rows.
-            on_reply: Called with the reply or the error.
-            calls: How many calls the trip carries.
-            large: Whether small trips must not wait for it.
-            arguments: The other arguments of the script.
+        `calls` is how many calls the trip carries. Small trips do not wait for one that is `large`.
         """
         self.in_flight += 1
         self._last_was_lone = calls == 1
@@ -148,9 +139,7 @@ class TripGate:
 
         So the call is if trips are lost, and the server has answered none for `reply_timeout` since it was
         made: a server that stands still fails all waiting calls together, not one trip after the other.
-
-        Args:
-            made_at: When the call was made, by the clock of the event loop.
+        `made_at` is by the clock of the event loop.
         """
         limit = self._sender.reply_timeout
         if not self._lost or self._loop.time() - max(made_at, self._answered_at) < limit:

@@ -65,9 +65,6 @@ class Connection(asyncio.Protocol):
             connection counts as lost. They begin again whenever data leaves or arrives: uploads may take
             longer, as long as they advance.
         on_end: Called once, when the connection has ended.
-
-    Raises:
-        ConnectionLost: If the connection is not open any more; nothing was sent.
     """
 
     def __init__(
@@ -134,11 +131,7 @@ class Connection(asyncio.Protocol):
         self._write(packed, now)
 
     def post_many(self, posts: Sequence[tuple[tuple[bytes, ...], OnReply]]) -> None:
-        """Send commands with one call of the system, each as `post` does.
-
-        Raises:
-            ConnectionLost, ProcessOutOfMemory: As `post`; nothing was sent.
-        """
+        """Send commands with one call of the system, each as `post` does."""
         if self.closing:
             raise ConnectionLost("the connection has ended", maybe_applied=False)
         packed = _packed([command for command, _ in posts])
@@ -169,27 +162,16 @@ class Connection(asyncio.Protocol):
     ) -> None:
         """Pass messages of a channel to `on_message`, also while a blocking command is running.
 
-        It needs a connection with pushes. Where the server's access rules forbid it, no message arrives.
-
-        Args:
-            channel: The channel; it has one `on_message`, the last that was given.
-            on_message: Called for each message.
-            on_reply: Called when the server has confirmed, or has refused.
-            sharded: Whether to receive what SPUBLISH publishes, instead of PUBLISH.
-
-        Raises:
-            ConnectionLost: If the connection has ended.
+        It needs a connection with pushes. Where the server's access rules forbid it, no message arrives. A
+        channel has one `on_message`, the last that was given. With `sharded`, receive what SPUBLISH
+        publishes, instead of PUBLISH.
         """
         self._on_message[channel] = on_message
         # The confirmation is a push, but an error is a reply: this call expects either.
         self.post((b"SSUBSCRIBE" if sharded else b"SUBSCRIBE", channel), on_reply)
 
     def unsubscribe(self, channel: bytes, *, sharded: bool = False) -> None:
-        """Receive no more messages of a channel.
-
-        Raises:
-            ConnectionLost: If the connection has ended.
-        """
+        """Receive no more messages of a channel."""
         self._on_message.pop(channel, None)
         self.post((b"SUNSUBSCRIBE" if sharded else b"UNSUBSCRIBE", channel), _ignore)
 
@@ -373,8 +355,7 @@ class Connection(asyncio.Protocol):
 def _packed(commands: Sequence[tuple[bytes, ...]]) -> bytes:
     """Return commands as they are sent.
 
-    Raises:
-        ProcessOutOfMemory: If there is too little memory, which hiredis tells in three ways.
+    Raise ProcessOutOfMemory if there is too little memory, which hiredis tells in three ways.
     """
     try:
         # The stub of hiredis requires a tuple of one; it accepts any.
@@ -389,10 +370,7 @@ async def open_connection(
 ) -> Connection:
     """Connect, log in, and return a `Connection`.
 
-    Args:
-        redis_connection: A new connection of redis-py.
-        reply_timeout: See `Connection`; also how long it may take.
-        on_end: See `Connection`.
+    This may take as long as `reply_timeout`.
 
     Raises:
         ConnectionLost: If the server cannot be reached; nothing was applied.

@@ -77,10 +77,6 @@ async def find_queues(
         reply_timeout: Seconds to wait for each reply.
         max_keys: About how many keys to scan on each node; None: all.
         max_queues: The maximum number of queues to return; None: any number.
-
-    Raises:
-        InvalidArgument: If the URL cannot be parsed, or it is no client.
-        ServerError: If the server cannot be reached, or answers with an error.
     """
     if not isinstance(server, str):
         check_client(server)

@@ -37,10 +37,7 @@ _Client = TypeVar("_Client", Redis, RedisCluster)
 def new_connection(client: OwnClient, address: Address | None, *, pushes: bool) -> AbstractConnection:
     """Return a new connection, not yet open, that sends each command once.
 
-    Args:
-        client: What finds the server; see `separate_client`.
-        address: Of a cluster, the node.
-        pushes: Whether it receives pushes (RESP3).
+    `address` is the node of a cluster. With `pushes`, it receives these (RESP3).
     """
     if isinstance(client, ClusterNodes):
         if address is None:
@@ -55,11 +52,7 @@ def _connection_to(node: ClusterNode, *, pushes: bool) -> AbstractConnection:
 
 
 def check_client(client: object) -> None:
-    """Check that a user's client is an asyncio client of redis-py.
-
-    Raises:
-        InvalidArgument: If it is not.
-    """
+    """Refuse a user's client that is no asyncio client of redis-py."""
     if not isinstance(client, (Redis, RedisCluster)):
         raise InvalidArgument("redis", client, "a redis.asyncio.Redis or redis.asyncio.RedisCluster")
 
@@ -104,8 +97,7 @@ def is_cluster(client: object) -> bool:
 def client_of(url: str) -> Redis:
     """Make a client for a URL (`redis://`, `rediss://`, `unix://`).
 
-    Raises:
-        InvalidArgument: If the URL cannot be parsed, or has unknown parameters; it shows no password.
+    An error shows no password.
     """
     return _from_url(Redis, url)
 
@@ -113,8 +105,7 @@ def client_of(url: str) -> Redis:
 def client_for(url: str, name: str, *, cluster: bool) -> Client:
     """Make a client for a queue from a URL; of a cluster, it names some nodes. It connects when first used.
 
-    Raises:
-        InvalidArgument: As `client_of`; if the name is the URL, this is what the error says.
+    If the name is the URL, the error says this.
     """
     given = [isinstance(one, str) and "://" in one for one in (url, name)]
     if given == [False, True]:

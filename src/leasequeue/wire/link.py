@@ -69,11 +69,7 @@ class Call:
 class Link:
     """Posts calls on a connection that others share, which is opened when it is first needed.
 
-    Args:
-        route: Leads to the server.
-        large: Whether it is for large calls.
-        check: Checks the server over a new connection.
-        rights: Which scripts the server permits, once it is checked.
+    `check` checks the server over a new connection.
     """
 
     def __init__(

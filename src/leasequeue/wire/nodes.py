@@ -50,8 +50,7 @@ class Shard(NamedTuple):
 class ClusterNodes:
     """The nodes of a cluster, as one session knows them.
 
-    Args:
-        client: The user's client, of which only the settings and the addresses are used.
+    Of the user's client, only the settings and the addresses are used.
     """
 
     def __init__(self, client: RedisCluster) -> None:
@@ -74,11 +73,7 @@ class ClusterNodes:
         return ClusterNode(*address, **self.connection_kwargs)
 
     async def owner(self, slot: int) -> Address:
-        """Return the address of the node that holds a slot.
-
-        Raises:
-            RedisError, OSError: If no node can be asked, or none holds it.
-        """
+        """Return the address of the node that holds a slot."""
         for shard in await self._current():
             if shard.first <= slot <= shard.last:
                 self._doubtful.add(shard.nodes[0])
@@ -86,11 +81,7 @@ class ClusterNodes:
         raise ConnectionError("no node of the cluster owns the slot of this queue")
 
     async def masters(self) -> list[ClusterNode]:
-        """Return the nodes that hold slots.
-
-        Raises:
-            RedisError, OSError: If no node can be asked.
-        """
+        """Return the nodes that hold slots."""
         return [self.node(one) for one in dict.fromkeys(shard.nodes[0] for shard in await self._current())]
 
     def named(self, host: str, port: int) -> Address | None:
@@ -150,11 +141,7 @@ class ClusterNodes:
         raise min(errors, key=is_lost)
 
     async def _shards_of(self, address: Address) -> tuple[Shard, ...]:
-        """Ask a node for the shards.
-
-        Raises:
-            RedisError, OSError: If it does not answer, or knows none.
-        """
+        """Ask a node for the shards."""
         node = self.node(address)
         connection = node.connection_class(**once_only(node.connection_kwargs, pushes=False))
         try:

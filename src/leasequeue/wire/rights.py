@@ -32,9 +32,6 @@ OPTIONAL = PUBLISHING | {"MSETEX"}
 class Rights:
     """Which commands and channels the server permits. Until it has answered the probe: all but MSETEX.
 
-    Args:
-        user: The name of the user, for messages.
-
     Attributes:
         set_many: Whether the server has MSETEX and permits it.
         refused: The commands that it refuses and that scripts cannot do without.
@@ -81,10 +78,7 @@ class Rights:
     def denied(self, commands: Iterable[str], why: str, role: Role) -> AccessDenied:
         """Return the error for commands that are refused, with the rule that permits them.
 
-        Args:
-            commands: Their names, in capitals, as rules name them.
-            why: What needs them.
-            role: The role that permits least, of those that permit this.
+        `role` is the one that permits least, of those that permit this.
         """
         wrong = sorted(commands)
         return AccessDenied(
@@ -94,12 +88,7 @@ class Rights:
         )
 
     def denied_queue(self, name: str, why: str) -> AccessDenied:
-        """Return the error for a queue on which items are to be added, with the rule that permits it.
-
-        Args:
-            name: The name of the queue.
-            why: What needs it.
-        """
+        """Return the error for a queue on which items are to be added, with the rule that permits it."""
         pattern = pattern_of(name)
         return AccessDenied(
             f"the access rules forbid to write to the queue {name!r}, {why}; nothing was applied. "
@@ -110,12 +99,7 @@ class Rights:
     def expect(self, scripts: Collection[str], also: Iterable[str] = ()) -> None:
         """Check that scripts may run. Log, once, which others may not.
 
-        Args:
-            scripts: The names of scripts.
-            also: Other commands that are needed and refused.
-
-        Raises:
-            AccessDenied: If a command of theirs is refused.
+        `also` names other commands that are needed and refused.
         """
         wrong = {*also}
         if self.refused:
@@ -152,9 +136,7 @@ class Rights:
     def _all(self, role: Role, *others: str) -> str:
         """Say how to find all rules of a user; of each role that permits this, as it may have that one.
 
-        Args:
-            role: The one that permits least.
-            others: The names of the other queues that it needs.
+        `role` is the one that permits least; `others` are the other queues that it needs.
         """
         command = ["leasequeue", "acl", self.queue, *others, "--user", self._user, "--role"]
         roles = [*Role]

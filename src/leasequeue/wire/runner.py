@@ -37,11 +37,7 @@ OLDEST = (6, 2)
 class CommonArguments:
     """The arguments that are the same in every script of a queue: its prefix, its session, the time.
 
-    Args:
-        keys: The queue's keys.
-        return_front: Whether expired items return to the front of the queue.
-        rights: What the server permits; None: all but MSETEX.
-        clock: Returns the time in seconds since 1970, in place of the server's clock; for tests.
+    Without `rights`, the server permits all but MSETEX. `clock` is in place of the server's, for tests.
     """
 
     def __init__(
@@ -81,10 +77,7 @@ class CommonArguments:
 class BoundScript:
     """A script with the keys of one queue. Its arguments are given by name.
 
-    Args:
-        name: The script's name.
-        keys: The queue's keys.
-        common: The arguments that need not be given; None: all are given.
+    What is in `common` need not be given.
     """
 
     def __init__(self, name: str, keys: QueueKeys, common: CommonArguments | None = None) -> None:
@@ -112,11 +105,7 @@ class BoundScript:
         return b"EVALSHA", self.script.sha, b"%d" % len(keys), *keys
 
     def head(self, arguments: Mapping[str, bytes | int]) -> tuple[bytes, ...]:
-        """Return the command up to the rest: EVALSHA, the hash, keys and arguments in the header's order.
-
-        Raises:
-            KeyError: If an argument of the header is missing.
-        """
+        """Return the command up to the rest: EVALSHA, the hash, keys and arguments in the header's order."""
         common = {} if self._common is None else self._common.current()
         if self._head is None or self._made_of[0] is not common or self._made_of[1] != arguments:
             given = {**common, **arguments}
@@ -143,9 +132,6 @@ class BoundScript:
 
 class Runner:
     """Sends scripts to the server that holds some queues of a session; on a cluster, those in one slot.
-
-    Args:
-        route: Leads to the server.
 
     Attributes:
         rights: What the server permits the session.
@@ -175,22 +161,14 @@ class Runner:
     ) -> None:
         """Send a script now, or once connected, and pass the reply or the error to `on_reply`.
 
-        Args:
-            script: The script.
-            rest: The values of its last argument.
-            on_reply: Called exactly once.
-            large: Whether to use the second connection, on which small calls do not wait.
-            arguments: The other arguments.
+        `on_reply` is called exactly once. `large` uses the second connection, on which small calls do not
+        wait.
         """
         link = self._large_link if large else self._link
         link.post(Call(link, script.script, script.by_hash(arguments, rest), on_reply))
 
     async def run(self, script: BoundScript, rest: Iterable[bytes] = (), **arguments: bytes | int) -> Any:
-        """Send a script and return its reply.
-
-        Raises:
-            LeasequeueError: See `leasequeue.errors`; each says whether anything was applied.
-        """
+        """Send a script and return its reply."""
         future, on_reply = _future_reply()
         values = tuple(rest)
         self.send(script, values, on_reply, large=sum(map(len, values)) > LARGE_BYTES, **arguments)
@@ -200,20 +178,13 @@ class Runner:
         """Send a command with which a script would read a large reply, and return the reply.
 
         A script would copy each value twice: alone, the command takes the server a tenth of the time.
-
-        Raises:
-            LeasequeueError: As `run`.
         """
         future, on_reply = _future_reply()
         self._link.post(Call(self._link, script.script, command, on_reply))
         return await future
 
     async def read_many(self, script: BoundScript, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
-        """Send commands as `read` does, all of them at once, and return the replies.
-
-        Raises:
-            LeasequeueError: As `run`, if one of them has failed.
-        """
+        """Send commands as `read` does, all of them at once, and return the replies."""
         answers = [_future_reply() for _ in commands]
         self._link.post_many(
             [
@@ -227,9 +198,6 @@ class Runner:
         """Send plain commands about the server, all over one connection; return the replies and the errors.
 
         An error of the server takes the place of the reply.
-
-        Raises:
-            ConnectionLost, ServerBusy, ServerRefused: If the server cannot be asked.
         """
         answers = [_future_reply() for _ in commands]
         for command, (_, on_reply) in zip(commands, answers, strict=True):
@@ -243,13 +211,7 @@ class Runner:
     async def expect_rights(self, scripts: Collection[str], keys: QueueKeys) -> None:
         """Check that the server permits what a worker needs: to run these scripts, and to wait for items.
 
-        Args:
-            scripts: The names of the scripts.
-            keys: The keys of the queue.
-
-        Raises:
-            AccessDenied: If it does not; the text says which rules permit it.
-            ConnectionLost, ServerBusy, ServerRefused: If the server cannot be asked.
+        If it does not, the text of AccessDenied says which rules permit it.
         """
         # The server checks the access rules before it finds that these are no directions.
         [reply] = await self.ask((b"BLMOVE", keys[NONE], keys[NONE], b"NOWHERE", b"NOWHERE", b"0"))

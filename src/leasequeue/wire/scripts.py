@@ -57,9 +57,7 @@ class Script:
 def load() -> dict[str, Script]:
     """Read all scripts.
 
-    Raises:
-        FileNotFoundError: If there are none, because the package was not built properly.
-        RuntimeError: If a file that they are composed from has changed since.
+    Refuse them if a file that they are composed from has changed since.
     """
     found = read_json(SCRIPTS)
     _check_fresh(Path(__file__), found["digest"])
@@ -84,11 +82,7 @@ def find_script(name: str) -> Script:
 
 
 def read_json(name: str) -> Any:
-    """Read a file beside this module, perhaps in a zip file.
-
-    Raises:
-        FileNotFoundError: If it is not there.
-    """
+    """Read a file beside this module, perhaps in a zip file."""
     import msgspec.json  # twice as fast as `json`; but where scripts are composed, it need not be installed
 
     place = str(Path(__file__).with_name(name))
@@ -140,12 +134,7 @@ def _sources(root: Path) -> Iterator[os.DirEntry[str] | Path]:
 
 
 def with_origins(text: str, script: Script) -> str:
-    """Return the text of an error with the script's name, and lines of `lua/` in place of those of its text.
-
-    Args:
-        text: What the server has answered.
-        script: The script that it ran.
-    """
+    """Return the text of an error with the script's name, and lines of `lua/` in place of its own."""
     if "user_script" not in text:
         return text
     text = _NAMED.sub(lambda match: script.name + ", " * (not match[0].startswith("f_")), text)

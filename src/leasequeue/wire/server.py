@@ -73,9 +73,7 @@ class OpenedConnection:
 class Server:
     """The connections of a session to one server.
 
-    Args:
-        servers: The connections of the session.
-        address: Of a cluster, the node; None: no cluster, or a node that is not known yet.
+    `address` is the node of a cluster; None: no cluster, or a node that is not known yet.
 
     Attributes:
         routes: How many routes lead here.
@@ -111,11 +109,7 @@ class Server:
     async def connection(self, *, large: bool = False) -> Connection:
         """Return the connection for commands that all queues share; open it if there is none.
 
-        Args:
-            large: Whether it is for calls that take long to upload.
-
-        Raises:
-            ConnectionLost, ServerRefused, ServerBusy: As in `open_connection`.
+        Calls that take long to upload have one that is `large`.
         """
         connection = self._shared.get(large)
         if connection is not None and not connection.closing:
@@ -152,11 +146,7 @@ class Server:
         on_end: Callable[[], None] = lambda: None,
         pushes: bool = False,
     ) -> Connection:
-        """Open a connection, which the caller closes, record it, and name it.
-
-        Raises:
-            ConnectionLost, ServerRefused, ServerBusy: As in `open_connection`.
-        """
+        """Open a connection, which the caller closes, record it, and name it."""
         connection = await open_connection(
             new_connection(self.servers.own_client, self.address, pushes=pushes),
             reply_timeout=reply_timeout,
@@ -169,9 +159,6 @@ class Server:
         """Send plain commands about this server, all over one connection; return the replies and the errors.
 
         An error of the server takes the place of the reply.
-
-        Raises:
-            ConnectionLost, ServerBusy, ServerRefused: If the server cannot be asked.
         """
         connection = await self.connection()
         answers: list[asyncio.Future[Any]] = [self.servers.loop.create_future() for _ in commands]
@@ -228,12 +215,8 @@ def _answer(future: asyncio.Future[Any], reply: Any, error: BaseException | None
 class Servers:
     """The connections of a session to its server, or to the nodes of its cluster that hold its queues.
 
-    Args:
-        client: The user's client.
-        session_id: The id of the session.
-        name: What the names of the connections end with.
-        reply_timeout: Seconds to wait for a reply.
-        adopted: Whether the session acts for another one, whose id it has.
+    The names of the connections end with `name`. If it is `adopted`, the session acts for another one, whose
+    id it has.
 
     Attributes:
         own_client: What finds the server in this event loop.
@@ -322,11 +305,8 @@ class Servers:
 class Route:
     """The way of a session to the server that holds some of its queues; on a cluster, those in one slot.
 
-    A dead master answers no MOVED, so each connection that is opened asks again where the slot is.
-
-    Args:
-        servers: The connections of the session.
-        slot: The slot; None: the session is not on a cluster.
+    A dead master answers no MOVED, so each connection that is opened asks again where the slot is. Without a
+    slot, the session is not on a cluster.
 
     Attributes:
         server: Where the queues were found last; of a cluster, one without an address before that.
@@ -379,11 +359,7 @@ class Route:
         return self.server
 
     async def connection(self, moved: MovedError | None = None, *, large: bool = False) -> Connection:
-        """Return the connection for commands to the server that holds the queues now. See `find`.
-
-        Raises:
-            ConnectionLost, ServerRefused, ServerBusy: If there is none.
-        """
+        """Return the connection for commands to the server that holds the queues now. See `find`."""
         server = await self.find(moved)
         while True:
             try:
@@ -412,11 +388,7 @@ class Route:
     async def open(
         self, purpose: str, *, reply_timeout: float, on_end: Callable[[], None] = lambda: None
     ) -> Connection:
-        """Open one more connection to the server, which the caller closes.
-
-        Raises:
-            ConnectionLost, ServerRefused, ServerBusy: If that fails.
-        """
+        """Open one more connection to the server, which the caller closes."""
         server = await self.find()
         return await server.open(purpose, reply_timeout=reply_timeout, on_end=on_end)
 
@@ -431,14 +403,9 @@ class Route:
     ) -> Subscription:
         """Receive what is published to a channel, until the subscription is closed.
 
-        It begins as soon as the server can be reached: see `Subscription.confirmed`.
-
-        Args:
-            channel: The channel; on a cluster, it has the hash tag of the queues.
-            on_message: Called for each message.
-            on_missed: See `Subscription`.
-            on_error: See `Subscription`.
-            events: Whether it is for published events: these arrive over a connection of their own.
+        It begins as soon as the server can be reached: see `Subscription.confirmed`. On a cluster, the
+        channel has the hash tag of the queues. Published `events` arrive over a connection of their own. See
+        `Subscription` for the functions.
         """
         one = Subscription(channel, on_message, on_missed, on_error, find=self.find, on_close=self._closed)
         self.subscriptions[one] = events

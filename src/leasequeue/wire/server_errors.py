@@ -130,10 +130,7 @@ def is_unknown_script(error: BaseException) -> bool:
 def translate(error: BaseException, *, maybe_applied: bool, script: Script | None = None) -> LeasequeueError:
     """Return the error of `leasequeue.errors` for an error of redis-py, which becomes its cause.
 
-    Args:
-        error: The error.
-        maybe_applied: Whether a call may have been applied if the connection was lost.
-        script: The script that was called.
+    With `maybe_applied`, a call may have been applied if the connection was lost.
     """
     if isinstance(error, LeasequeueError):
         return error

@@ -86,8 +86,7 @@ class Session:
     def runner_for(self, keys: QueueKeys) -> Runner:
         """Return what sends the scripts of a queue, for one more queue object, until that leaves.
 
-        Args:
-            keys: The keys of the queue: on a cluster, those in one slot share a runner.
+        On a cluster, queues in one slot share a runner.
         """
         slot = slot_of(self.client, keys["queue"])
         runner = self._runners.get(slot)
@@ -108,10 +107,7 @@ class Session:
     async def leave(self, name: str, runner: Runner, refusal: LeasequeueError) -> None:
         """Remove a member. If it was the last, close the connections; if it was the last on a node, those.
 
-        Args:
-            name: The name of its queue.
-            runner: What has sent its scripts.
-            refusal: What calls get that are not sent yet.
+        Calls that are not sent yet get `refusal`.
         """
         with SESSIONS.lock:
             self.members.pop(name, None)
@@ -134,8 +130,7 @@ class Session:
     def abandon(self, let_go: Callable[[asyncio.WriteTransport], None]) -> None:
         """Forget all members and connections, whose event loop cannot close them.
 
-        Args:
-            let_go: What to do with each transport.
+        `let_go` is called with each transport.
         """
         self.ending = True
         for member in self.members.values():
@@ -201,13 +196,8 @@ class Sessions:
         """Return the session of a queue in the running event loop; the caller adds itself to its members.
 
         A session has one member for each queue, as an inbox has one reader: a second object of the same queue
-        gets another session.
-
-        Args:
-            client: The user's client.
-            name: The name of the queue.
-            reply_timeout: Seconds to wait for a reply.
-            session_id: The id of another session, if this one acts for it; None: a new id.
+        gets another session. `session_id` is that of another session, if this one acts for it; None: a new
+        id.
         """
         with self.lock:
             self.forget_closed_loops()

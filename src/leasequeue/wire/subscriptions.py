@@ -81,10 +81,8 @@ class Subscription:
     async def confirmed(self) -> None:
         """Return when the server has confirmed: no message is missed from then on while the connection lasts.
 
-        Where the server's access rules forbid the channel, no message arrives.
-
-        Raises:
-            ConnectionLost, ServerRefused, ServerBusy: If this try fails. There are more until it is closed.
+        Where the server's access rules forbid the channel, no message arrives. If this try fails, raise its
+        error; there are more until it is closed.
         """
         if self.ready:
             return

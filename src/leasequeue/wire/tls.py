@@ -121,8 +121,7 @@ def address_of(connection: AbstractConnection) -> tuple[str, int]:
 async def _read_alert(connection: SSLConnection) -> None:
     """Connect again, and send nothing: after a command the server may cut the connection without an alert.
 
-    Raises:
-        OSError: What the server says, if anything.
+    Raise what the server says, if anything.
     """
     try:
         async with asyncio.timeout(ANSWER_SECONDS):

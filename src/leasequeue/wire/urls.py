@@ -67,12 +67,7 @@ def refusal(url: str, allowed: str = _VALUES) -> InvalidArgument:
 def check_url(url: object, *, cluster: bool) -> str:
     """Return a URL if it can be parsed and all its parameters are known.
 
-    Args:
-        url: The URL.
-        cluster: Whether it is for a client of a cluster.
-
-    Raises:
-        InvalidArgument: If not. It shows no password, and has no cause that could.
+    The error shows no password, and has no cause that could.
     """
     if not isinstance(url, str):
         raise InvalidArgument("url", type(url), _ALLOWED)

@@ -75,11 +75,7 @@ class BackgroundThread:
         self._thread = threading.Thread(target=self._run, name="leasequeue background", daemon=True)
 
     async def start(self) -> None:
-        """Start the thread, and return when its tasks have begun.
-
-        Raises:
-            QueueClosed: If a queue is closed.
-        """
+        """Start the thread, and return when its tasks have begun."""
         self._sessions = {one: one.queue.session for one in self._consumers}
         self._thread.start()
         try:
@@ -94,11 +90,7 @@ class BackgroundThread:
             await asyncio.sleep(0.001)
 
     async def assist(self, consumer: Consumer) -> None:
-        """Act for the session that the queue has now in the running event loop.
-
-        Raises:
-            WorkerNotRunning: If the thread has ended.
-        """
+        """Act for the session that the queue has now in the running event loop."""
         session = consumer.queue.session
         again = partial(engines_of(consumer.queue).assist_another, session, reply_timeout=self._reply_timeout)
         called = asyncio.wrap_future(self.call(again))
@@ -110,10 +102,8 @@ class BackgroundThread:
     def call(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
         """Run a coroutine in the thread's event loop; callable from any thread, and from a signal handler.
 
-        If the thread ends before the coroutine does, the future is cancelled.
-
-        Raises:
-            WorkerNotRunning: If the thread has ended, or is about to. Then `make` is not called.
+        If the thread ends before the coroutine does, the future is cancelled. Raise WorkerNotRunning if the
+        thread has ended, or is about to: then `make` is not called.
         """
         with self._lock:
             if not self._takes_calls:

@@ -30,9 +30,6 @@ class Cancellations:
 
     The items of a run that is not cancelled this way, because the message was lost, are cancelled when their
     leases are renewed; after the connection was lost, that is done at once.
-
-    Args:
-        renewer: Holds the runs.
     """
 
     def __init__(self, renewer: LeaseRenewer) -> None:
@@ -44,11 +41,7 @@ class Cancellations:
         self._early: dict[tuple[str, int], float] = {}
 
     def start(self, queue: AsyncWorkQueue) -> Callable[[], None]:
-        """Receive messages about a queue; return what ends it.
-
-        Raises:
-            QueueClosed: If the queue is closed.
-        """
+        """Receive messages about a queue; return what ends it."""
         received = partial(self._received, queue.name)
         return engine_of(queue).pushes.follow("cancel", received, missed=self._renewer.renew_soon)
 

@@ -158,10 +158,7 @@ def exit_with(parent: int) -> None:
     """Exit this process when its parent has died, whatever it is doing. Calls after the first do nothing.
 
     A handler may keep its process busy for hours without reading a pipe, so that closing one would not end
-    it.
-
-    Args:
-        parent: The parent's process id, as the parent passed it: the parent may have died before this call.
+    it. `parent` is its process id, as the parent passed it: it may have died before this call.
     """
     if not _signal_on_death():
         threading.Thread(target=_poll, args=(parent,), name="leasequeue parent watch", daemon=True).start()

@@ -23,9 +23,7 @@ class HandlerSource(Protocol):
     def consumers(self, *, retry: RetryPolicy, lease_time: float) -> Sequence[Dispatcher]:
         """Return a dispatcher for each queue.
 
-        Args:
-            retry: The worker's policy, for tasks without one.
-            lease_time: The worker's lease time, in seconds, for tasks without one.
+        The policy and the lease time (in seconds) are for tasks without one.
         """
 
 
@@ -34,18 +32,9 @@ class Dispatcher(Consumer):
 
     Items are leased for the longest lease time of the handlers, since it is not known before for which of
     them they are; they are renewed for that of their handler. A batch has those items for its handler that
-    were leased together, so it is smaller than in its own queue.
-
-    Args:
-        queue: The queue.
-        handlers: Its handlers, at least one.
-        choose: Returns the name of the handler that an item is for.
-        otherwise: The handler of items for which there is no other one.
-        declarations: The schedules of the queue that the worker declares.
-        limits: The limits of groups that the worker declares before it leases.
-
-    Raises:
-        InvalidArgument: If two handlers have the same name.
+    were leased together, so it is smaller than in its own queue. `choose` returns the name of the handler
+    that an item is for; `otherwise` is the handler of items for which there is no other one. Two handlers of
+    one name are refused.
     """
 
     def __init__(
@@ -106,9 +95,6 @@ class Dispatcher(Consumer):
 
         It is this one if the other one has the same functions under the same names: a task queue and its
         flows may all be sources of a worker.
-
-        Raises:
-            InvalidArgument: If two handlers have the same name.
         """
         ours = {handler.name: handler.function for handler in self.handlers}
         self.adds_to = [*dict.fromkeys([*self.adds_to, *other.adds_to])]
@@ -143,12 +129,7 @@ class Dispatcher(Consumer):
 def one_for_each_queue(handlers: Iterable[Consumer], dispatchers: Iterable[Dispatcher]) -> list[Consumer]:
     """Join the dispatchers of one queue, which would lease each other's items.
 
-    Args:
-        handlers: The handlers of queues without tasks.
-        dispatchers: The dispatchers of all task queues.
-
-    Raises:
-        InvalidArgument: If two tasks of a queue have the same name, or a handler has a queue with tasks.
+    `handlers` are those of queues without tasks: one whose queue has tasks is refused.
     """
     found: dict[object, Dispatcher] = {}
     for one in dispatchers:

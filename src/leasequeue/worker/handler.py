@@ -201,11 +201,7 @@ def _inputs(function: Callable[..., Any], run_in: RunIn, batch: int | None) -> I
 
 
 def check_run_in(function: Callable[..., Any], wanted: RunIn | None) -> RunIn:
-    """Check where a function is to run, and return that; None chooses by the function.
-
-    Raises:
-        InvalidArgument: If it is no function, or cannot run there.
-    """
+    """Check where a function is to run, and return that; None chooses by the function."""
     if not callable(function):
         raise InvalidArgument("handler", function, "a function")
     called: Any = function
@@ -228,11 +224,7 @@ def check_run_in(function: Callable[..., Any], wanted: RunIn | None) -> RunIn:
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a function, with its annotations evaluated.
-
-    Raises:
-        InvalidArgument: If that is not possible.
-    """
+    """Return the signature of a function, with its annotations evaluated."""
     try:
         return inspect.signature(function, eval_str=True)
     except (NameError, AttributeError, SyntaxError, TypeError) as error:

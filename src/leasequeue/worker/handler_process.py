@@ -57,10 +57,7 @@ class _Call:
 class HandlerProcess:
     """A process, and the thread that starts it, again if it has died, and sends it calls.
 
-    Args:
-        loop: The event loop of the worker.
-        ready: Called in the event loop when the process can take a call, at first and after it has died.
-        functions: The pickled functions of the handlers.
+    `ready` is called in the event loop when the process can take a call, at first and after it has died.
 
     Attributes:
         is_lent: Whether it is reserved for a run.
@@ -105,8 +102,7 @@ class HandlerProcess:
     async def call(self, request: bytes) -> bytes:
         """Send a call, and return its answer. If this is cancelled, the process is killed, and starts again.
 
-        Raises:
-            BrokenWorkerProcess: If the process ends before it has answered, or has been closed.
+        Raise BrokenWorkerProcess if the process ends before it has answered, or has been closed.
         """
         call = _Call(request)
         with self._lock:
@@ -167,8 +163,7 @@ class HandlerProcess:
     def _start(self) -> Connection:
         """Start the process, and return the connection to it when it is ready.
 
-        Raises:
-            OSError, EOFError: If it does not start, or ends.
+        Raise OSError or EOFError if it does not start, or ends.
         """
         with self._lock:
             self._process = None
@@ -196,11 +191,7 @@ class HandlerProcess:
             )
 
     def _receive(self, connection: Connection) -> bytes:
-        """Return what the process sends.
-
-        Raises:
-            OSError, EOFError: If it ends before.
-        """
+        """Return what the process sends; raise OSError or EOFError if it ends before."""
         while not connection.poll(LOOK_SECONDS):
             if self._process is None or (self._process.poll() is not None and not connection.poll()):
                 raise EOFError

@@ -233,11 +233,7 @@ class Monitor:
 
 
 async def _is_full(server: Server) -> bool:
-    """Return whether a server has reached its `maxmemory`; False if the access rules forbid to ask.
-
-    Raises:
-        ConnectionLost, ServerBusy, ServerRefused: If the server cannot be reached.
-    """
+    """Return whether a server has reached its `maxmemory`; False if the access rules forbid to ask."""
     [reply] = await server.ask((b"INFO", b"memory"))
     if not isinstance(reply, bytes):
         return False

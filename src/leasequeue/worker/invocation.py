@@ -39,9 +39,8 @@ def build_call(
 ) -> Call:
     """Build the function that executes a run. For a batch, it returns an answer or an error for each item.
 
-    Raises:
-        InvalidArgument: If the handler has a parameter that the lifespan does not provide, or cannot be sent
-            to another process.
+    Refuse a handler with a parameter that the lifespan does not provide, or that cannot be sent to another
+    process.
     """
     missing = [name for name in handler.inputs.required if name not in resources]
     if missing:

@@ -42,12 +42,9 @@ log = Log("leasequeue.worker")
 class Maintenance:
     """Maintains queues. Any number of workers do this at once; one of them cleans a queue: see `clean_turn`.
 
-    The arguments are those of `Worker`; each pause between two cleans is random.
-
-    Args:
-        declarations: The schedules to declare, of each queue.
-        light_per_deep: On average, one clean out of so many is a deep one; infinite: none is.
-        foreign: Queues to maintain as well, which only clients of other libraries serve.
+    The arguments are those of `Worker`; each pause between two cleans is random. On average, one clean out of
+    `light_per_deep` is a deep one; infinite: none is. Only clients of other libraries serve the `foreign`
+    queues.
     """
 
     def __init__(

@@ -45,12 +45,8 @@ def end(
 ) -> None:
     """Record the end of a run that has its outcomes.
 
-    Args:
-        active: What was active when it began.
-        span: What `begin` returned.
-        run: The run.
-        error: What the handler raised. A signal that leads to no failure is no error.
-        ended: When the handler ended, by `time.monotonic()`.
+    `active` is what was active when it began, and `ended` when the handler ended, by `time.monotonic()`. A
+    signal that leads to no failure is no error.
     """
     if span is None and error is None:
         series, outcomes = run.handler.completions, run.outcomes

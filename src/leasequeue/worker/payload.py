@@ -25,9 +25,6 @@ def decoder(annotation: Any) -> Decode:
     `bytes` (or no annotation) is the data itself, `str` the text, `Lease` the lease. Any other type is read
     from JSON and validated: see `leasequeue.codec`. What that does not know, pydantic may, if installed.
     The function raises PayloadError if the data does not parse.
-
-    Raises:
-        InvalidArgument: If no installed library can decode this type.
     """
     if annotation in (inspect.Parameter.empty, bytes):
         return lambda lease: lease.data
@@ -70,11 +67,7 @@ def _by_pydantic(annotation: Any, reason: str) -> Callable[[bytes], Any]:
 
 
 def encode_result(value: Any) -> bytes:
-    """Encode what a handler returned: bytes as they are, anything else as JSON.
-
-    Raises:
-        Exception: If the value cannot be encoded as JSON, or is too long.
-    """
+    """Encode what a handler returned: bytes as they are, anything else as JSON."""
     result = value if isinstance(value, bytes) else codec.encode(value)
     if len(result) > MAX_DATA_BYTES:
         raise ValueError(f"it is {len(result)} bytes long; the maximum is {MAX_DATA_BYTES}")

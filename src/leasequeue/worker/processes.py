@@ -47,9 +47,7 @@ def usable_cores() -> int:
 class Processes:
     """Starts processes, and lends them to runs. Only the event loop may use it.
 
-    Args:
-        maximum: How many there may be.
-        freed: Called when a process becomes free.
+    `freed` is called when a process becomes free.
 
     Attributes:
         maximum: How many there may be.
@@ -129,11 +127,7 @@ class Processes:
 
 
 def in_process(function: Callable[..., Any], name: str) -> Any:
-    """Return what calls a function in the process that is given first.
-
-    Raises:
-        InvalidArgument: If the function cannot be sent to another process.
-    """
+    """Return what calls a function in the process that is given first."""
     try:
         pickle.dumps(function)
     except Exception as error:

@@ -33,15 +33,8 @@ def is_refusal(error: BaseException) -> bool:
 async def check_admission(consumers: Iterable[Consumer], stopping: asyncio.Event) -> None:
     """Ask the servers of queues whether they accept this client, until all have answered.
 
-    A server that is away is not waited for: the worker begins, and waits for it then.
-
-    Args:
-        consumers: What leases their items.
-        stopping: Ends this when it is set.
-
-    Raises:
-        ServerRefused: If one of them refuses the login, the database, the certificate or a command.
-        ServerTooOld: If one of them is too old.
+    A server that is away is not waited for: the worker begins, and waits for it then. Raise ServerRefused or
+    ServerTooOld if one of them refuses. Return when `stopping` is set.
     """
     stopped = asyncio.create_task(stopping.wait())
     adds_to: dict[AsyncWorkQueue, list[str]] = {}

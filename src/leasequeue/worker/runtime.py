@@ -68,8 +68,7 @@ log = Log("leasequeue.worker")
 class WorkerRuntime(Coordinator):
     """The parts of a running worker. The arguments are those of `Worker`.
 
-    Args:
-        stop: Stops the worker; callable from any thread.
+    `stop` stops the worker; it is callable from any thread.
 
     Attributes:
         hurry: Set it to interrupt current runs during `end`.
@@ -257,8 +256,7 @@ class WorkerRuntime(Coordinator):
     def release_from_any_thread(self, *, timeout: float) -> None:
         """Release all items from the background thread, as the process is about to end.
 
-        Raises:
-            TimeoutError, LeasequeueError: If that did not succeed within so many seconds.
+        Raise TimeoutError if that did not succeed within so many seconds.
         """
         self.background.call(self._release_all).result(timeout)
 
@@ -420,19 +418,14 @@ class WorkerRuntime(Coordinator):
 class ServedQueues:
     """Serves the queues of a worker.
 
+    `parts` are complete when the first queue is joined. If it `supervises`, it looks after other workers, and
+    fails them.
+
     Attributes:
         consumers: All that the worker can serve.
         served: The queues that it serves now.
         membership: Its registrations.
         on_sessions: Called before the first lease, and when a session has changed.
-
-    Args:
-        consumers: What it serves from the beginning.
-        parts: The parts of the worker. They are complete when the first queue is joined.
-        name: The worker's name.
-        dead_after, gone_after: As for `Worker`, in seconds.
-        supervises: Whether to look after other workers, and to fail them.
-        concurrency: As for `Worker`.
     """
 
     def __init__(
@@ -472,21 +465,13 @@ class ServedQueues:
         self._ending = False
 
     def join_all(self) -> None:
-        """Register on all queues.
-
-        Raises:
-            QueueClosed: If one is closed.
-        """
+        """Register on all queues."""
         self._facts = self._make_facts()
         for consumer in self.consumers:
             self._join(consumer)
 
     def announce(self) -> None:
-        """Pass on the sessions of this worker; from then on it may be told to fail others.
-
-        Raises:
-            QueueClosed: If a queue is closed.
-        """
+        """Pass on the sessions of this worker; from then on it may be told to fail others."""
         self.on_sessions(self._sessions())
 
     async def registered(self, *consumers: Consumer) -> None:

@@ -221,11 +221,7 @@ class EntryReader:
         self._reading: set[asyncio.Task[None]] = set()
 
     async def read(self, queue: AsyncWorkQueue, leases: Sequence[Lease]) -> list[EntryState]:
-        """Return the states of the stages of some leases.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-        """
+        """Return the states of the stages of some leases."""
         if not self._asked:
             self._loop.call_soon(self._start)
         future: asyncio.Future[list[EntryState]] = self._loop.create_future()
@@ -325,8 +321,7 @@ def leave(entered: Entered) -> None:
 async def write_children(run: ActiveRun, value: Any) -> Any:
     """Write the children in what a function has returned, some in each turn of the event loop.
 
-    Raises:
-        ResultMismatch: If they cannot be added. Of a batch, it is the answer to that item.
+    Raise ResultMismatch if they cannot be added; of a batch, it is the answer to that item.
     """
     if run.handler.batch is None:
         return await _with_texts(run.leases[0], value)

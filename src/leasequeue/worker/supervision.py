@@ -42,11 +42,9 @@ class Restarts:
         self._since = self._next_start = 0.0
 
     def ended(self, lived: float, *, pause: bool = True) -> float:
-        """Note that a process has ended; return how long to wait before the next start (s).
+        """Note that a process has ended that lived so long; return the pause before the next start (s).
 
-        Args:
-            lived: How long it ran (s).
-            pause: Whether there is a pause after the first one of a row.
+        After the first one of a row there is a pause only if `pause` is set.
         """
         now = time.monotonic()
         if lived > LONG_LIFE:
@@ -106,16 +104,9 @@ class SupervisedProcess:
     ) -> Self:
         """Start a process that leads a new process group, so that Ctrl-C does not reach it.
 
-        Args:
-            command: The program and its arguments.
-            stdin: Its standard input.
-            stdout: Its standard output; None: that of this process.
-            env: Its environment; None: that of this process.
-            cwd: Where it starts; None: here.
-            session: Whether it leads a session, too, so that the end of a terminal does not end it.
-
-        Raises:
-            OSError, ValueError: If it cannot be started.
+        Without an environment and a standard output it has those of this process. With `session` it leads a
+        session, too, so that the end of a terminal does not end it. Raise OSError or ValueError if it cannot
+        be started.
         """
         child = subprocess.Popen(  # noqa: S603 - the user names the program
             command,
@@ -175,8 +166,7 @@ class SupervisedProcess:
     def kill(self, *, group: bool = False) -> None:
         """Kill it with SIGKILL, if it still runs.
 
-        Args:
-            group: Whether to kill all of its process group, too.
+        With `group`, kill all of its process group, too.
         """
         if self.alive():
             self.signal(signal.SIGKILL)

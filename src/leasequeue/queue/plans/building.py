@@ -81,11 +81,8 @@ class End:
 class PlanBuilder:
     """Collects the stages of a plan, and makes it.
 
-    What adds a part takes the end of what comes before it, and returns that of the part.
-
-    Args:
-        stages: The stages that are known already: those of a declared flow.
-        flow: The name of the flow; empty for chains and groups.
+    What adds a part takes the end of what comes before it, and returns that of the part. It begins with the
+    stages of a declared flow, if there is one.
 
     Attributes:
         first: The first call, on whose home queue the run is kept; None: there was none.
@@ -99,11 +96,7 @@ class PlanBuilder:
         self._names: dict[str, int] = {}
 
     def call(self, call: PlannedCall, before: End) -> End:
-        """Add a call.
-
-        Raises:
-            InvalidCall: If it cannot be a stage in its place.
-        """
+        """Add a call."""
         self.expect(call, before)
         name = self._name(call.task)
         self.stages.append(
@@ -158,11 +151,7 @@ class PlanBuilder:
         return End((name,), "all", need, replace(end.output, joined_by=name))
 
     def expect(self, call: PlannedCall, before: End) -> None:
-        """Check that a call can begin after an end.
-
-        Raises:
-            InvalidCall: If its queue is on another server or in another slot than the run, or it has a time.
-        """
+        """Check that a call can begin after an end."""
         self.first = self.first or call
         home = self.first.home
         if call.queue.url != home.url:
@@ -194,11 +183,7 @@ class PlanBuilder:
         lookup: Mapping[str, Sequence[str]],
         attributes: Mapping[str, bytes] | None = None,
     ) -> FlowPlan:
-        """Return the plan of a run; the arguments are attributes of `FlowPlan`, some as users give them.
-
-        Raises:
-            InvalidArgument: If `correlation` or `priority` cannot be used.
-        """
+        """Return the plan of a run; the arguments are attributes of `FlowPlan`, some as users give them."""
         if correlation is not None and not isinstance(correlation, str):
             raise InvalidArgument("correlation", correlation, "a string, or None")
         level = check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL)
@@ -226,11 +211,7 @@ class PlanBuilder:
 
 
 def join_of(join: object, calls: int) -> str:
-    """Return the join of so many calls as it is stored.
-
-    Raises:
-        InvalidArgument: If it is none, or waits for more calls than there are.
-    """
+    """Return the join of so many calls as it is stored."""
     text = join_text(join)
     if text.startswith("n:") and int(text[2:]) > calls:
         raise InvalidArgument("join", join, f"at most the number of the calls, {calls}")

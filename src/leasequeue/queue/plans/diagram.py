@@ -59,11 +59,7 @@ class Box:
 
 
 def draw(boxes: Mapping[str, Box]) -> str:
-    """Return the Mermaid diagram of stages.
-
-    Args:
-        boxes: The stages, by name.
-    """
+    """Return the Mermaid diagram of stages."""
     ids = {name: f"s{place}" for place, name in enumerate(boxes)}
     lines = ["flowchart LR"]
     for name, box in boxes.items():
@@ -110,12 +106,7 @@ def _styles(states: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def joined(join: str, count: int) -> list[str]:
-    """Return the line that says how a stage joins those that it follows, if it is to be said.
-
-    Args:
-        join: The join, as text.
-        count: How many stages it follows.
-    """
+    """Return the line that says how a stage joins those that it follows, if it is to be said."""
     shown = f"at least {join[2:]}" if join.startswith("n:") else join.replace("_", " ")
     return [f"join: {shown}"] if count > 1 or join != "all" else []
 
@@ -130,14 +121,7 @@ def shape_of(*, fans: bool, chooses: bool, foreign: bool) -> Shape:
 
 
 def draw_run(view: FlowRunView) -> str:
-    """Return the Mermaid diagram of a flow run: a box for each stage, with its state and its children's.
-
-    Args:
-        view: The run, as `flow_runs.get` returns it: with its plan.
-
-    Raises:
-        InvalidArgument: If the view has no plan.
-    """
+    """Return the Mermaid diagram of a flow run: a box for each stage, with its state and its children's."""
     if view.plan is None:
         raise InvalidArgument("view", view, "a run as runs.get returns it, with its plan")
     return draw({stage.name: _of_run(stage, view.stages[stage.name]) for stage in view.plan.linked().stages})

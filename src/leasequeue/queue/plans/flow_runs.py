@@ -616,8 +616,7 @@ class FlowRun(Generic[R_co]):
     async def _value(self, raw: bytes | None) -> Any:
         """Return the result of a run that was completed.
 
-        Args:
-            raw: The result of its last stage in JSON; None: that has none, or there are several.
+        `raw` is the result of its last stage in JSON; None: that has none, or there are several.
         """
         output = self._output
         leaves = [*_leaves(output)]
@@ -675,9 +674,6 @@ def lookup_texts(value: object) -> list[str]:
 
         >>> lookup_texts([1985, "EMEA", True])
         ['1985', 'EMEA', 'true']
-
-    Raises:
-        Exception: If a value cannot be encoded as JSON.
     """
     if isinstance(value, list | tuple | set | frozenset):
         return [*dict.fromkeys(_lookup_text(one) for one in value)]

@@ -56,11 +56,7 @@ Join: TypeAlias = Literal["all", "settled", "fail", "fail_fast"] | AtLeast
 
 
 def join_text(join: object) -> str:
-    """Return a join as it is stored: `AtLeast(2)` is `n:2`, a text that is stored itself.
-
-    Raises:
-        InvalidArgument: If it is none.
-    """
+    """Return a join as it is stored: `AtLeast(2)` is `n:2`, a text that is stored itself."""
     if isinstance(join, AtLeast):
         return f"n:{check_int('AtLeast', join.count, minimum=1, maximum=MAX_CHILDREN)}"
     if isinstance(join, str):
@@ -76,22 +72,14 @@ def run_key(home: str, run: str) -> bytes:
 
 
 def check_run_id(run_id: object) -> str:
-    """Check the id of a flow run and return it.
-
-    Raises:
-        InvalidArgument: If it is not a string of 1 to 200 bytes, or contains a slash or NUL.
-    """
+    """Check the id of a flow run and return it."""
     if _is_name(run_id, MAX_RUN_ID_BYTES):
         return str(run_id)
     raise InvalidArgument("id", run_id, _ID_ALLOWED)
 
 
 def check_stage_name(name: object) -> str:
-    """Check the name of a stage and return it.
-
-    Raises:
-        InvalidArgument: If it is not a string of 1 to 100 bytes, or contains a slash or NUL.
-    """
+    """Check the name of a stage and return it."""
     if _is_name(name, MAX_STAGE_BYTES):
         return str(name)
     raise InvalidArgument("stage", name, _STAGE_ALLOWED)
@@ -155,11 +143,7 @@ class ChildPlan:
     foreign: bool = False
 
     def json(self) -> bytes:
-        """Return the definition as it is stored: a JSON object without what is the default.
-
-        Raises:
-            InvalidArgument: If the data is no text.
-        """
+        """Return the definition as it is stored: a JSON object without what is the default."""
         return _compact(_item_fields(self)).encode()
 
 
@@ -200,11 +184,7 @@ class StagePlan:
     policy: str = "all"
 
     def json(self) -> bytes:
-        """Return the definition as it is stored in `n:<stage>`: a JSON object without what is the default.
-
-        Raises:
-            InvalidArgument: If the data is no text.
-        """
+        """Return the definition as it is stored in `n:<stage>`: a JSON object without what is the default."""
         fields = _item_fields(self)
         if self.expires_ms:
             fields["expires_in"] = self.expires_ms
@@ -271,20 +251,12 @@ class FlowPlan:
         return replace(self, stages=(*stages,))
 
     def check(self) -> None:
-        """Check the graph: names, edges, joins, and that it has no loop.
-
-        Raises:
-            InvalidFlow: If a run of this plan could not start, or never end.
-        """
+        """Check the graph: names, edges, joins, and that it has no loop."""
         for problem in _problems(self):
             raise InvalidFlow(self.flow, problem)
 
     def fields(self) -> list[tuple[bytes, bytes]]:
-        """Return the fields of the run's hash that describe the plan and its input, checked.
-
-        Raises:
-            InvalidFlow: If the graph is invalid, or the data of an item is no text.
-        """
+        """Return the fields of the run's hash that describe the plan and its input, checked."""
         plan = self.linked()
         plan.check()
         first = [stage.name for stage in plan.stages if not stage.after]
@@ -313,8 +285,7 @@ class FlowPlan:
 def parse_stages(fields: Mapping[bytes, bytes]) -> tuple[StagePlan, ...]:
     """Return the stages that the hash of a run describes, with the children that it still has.
 
-    Args:
-        fields: The hash: `stages`, and `n:…`, `b:…` and `k:…` of its stages; others are ignored.
+    `fields` is the hash: `stages`, and `n:…`, `b:…` and `k:…` of its stages; others are ignored.
     """
     stages = [_parsed(name, fields) for name in json.loads(fields.get(b"stages", b"[]"))]
     return FlowPlan(tuple(stages)).linked().stages
@@ -504,11 +475,8 @@ def stages_before(stages: Mapping[str, StagePlan], name: str) -> list[str] | Non
 def certain_before(stages: Mapping[str, StagePlan], name: str) -> frozenset[str]:
     """Return the names of the stages that have succeeded whenever a stage is entered.
 
-    The others may have been skipped, or have failed where a join tolerates it.
-
-    Args:
-        stages: The stages; those before this one are known, and there is no loop among them.
-        name: The stage.
+    The others may have been skipped, or have failed where a join tolerates it. Those before it are known, and
+    there is no loop among them.
     """
     certain: dict[str, frozenset[str]] = {}
     skippable: dict[str, bool] = {}

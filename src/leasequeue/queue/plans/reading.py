@@ -118,11 +118,7 @@ class FlowRunView:
 
 
 class FlowRunReader:
-    """Reads the flow runs of one home queue.
-
-    Args:
-        engine: Returns the engine of the queue in the running event loop.
-    """
+    """Reads the flow runs of one home queue."""
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
@@ -132,10 +128,7 @@ class FlowRunReader:
     ) -> list[FlowRunView | None]:
         """Return runs, each at the place of its id; None: there is none of this id.
 
-        Args:
-            ids: Their ids.
-            fields: The attributes to read, and the stages of which to read the result; None: all.
-            children: Whether to read the children of stages that have fanned out.
+        `fields` names the attributes to read, and the stages of which to read the result; None: all.
         """
         found: list[FlowRunView | None] = []
         while len(found) < len(ids):

@@ -80,11 +80,7 @@ class FinishRow(NamedTuple):
 
 
 def child_text(parent: StageRef, child: ChildPlan) -> bytes:
-    """Return the definition of a child, checked.
-
-    Raises:
-        InvalidArgument: If its queue is in another slot than the run, or its data is no text.
-    """
+    """Return the definition of a child, checked."""
     _check_place(parent.home, child.queue)
     return child.json()
 
@@ -101,15 +97,11 @@ def _check_place(home: str, queue: str) -> None:
 async def start_run(engine: Engine, plan: FlowPlan, run_id: str) -> bool:
     """Start a flow run: store its plan, and add the items of its first stages.
 
-    A run starts as a whole or not at all. Repeating a call that was lost is safe.
+    A run starts as a whole or not at all. Repeating a call that was lost is safe. If the access rules forbid
+    the queue of one of its stages, nothing is stored.
 
     Returns:
         False if there is a run of this id already.
-
-    Raises:
-        InvalidArgument: If the id cannot be used. Nothing was sent.
-        InvalidFlow: If the plan cannot be carried out. Nothing was sent.
-        AccessDenied: If the access rules forbid the queue of one of its stages. Nothing was stored.
     """
     fields = plan.fields()
     await engine.rights.expect_queues(plan.queues, "where a stage of the flow run has its item")
@@ -236,8 +228,7 @@ async def read_outcome(lease: Lease, engine: Engine, key: bytes) -> bytes | None
 async def store_outcome(lease: Lease, engine: Engine, key: bytes, outcome: bytes) -> bytes:
     """Store the outcome of a step of a stage, and return it; if there was one already, return that.
 
-    Raises:
-        LeaseLost: If the lease is not the current one, or the run does not exist any more.
+    Raise LeaseLost if the lease is not the current one, or the run does not exist any more.
     """
     item, token, _, reference = _claim(lease)
     accepted, stored = await engine.run(
@@ -272,11 +263,7 @@ def _ref(lease: Lease) -> StageRef:
 async def report(engine: Engine, stage: StageRef, *, result: bytes | None, error: str = "") -> bool:
     """End a stage that was handed over to another system, no matter which client holds its item.
 
-    Args:
-        engine: That of a queue in the slot of the run.
-        stage: The stage.
-        result: Its result in JSON; None: it has failed.
-        error: Why it has failed.
+    Without a result it has failed, and `error` says why.
 
     Returns:
         False if there is no such run, or the stage is not open.

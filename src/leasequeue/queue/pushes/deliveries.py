@@ -88,12 +88,8 @@ class Deliveries:
     async def recall(self, leave: Callable[[list[bytes]], Awaitable[Any]]) -> int:
         """Recall what has not been accepted. Return how many ids of the inbox were returned.
 
-        Args:
-            leave: Sends the script `leave` with what was accepted, and returns its reply.
-
-        Raises:
-            LeasequeueError: As `leave` does. It is unknown then what was recalled; until a recall succeeds,
-                nothing is accepted.
+        `leave` sends the script `leave` with what was accepted, and returns its reply. If it raises, it is
+        unknown what was recalled: until a recall succeeds, nothing is accepted.
         """
         with self._lock:
             self._recalls += 1

@@ -78,13 +78,6 @@ class Listener:
 
     One blocking move follows another on one connection until an id arrives. After an error the connection is
     replaced.
-
-    Args:
-        runner: Sends scripts.
-        keys: The queue's keys.
-        pushes: Receives what is delivered to this session.
-        register: The script that registers the session and returns when something falls due next.
-        leave: The script that empties the inbox and unregisters the session.
     """
 
     def __init__(
@@ -142,11 +135,7 @@ class Listener:
         return self._waiter is not None and not self._broken
 
     def start(self, waiter: Waiter) -> None:
-        """Listen for one id, unless already listening.
-
-        Args:
-            waiter: Notified when listening has ended, and of what falls due.
-        """
+        """Listen for one id, unless already listening."""
         if self._waiter is not None:
             self._want_delivery(waiter)
             return

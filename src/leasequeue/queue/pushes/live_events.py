@@ -62,11 +62,7 @@ class LiveReader:
         self._arrived.set()
 
     async def get(self) -> Sequence[Event] | int:
-        """Return what `put` was given next.
-
-        Raises:
-            LeasequeueError: What `end` was given.
-        """
+        """Return what `put` was given next; at the end, raise what `end` was given."""
         while not self._waiting:
             if self._end is not None:
                 raise copy.copy(self._end)
@@ -82,11 +78,6 @@ class LiveEvents:
 
     It subscribes for the first reader, until the last has left. If the connection is lost, and cannot be
     replaced at once, the readers get the error.
-
-    Args:
-        route: Subscribes.
-        channel: The channel.
-        run: Runs a script.
     """
 
     def __init__(self, route: Route, channel: bytes, run: Callable[..., Awaitable[Any]]) -> None:
@@ -110,12 +101,7 @@ class LiveEvents:
         return self._subscription is not None and self._subscription.ready
 
     async def join(self) -> LiveReader:
-        """Return a reader that gets all that is published from now on, until `leave`.
-
-        Raises:
-            ServerRefused: If the access rules forbid the channel.
-            ConnectionLost, ServerBusy: If the server does not answer.
-        """
+        """Return a reader that gets all that is published from now on, until `leave`."""
         reader = LiveReader()
         self._readers.add(reader)
         try:
@@ -156,11 +142,7 @@ class LiveEvents:
         self._stop()
 
     async def last(self) -> int:
-        """Return the number of the last event.
-
-        Raises:
-            NoEventsPublished: If no events are published.
-        """
+        """Return the number of the last event; raise NoEventsPublished if none are published."""
         last, _, live, *_ = await self._run_script("events_read", after=BEYOND, count=1)
         if not live:
             raise NoEventsPublished

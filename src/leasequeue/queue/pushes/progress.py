@@ -22,11 +22,7 @@ log = Log("leasequeue.queue")
 
 
 def progress_text(value: Any) -> bytes:
-    """Return progress as it is stored.
-
-    Raises:
-        InvalidArgument: If it cannot be written as JSON, or is too long.
-    """
+    """Return progress as it is stored."""
     allowed = f"a value that can be written as JSON of at most {MAX_PROGRESS_BYTES} bytes"
     try:
         text = codec.encode(value)
@@ -63,10 +59,6 @@ class ProgressReports:
 
     The first report is sent at once. Those that follow within REPORT_SECONDS are sent together, of each lease
     the last.
-
-    Args:
-        engine: The engine of the queue in this event loop.
-        name: The queue's name.
     """
 
     def __init__(self, engine: Engine, name: str) -> None:

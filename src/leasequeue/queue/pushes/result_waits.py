@@ -63,9 +63,6 @@ class ResultWaits:
 
     It asks for many items in one trip: when callers have begun to wait, when the server notifies it of the
     end of an item, when the connection for notifications was lost, and every 5 s.
-
-    Args:
-        engine: The engine of the queue in this event loop.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -39,12 +39,7 @@ class Receiver:
 
 
 class PushRouter:
-    """Receives the channel of a session, while at least one holder needs that.
-
-    Args:
-        route: Subscribes.
-        channel: The channel of the session for this queue.
-    """
+    """Receives the channel of a session, while at least one holder needs that."""
 
     def __init__(self, route: Route, channel: bytes) -> None:
         self._route = route
@@ -84,12 +79,8 @@ class PushRouter:
 
         If the server is away, that begins when it is back; where its access rules forbid the channel, no
         message arrives. Not for an event loop that assists another one: a session receives once, as the
-        server counts who has received a delivery.
-
-        Args:
-            kind: The first word of the messages.
-            handle: Called in this event loop with what follows that word and a space.
-            missed: As in `add`, and when the subscription has begun.
+        server counts who has received a delivery. `missed` is called as in `add`, and when the subscription
+        has begun.
 
         Returns:
             What ends it. Calling it twice is fine.
@@ -112,8 +103,7 @@ class PushRouter:
     async def hold(self) -> None:
         """Receive the channel until `release`; return when the server has confirmed.
 
-        Raises:
-            ConnectionLost, ServerRefused, ServerBusy: If that fails; then there is nothing to release.
+        If that fails, there is nothing to release.
         """
         self._holds += 1
         try:
@@ -125,8 +115,7 @@ class PushRouter:
     def hold_soon(self, missed: Callable[[], None]) -> None:
         """Receive the channel until `release`, as soon as the server can be reached.
 
-        Args:
-            missed: Called then, as messages may have been missed before.
+        `missed` is called then, as messages may have been missed before.
         """
         self._holds += 1
         self._subscribe().when_confirmed(missed)
