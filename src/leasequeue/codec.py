@@ -103,7 +103,6 @@ def _to_plain(value: Any) -> Any:
 
 
 def _from_plain(kind: Any, plain: Any) -> Any:
-    """Make a pydantic model from what the decoder has read."""
     return kind.model_validate_json(_ENCODER.encode(plain))
 
 

@@ -86,7 +86,6 @@ async def present(
 
 
 def _names(listed: object) -> dict[int, str]:
-    """Return the connections of a reply to CLIENT LIST."""
     if not isinstance(listed, bytes):
         raise CannotAsk(f"CLIENT LIST is answered with {type(listed).__name__}")
     found = [_CONNECTION.search(line) for line in listed.splitlines() if line]
@@ -322,7 +321,6 @@ class _Check:
         return Mark(connections, server, self._server.servers.session_id)
 
     def _held(self) -> list[OpenedConnection]:
-        """Return the lasting connections that the server has named."""
         opened = [one for server in self.servers for one in server.connections]
         return [one for one in opened if one.lasting and one.answered]
 

@@ -88,7 +88,8 @@ class Fleet:
             print(worker.name, worker.runs, [run.item_id for run in worker.running])
         await fleet.quiet("web-1/4711")
 
-    Workers of other libraries do not register.
+    Workers of other libraries do not register. Every call raises QueueClosed and ServerError as those of
+    `AsyncWorkQueue` do.
 
     Args:
         queues: The queues, at least one. A worker that serves several of them is one worker.
@@ -106,20 +107,12 @@ class Fleet:
             raise InvalidArgument("queues", [one.name for one in queues], "queues with different names")
 
     async def workers(self) -> list[WorkerView]:
-        """Return the workers that are registered, those that started first first.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-        """
+        """Return the workers that are registered, those that started first first."""
         views = [_view_of(found_id, found) for found_id, found in (await self._registered()).items()]
         return sorted(views, key=lambda one: (one.started or 0.0, one.name))
 
     async def dead(self) -> list[WorkerView]:
-        """Return the workers that are dead, and not failed yet.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
-        """
+        """Return the workers that are dead, and not failed yet."""
         return [one for one in await self.workers() if one.dead]
 
     async def fail(self, worker: WorkerView | str) -> int:
@@ -127,7 +120,7 @@ class Fleet:
 
         Only those of this worker return, in the order in which they were leased, and wake others that wait.
         The attempts count. Whatever the worker still sends for them is rejected. If it is alive, it notices
-        this at its next heartbeat, stops its runs, and works on under another session.
+        this at its next heartbeat, stops its runs, and works on under another session. Repeating is safe.
 
         Args:
             worker: The worker, its `id`, one of its sessions, or its name.
@@ -139,7 +132,6 @@ class Fleet:
         Raises:
             WorkerUnknown: If it is not registered: it has stopped, or was failed already.
             InvalidArgument: If several workers have this name.
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`. Repeating is safe.
         """
         found = await self._find(worker)
         calls = [self._registry(queue).fail(session) for queue, session in found.items()]
@@ -151,8 +143,7 @@ class Fleet:
     async def fail_dead(self) -> int:
         """Fail all dead workers, as their peers do; return how many items were returned.
 
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`. Repeating is safe.
+        Repeating is safe.
         """
         dead: dict[str, list[str]] = {}
         for one in await self.dead():

@@ -86,7 +86,6 @@ class Registration:
     thread may use it.
 
     Attributes:
-        session: The session.
         registered: Whether the server has accepted a heartbeat, and nothing has ended the registration.
         refreshed_at: When the last accepted heartbeat was sent, by `time.monotonic()`.
         failed: Why the session has failed; empty: it has not.

@@ -83,7 +83,6 @@ class Suspicion:
     """That a process is dead, as its connections are gone.
 
     Attributes:
-        mark: The connections.
         looked_at: When they were last looked for, by `time.monotonic()`.
         seconds: For how long they have been gone, while we looked.
     """
@@ -329,7 +328,6 @@ class PeerWatch:
 
 
 async def _listed(server: Server, ids: set[int]) -> set[int]:
-    """Return those of the connections that the server has."""
     found: set[int] = set()
     ordered = sorted(ids)
     for at in range(0, len(ordered), ASK_AT_ONCE):

@@ -138,7 +138,6 @@ async def _restore_orphans(engine: Engine) -> CleanReport:
 async def _check_keys(
     engine: Engine, keys: set[str | None] | set[str], *, renames: bool = False
 ) -> CleanReport:
-    """Take all steps in some keys."""
     report = CleanReport()
     for which in (None, *CHECKED, _SCHEDULES):
         cursor = b"" if which in keys else b"0"
@@ -149,7 +148,6 @@ async def _check_keys(
 
 
 async def _check_part(engine: Engine, which: str | None) -> CleanReport:
-    """Take the next step in a key."""
     place = which or ""
     cursor = engine.clean_cursors.get(place, b"0")
     engine.clean_cursors[place], report = await _check_step(engine, which, cursor)
@@ -241,7 +239,6 @@ async def _drop_waiting(engine: Engine, suspects: set[bytes]) -> None:
 
 
 async def _drop_laned(engine: Engine, suspects: set[bytes]) -> None:
-    """Remove the ids that wait in the lanes of a controlled queue from the suspects."""
     cursor = b"lanes"
     while suspects and cursor != b"0":
         cursor, _, *ids = await engine.run("list_ids", state=b"laned", cursor=cursor, count=WALK_STEP)

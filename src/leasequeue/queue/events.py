@@ -231,8 +231,6 @@ async def _last_number(live: LiveEvents, reader: LiveReader) -> int:
 
 
 class _Filter:
-    """Which events a reader wants."""
-
     def __init__(self, ids: Collection[str] | None, kinds: Collection[str] | None) -> None:
         for name, given in (("ids", ids), ("kinds", kinds)):
             if isinstance(given, str):
@@ -250,8 +248,6 @@ class _Filter:
 
 
 class _Follower:
-    """Waits for notifications of new events."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._woken = asyncio.Event()

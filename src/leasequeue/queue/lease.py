@@ -208,7 +208,6 @@ class Lease(Item):
             self.deadline = ends_ms / 1000
 
     def _cancel(self) -> None:
-        """Record that the item was cancelled."""
         self._ends = CANCELLED
 
     @property

@@ -217,7 +217,6 @@ class Limits:
                 return _read(stored)
 
     async def _declare(self, limit: DeclaredLimit) -> None:
-        """Set the limits of a group to those that a program declares."""
         await self._send([(f"{name}/{limit.group}", value) for name, value in limit.fields()])
 
     async def _send(self, fields: Sequence[tuple[str, str]]) -> bool:

@@ -73,7 +73,6 @@ def traced_row(active: Instruments, queue: str, row: Row) -> Row:
 
 
 def _with_trace(row: Row, trace: bytes) -> Row:
-    """Return a row of `add_items` whose options have a trace."""
     item_id, data, wait, how = row
     option = b'"trace":"%b"}' % trace
     return (item_id, data, wait, how + b":{" + option if len(how) == 1 else how[:-1] + b"," + option)

@@ -88,6 +88,10 @@ class AsyncWorkQueue:
     Nothing is sent before the first call. An object may be used in any event loop, thread and forked process,
     also in several at once. Each event loop has its own connections, which the queues of one server share.
 
+    Every call raises InvalidArgument if an argument cannot be used, before anything is sent; QueueClosed if
+    this object is closed; and ServerError if the server cannot be reached, or answers with an error, which
+    says what may have been applied.
+
     Args:
         name: The queue's name, which is the prefix of its keys: 1 to 512 bytes of UTF-8. On a cluster it
             contains a hash tag, such as `"{emails}"`. A name such as `emails:item` is refused, as keys that
@@ -219,7 +223,6 @@ class AsyncWorkQueue:
 
         Raises:
             RuntimeError: If no event loop is running.
-            QueueClosed: If this object is closed.
         """
         return self._engine().session.id
 
@@ -284,7 +287,6 @@ class AsyncWorkQueue:
 
         Raises:
             InvalidArgument: If `item` is no Item, or another argument cannot be used; nothing was sent.
-            QueueClosed: If this object is closed.
             ServerError: If the server cannot be reached, or answers with an error; it says what may have been
                 applied.
         """
@@ -312,9 +314,6 @@ class AsyncWorkQueue:
             priority: As in `add_item`.
             group: As in `add_item`.
             expires_in: As in `add_item`.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `add_item`.
         """
         row = item_row(item, delay, at, adding_unique(**options))
         await self._engine().one("add_items", row, size=_added_size(row))
@@ -330,14 +329,10 @@ class AsyncWorkQueue:
         """Add many items, each as `add_item` would with the same options, in few trips.
 
         Each trip (up to 250 items, 100 if they are delayed or have options, or 1 MiB) is one step; between
-        trips other clients may act.
+        trips other clients may act. All items are checked before the first is sent.
 
         Returns:
             For each item, whether it was added.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `add_item`. All items are checked before the
-                first is sent.
         """
         how = adding(**options)
         rows = [item_row(item, delay, at, how) for item in check_list("items", items, "items")]
@@ -424,9 +419,6 @@ class AsyncWorkQueue:
 
         Returns:
             The leases in queue order; empty if there was no item (in time).
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `lease`.
         """
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         lease_ms = to_ms("lease_time", lease_time)
@@ -446,7 +438,7 @@ class AsyncWorkQueue:
 
         The server accepts the first holder of this incarnation of the item, even if its lease has expired and
         another holder works on it. It rejects every holder of an earlier incarnation (completed, then added
-        again).
+        again). Repeating is safe.
 
         Args:
             lease: The lease of the item.
@@ -461,7 +453,6 @@ class AsyncWorkQueue:
 
         Raises:
             InvalidArgument: If `lease` is no lease of this queue, or another argument cannot be used.
-            QueueClosed, ServerError: As in `add_item`. Repeating is safe.
         """
         row = self._claim(lease, completion(fenced=fenced, result=result, keep_result=keep_result))
         return bool(await self._engine().one("complete_many", row, size=len(row[2]) + ROW_BYTES) == 1)
@@ -492,9 +483,6 @@ class AsyncWorkQueue:
         Returns:
             False if the item is no longer yours: completed, reclaimed, or leased to another holder. Stop
             working on it.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `complete`.
         """
         return (await self.renew_many([lease], lease_time))[0]
 
@@ -521,15 +509,11 @@ class AsyncWorkQueue:
 
         Returns:
             False if the item is no longer yours.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `complete`.
         """
         row = self._claim(lease, progress_text(value))
         return bool(await self._engine().one("progress", row, size=len(row[2]) + ROW_BYTES) == 1)
 
     def _report(self, lease: Lease, value: Any) -> None:
-        """See `Lease.progress`."""
         self._engines.report(self._claim(lease), progress_text(value))
 
     async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
@@ -543,9 +527,6 @@ class AsyncWorkQueue:
 
         Returns:
             False if the item was no longer yours.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `complete`.
         """
         row = self._claim(lease, *_place(delay, front=front))
         return bool(await self._engine().one("release_many", row, size=row_size(slow=row[2] != b"0")))
@@ -573,9 +554,6 @@ class AsyncWorkQueue:
 
         Returns:
             False if the item was no longer yours.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `complete`.
         """
         return (await self.fail_many([Failure(lease, error, retry_in)]))[0]
 
@@ -608,7 +586,7 @@ class AsyncWorkQueue:
         discarded. A client of another library finds nothing to complete. Callers that wait for the result get
         JobCancelled.
 
-        Of a cancellation and completions of one incarnation, exactly one is True.
+        Of a cancellation and completions of one incarnation, exactly one is True. Repeating is safe.
 
         Args:
             item_id: The item's id.
@@ -620,7 +598,6 @@ class AsyncWorkQueue:
 
         Raises:
             InvalidArgument: If an argument cannot be used.
-            QueueClosed, ServerError: As in `add_item`. Repeating is safe.
         """
         return bool(await self._engine().one("cancel_many", cancel_row(item_id, keep)) == 1)
 
@@ -645,9 +622,6 @@ class AsyncWorkQueue:
 
         Returns:
             The ids of the items that were cancelled.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `cancel`.
         """
         return await cancel_data(self._engine(), data, limit=limit, keep=keep)
 
@@ -664,7 +638,7 @@ class AsyncWorkQueue:
         """Pause the queue or a group: no item of it is leased until it is resumed, or the time has come.
 
         Items can be added, and what is leased can be renewed, released and completed. The last call counts.
-        Clients of other libraries obey no pause.
+        Clients of other libraries obey no pause. Repeating is safe.
 
         Args:
             reason: Why, at most 1,000 bytes of UTF-8; `limits.get` and an event show it.
@@ -674,19 +648,19 @@ class AsyncWorkQueue:
 
         Raises:
             InvalidArgument: If an argument cannot be used, or `until` has passed by the server's clock.
-            QueueClosed, ServerError: As in `counts`. Repeating is safe.
         """
         return await pause(self._engine(), reason=reason, until=until, for_=for_, group=group)
 
     async def resume(self, *, group: str | None = None) -> bool:
         """End the pause of the queue, or of a group; each has its own.
 
+        Repeating is safe.
+
         Returns:
             Whether it was paused.
 
         Raises:
             InvalidArgument: If `group` cannot be the name of one.
-            QueueClosed, ServerError: As in `counts`. Repeating is safe.
         """
         return await resume(self._engine(), group)
 
@@ -701,7 +675,7 @@ class AsyncWorkQueue:
 
         When an item began to wait is not stored, so `oldest_age` is known within an error, from the ids that
         earlier calls saw: call this every few seconds, as `leasequeue stats` does, from any number of them.
-        What they note, at most 128 ids, is kept for an hour after the last call.
+        What they note, at most 128 ids, is kept for an hour after the last call. Repeating is safe.
 
         Args:
             horizon: How far to look ahead: `due_soon` says how many scheduled items fall due within it. None:
@@ -710,7 +684,6 @@ class AsyncWorkQueue:
 
         Raises:
             InvalidArgument: If an argument cannot be used.
-            QueueClosed, ServerError: As in `counts`. Repeating is safe.
         """
         horizon_ms = None if horizon is None else to_ms("horizon", horizon, zero=True)
         check_bool("note", note)
@@ -738,9 +711,6 @@ class AsyncWorkQueue:
             count: The maximum number of items, 1 to 1,000. 250 are one step: between two, other clients may
                 act.
             data: Whether to fetch the payloads (8 MiB of them at most).
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `lease`.
         """
         check_bool("data", data)
         if state not in ITEM_STATES:
@@ -775,7 +745,6 @@ class AsyncWorkQueue:
 
         Raises:
             InvalidArgument: If `item_id` cannot be an id.
-            QueueClosed, ServerError: As in `counts`.
         """
         check_bool("data", data)
         reply = await self._engine().run(
@@ -796,9 +765,6 @@ class AsyncWorkQueue:
         Args:
             count: The maximum number of items, 1 to 1,000, among the first 1,000 ids.
             data: Whether to fetch the payloads (8 MiB of them at most).
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `inspect`.
         """
         check_bool("data", data)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
@@ -874,7 +840,6 @@ def _place(delay: Duration, *, front: bool) -> tuple[bytes, bytes]:
 
 
 def _added_size(row: Sequence[bytes]) -> int:
-    """Return the size of a row of `add_items`."""
     return row_size(len(row[1]), slow=row[2] != b"0" or len(row[3]) > 1)
 
 
@@ -891,7 +856,10 @@ def waiting_time(timeout: Duration | None, *, block: bool) -> float | None:
 
 
 class QueueAdmin:
-    """What concerns a whole queue, or the work of others in it: `queue.admin`."""
+    """What concerns a whole queue, or the work of others in it: `queue.admin`.
+
+    Every call raises InvalidArgument, QueueClosed and ServerError as those of `AsyncWorkQueue` do.
+    """
 
     def __init__(self, queue: AsyncWorkQueue) -> None:
         self._queue = queue
@@ -910,9 +878,6 @@ class QueueAdmin:
             count: The maximum number of items, 1 to 1,000.
             elapsed: Seconds since they were leased last; 0: all items under lease.
             lease_time: How long each is leased, in seconds.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `AsyncWorkQueue.lease`.
         """
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         elapsed_ms = to_ms("elapsed", elapsed, zero=True)
@@ -933,9 +898,6 @@ class QueueAdmin:
 
         Returns:
             The ids of the items.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `AsyncWorkQueue.lease`.
         """
         elapsed_ms = to_ms("elapsed", elapsed, zero=True)
         if count is not None:
@@ -954,7 +916,7 @@ class QueueAdmin:
         Each keeps its data, options, attempts and last error, and is a new incarnation there: no earlier
         holder can complete it. One whose id the other queue has stays here. 100 items are one step, which is
         applied as a whole; no other client sees an item in both queues or in none. Callers that wait for the
-        result of an item wait in vain: let them wait in the other queue.
+        result of an item wait in vain: let them wait in the other queue. Repeating is safe with `ids`.
 
         Args:
             other: The other queue, or its name; on a cluster it has the same hash tag.
@@ -968,7 +930,6 @@ class QueueAdmin:
             InvalidArgument: If an argument cannot be used, or the other queue is in another slot or on
                 another server; nothing was sent.
             QueueDeleted: If the other queue is being deleted.
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`. Repeating is safe with `ids`.
         """
         name = engines_of(self._queue).neighbour(other.name if isinstance(other, AsyncWorkQueue) else other)
         theirs = other.url if isinstance(other, AsyncWorkQueue) else self._queue.url
@@ -993,9 +954,6 @@ class QueueAdmin:
 
         Returns:
             How many items and dead letters were removed.
-
-        Raises:
-            InvalidArgument, QueueClosed, ServerError: As in `AsyncWorkQueue.lease`.
         """
         places = operations.WAITING_PLACES + ("scheduled",) * check_bool("scheduled", scheduled)
         with_dead = check_bool("dead", dead)
@@ -1015,13 +973,11 @@ class QueueAdmin:
 
         The last token is kept, in the key `<name>:fence`, so that tokens only grow, also in a queue of this
         name that is made later. Processes that wait for items remain registered. Clients of other libraries
-        do not see that the queue is closed: what they add before this returns is removed, too.
+        do not see that the queue is closed: what they add before this returns is removed, too. Repeating is
+        safe.
 
         Returns:
             How many unfinished items were removed.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`. Repeating is safe.
         """
         return await operations.delete(engine_of(self._queue))
 
@@ -1032,13 +988,11 @@ class QueueAdmin:
         in exactly one place, and no bookkeeping is left without its item. Workers do the same in small parts,
         but for two steps: a key of a wrong type is renamed to `<queue>:lost:<rest of the key's name>`, and
         ids that do not wait are dropped from the middle of the queue. It works in steps of 100 entries, while
-        other clients work; any number may run at once.
+        other clients work; any number may run at once. If it
+        fails, what was repaired before stays.
 
         Returns:
             The repairs, and what is left to you, in `findings`.
-
-        Raises:
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`. What was repaired before stays.
         """
         return await fsck(engine_of(self._queue)) + await self._queue.flow_runs.check()
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """The results of a queue's items: `AsyncWorkQueue.results`."""
+    """The results of a queue's items: `AsyncWorkQueue.results`.
+
+    Every call raises QueueClosed and ServerError as those of `AsyncWorkQueue` do.
+    """
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
@@ -34,7 +37,6 @@ class Results:
 
         Raises:
             InvalidArgument: If `item_id` cannot be an id.
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         found: list[bytes | None] = await self._engine().run("result", [encoded_id(item_id)])
         return found[0]
@@ -54,7 +56,6 @@ class Results:
         Raises:
             JobUnknown: If there is neither an item of this id nor a result nor a dead letter.
             InvalidArgument: If `item_id` cannot be an id.
-            QueueClosed, ServerError: As in `wait`.
         """
         async with contextlib.aclosing(self._engine().result_waits.progress(encoded_id(item_id))) as texts:
             async for text in texts:
@@ -65,7 +66,6 @@ class Results:
 
         Raises:
             InvalidArgument: If `item_id` cannot be an id.
-            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
         """
         code, _ = await self._engine().run("await_results", [encoded_id(item_id)], keep_ms=KEEP_MS)
         return bool(code == CANCELLED)

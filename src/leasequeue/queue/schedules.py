@@ -294,7 +294,6 @@ class Schedules:
 
 
 def _owed(name: bytes, definition: bytes, timing: Timing, policy: str, due: int, now: int) -> list[_Row]:
-    """Return the rows of one due schedule."""
     if policy != "all":
         last = timing.latest(due, now)
         missed = policy == "skip" and now - last > LATE_MS

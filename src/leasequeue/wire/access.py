@@ -198,7 +198,6 @@ def least_role(script: Script, *, only_reads: bool | None = None, has_selectors:
 
 
 def _uses(role: Role, script: Script, server: ServerFacts) -> bool:
-    """Return whether a role runs a script."""
     only_reads = not any(server.writes.get(command.lower()) for command in script.commands)
     least = least_role(script, only_reads=only_reads, has_selectors=server.has_selectors)
     roles = [*Role]  # what permits most comes first

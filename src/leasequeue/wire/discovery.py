@@ -126,7 +126,6 @@ async def _scan(
 
 
 async def _names_of(connection: AbstractConnection, keys: list[bytes]) -> set[bytes]:
-    """Return the names of the queues that the keys belong to."""
     likely = [
         (name, key, _KNOWN_BY[ending])
         for key in keys
@@ -138,7 +137,6 @@ async def _names_of(connection: AbstractConnection, keys: list[bytes]) -> set[by
 
 
 async def _ask(connection: AbstractConnection, commands: list[tuple[bytes, ...]]) -> list[Any]:
-    """Send commands in one trip, and return their replies."""
     await connection.send_packed_command(connection.pack_commands(commands))
     return [await connection.read_response() for _ in commands]
 

@@ -128,7 +128,6 @@ class Link:
                 call.fail(copy.copy(error))
 
     def _wait(self, call: Call) -> None:
-        """Send a call once connected."""
         self._queued.append(call)
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="leasequeue connect")

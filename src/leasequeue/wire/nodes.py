@@ -141,7 +141,6 @@ class ClusterNodes:
         raise min(errors, key=is_lost)
 
     async def _shards_of(self, address: Address) -> tuple[Shard, ...]:
-        """Ask a node for the shards."""
         node = self.node(address)
         connection = node.connection_class(**once_only(node.connection_kwargs, pushes=False))
         try:
@@ -167,7 +166,6 @@ class ClusterNodes:
 
 
 def _learn(seeds: frozenset[Address], nodes: Iterable[Address]) -> None:
-    """Remember the nodes of a cluster, for the next session."""
     with _learning:
         _learned.pop(seeds, None)
         _learned[seeds] = tuple(dict.fromkeys(nodes))

@@ -36,7 +36,6 @@ class Rights:
         set_many: Whether the server has MSETEX and permits it.
         refused: The commands that it refuses and that scripts cannot do without.
         queue: The queue on which this is found out.
-        warned: Whether a forbidden channel was logged.
         reached: The names of the other queues of flows that it was found to permit.
     """
 

@@ -134,7 +134,6 @@ class Runner:
     """Sends scripts to the server that holds some queues of a session; on a cluster, those in one slot.
 
     Attributes:
-        rights: What the server permits the session.
         reply_timeout: Seconds for which the server may be silent while a call waits for its reply, before the
             connection counts as lost.
     """

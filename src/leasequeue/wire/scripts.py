@@ -36,9 +36,6 @@ class Script:
         name: The file's name, without `.lua`.
         keys: The names of its keys, in order; the last is `none`.
         arguments: The names and kinds of its arguments, in order; the last may be of kind `rest`.
-        events: The events that it can emit.
-        commands: The commands that it sends.
-        body: The text that is sent to the server.
         sha: The SHA-1 of the body, in hex: its name on the server.
         calls: The scripts that it calls, directly or through others.
     """

@@ -76,7 +76,6 @@ class Server:
     `address` is the node of a cluster; None: no cluster, or a node that is not known yet.
 
     Attributes:
-        routes: How many routes lead here.
         pushes: Receives what is published to the session, and notices about its queues.
         events: Receives published events, over a connection of its own: many of them must not delay the other
             messages, and the server ends a connection whose reader is too slow.
@@ -221,8 +220,6 @@ class Servers:
     Attributes:
         own_client: What finds the server in this event loop.
         nodes: Finds the nodes of the cluster; None: it is not on a cluster.
-        rights: What the server permits.
-        ending: Whether the session ends.
     """
 
     def __init__(

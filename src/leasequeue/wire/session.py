@@ -51,12 +51,8 @@ class Session:
 
     Attributes:
         id: The value of the lease keys: `lh:<host>/<pid>/<16 hexadecimal digits>`.
-        host: The name of this machine.
-        pid: The number of this process.
         workers: How many workers have started in it.
         failed: The queues on which this session was failed: there, the event loop has another one since.
-        loop: The event loop.
-        servers: The connections.
         ending: Whether it closes, or has closed.
     """
 

@@ -335,7 +335,6 @@ class Subscriptions:
             one.on_message(message)
 
     def _ended(self, connection: Connection) -> None:
-        """Begin again: the connection has ended."""
         if self._connection is connection:
             self._connection = None
             if self._ping_timer is not None:

@@ -93,7 +93,6 @@ async def _connect_with_tls(connection: SSLConnection) -> None:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

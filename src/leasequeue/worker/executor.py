@@ -71,7 +71,6 @@ class Work:
     """How much a worker has done of what a handler is for.
 
     Attributes:
-        items: How many items its runs had.
         seconds: For how many seconds they ran, all together.
         squares: The sum of the squares of the seconds that each item took. Each item of a batch counts as if
             it had taken its part of the time.
@@ -89,7 +88,6 @@ class Executor:
     """Executes the runs that wait in the lease renewer, up to `concurrency` at once.
 
     Attributes:
-        calls: How the runs of each handler are executed.
         running: The runs that occupy a slot, by the task of the slot.
         finished: How many runs have ended, interrupted ones included.
         log_runs: Whether each run that has returned is a line of the log.
@@ -285,7 +283,6 @@ class Executor:
                 run.process = None
 
     async def _execute(self, run: ActiveRun, task: asyncio.Task[None]) -> None:
-        """Call the handler, and set the outcomes of the run."""
         if not self._start(run, task):
             return
         running = RUNNING.set(run)

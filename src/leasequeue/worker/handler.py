@@ -37,7 +37,6 @@ class Inputs:
     Attributes:
         decode: Turns a lease into the first argument of the function, or into an item of a batch.
         by_name: Whether it is no batch, and `decode` returns arguments by their names instead.
-        lease_names: The parameters that take the lease.
         resource_names: The parameters that take what the lifespan provides.
         required: Those of them that have no default.
     """
@@ -53,10 +52,8 @@ class Consumer:
     """What a worker leases the items of a queue for: a handler, or a dispatcher, which has several.
 
     Attributes:
-        queue: The queue.
         name: What it is called in logs.
         batch: The maximum of items in each of its runs, at least; None: 1.
-        weight: Its share of the slots.
         lease_time: For how long items are leased, in seconds; the worker renews the leases.
         declarations: The schedules of the queue that the worker declares.
         limits: The limits of groups that the worker declares before it leases.
@@ -178,7 +175,6 @@ class Handler(Consumer):
 
 
 def _inputs(function: Callable[..., Any], run_in: RunIn, batch: int | None) -> Inputs:
-    """Read from a function's signature what is passed to it."""
     first, *others = _parameters(function)
     payload = item_type(first) if batch else first.annotation
     resources = [one for one in others if one.annotation is not Lease]

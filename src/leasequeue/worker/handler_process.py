@@ -125,7 +125,6 @@ class HandlerProcess:
         self._calls.put(None)
 
     def _kill(self, call: _Call) -> None:
-        """Kill the process if it works on this call."""
         with self._lock:
             if self._current is call and self._process is not None:
                 self.usable = False

@@ -66,7 +66,6 @@ def end(
 def _end(
     active: Instruments, span: RunSpan | None, run: ActiveRun, error: BaseException | None, ended: float
 ) -> None:
-    """Record the end of any run."""
     handler, meters = run.handler, active.meters
     outcomes = [outcome.counted_as for outcome in run.outcomes]
     if error is not None and Fail.counted_as not in outcomes:

@@ -44,11 +44,7 @@ LONGEST_GAP = 0.002
 
 
 class Parking:
-    """Moves the runs that wait for a process out of the way. Only the event loop may use it.
-
-    Attributes:
-        processes: The processes that they wait for.
-    """
+    """Moves the runs that wait for a process out of the way. Only the event loop may use it."""
 
     def __init__(self, processes: Processes, renewer: LeaseRenewer) -> None:
         #: When the last run of each group that was delayed can be leased again, by `time.monotonic()`.

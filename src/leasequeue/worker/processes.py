@@ -50,7 +50,6 @@ class Processes:
     `freed` is called when a process becomes free.
 
     Attributes:
-        maximum: How many there may be.
         taken_at: When a process was last lent, by `time.monotonic()`.
     """
 

@@ -95,7 +95,6 @@ class FlowItems:
     """The items of one run that are for stages of flow runs.
 
     Attributes:
-        leases: Their leases.
         contexts: The stage of each, by the lease's token.
         skipped: What becomes of those whose handler is not called, by the lease's token.
         trace: The `traceparent` of the span of the run; None: it is not traced.

@@ -73,9 +73,6 @@ class WorkerRuntime(Coordinator):
     Attributes:
         hurry: Set it to interrupt current runs during `end`.
         retiring: Set when the worker is to stop, and to wait for the runs however long they take.
-        runs: How many runs have ended.
-        monitor: Watches the worker's health.
-        queues: The queues that it serves.
         unacknowledged: How many items the server could not be notified about at the end.
     """
 
@@ -193,7 +190,6 @@ class WorkerRuntime(Coordinator):
         self.executor.stop()
 
     def _calls(self, consumers: Iterable[Consumer]) -> dict[Handler, Any]:
-        """Return how the runs of each handler are executed."""
         return {
             handler: build_call(handler, self._resources, self._middleware, threads=self._threads)
             for consumer in consumers
@@ -424,7 +420,6 @@ class ServedQueues:
     Attributes:
         consumers: All that the worker can serve.
         served: The queues that it serves now.
-        membership: Its registrations.
         on_sessions: Called before the first lease, and when a session has changed.
     """
 
@@ -630,7 +625,6 @@ class ServedQueues:
         self._obey(what)
 
     def _obey(self, what: str) -> None:
-        """Do what the worker was told."""
         if what == "stop":
             log.info("told to stop by another client")
             self._parts.stop()

@@ -58,7 +58,6 @@ class SignalHandler:
     interrupted.
 
     Attributes:
-        runtime: The runtime of the worker, while it runs.
         unhealthy: Whether the worker was stopped because it was unhealthy.
     """
 

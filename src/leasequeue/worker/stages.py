@@ -99,7 +99,6 @@ class StageFanned(Outcome):
         children: The definition of each, as `child_text` returns it; None: some are added already, and the
             rest is known to the server.
         join: The text of the policy by which they are joined.
-        trace: As of `StageDone`.
     """
 
     counted_as = "fanned out"
@@ -129,7 +128,6 @@ class StageFailed(Outcome):
 
     Attributes:
         error: What went wrong; kept with the item and in the run.
-        trace: As of `StageDone`.
     """
 
     like: ClassVar[type[Outcome] | None] = Fail
@@ -161,11 +159,7 @@ class StageFailed(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class StageDropped(Outcome):
-    """The flow run needs the stage no more: the item is completed without a run.
-
-    Attributes:
-        reason: Why.
-    """
+    """The flow run needs the stage no more: the item is completed without a run."""
 
     counted_as = "dropped"
     is_attempt = False
@@ -391,7 +385,6 @@ def _done(run: ActiveRun, lease: Lease, value: Any) -> Outcome:
 
 
 def _name(lease: Lease) -> str:
-    """Return the path of the stage of a lease."""
     return lease.id if lease.stage is None else lease.stage.path
 
 

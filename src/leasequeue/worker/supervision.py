@@ -74,7 +74,6 @@ class SupervisedProcess:
     It keeps running when this process ends, unless it is stopped before; one of `asyncio` would be killed.
 
     Attributes:
-        pid: The process id.
         began: When it was started or found, by `time.monotonic()`.
         ended: When its end was noticed, by `time.monotonic()`; None: it runs.
         start: The start time, which a later process with the same id does not have; None: it is not known.

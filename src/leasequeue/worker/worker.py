@@ -638,7 +638,6 @@ class Worker:
 
 
 def _time(name: str, given: Duration | None, *, longest: float = LONGEST_SECONDS) -> float | None:
-    """Check a time that may be None, and return it in seconds."""
     return None if given is None else seconds(name, given, zero=False, longest=longest)
 
 

@@ -35,18 +35,13 @@ class PlannedCall:
     """A call of a task that is to be a stage or a child.
 
     Attributes:
-        task: The name of the task.
         runs: Those of the home queue, whose keys hold a run that begins with it.
         home: Where that is.
-        queue: The queue of its item.
-        level: The level of its item.
-        group: The group of its item, or None.
         delay_ms: How long its item waits once the stage is entered.
         has_time: Whether that is until a certain time, which is not known of what begins later.
         expires_ms: After so many ms its item is discarded; 0: never.
         due_ms: When it is to run first, if it begins now; ms since 1970.
         write: Returns the data of its item, given `due_ms` or None, and what it takes of the run.
-        read: Reads its result.
     """
 
     task: str
@@ -86,7 +81,6 @@ class PlanBuilder:
 
     Attributes:
         first: The first call, on whose home queue the run is kept; None: there was none.
-        stages: The stages, in order.
     """
 
     def __init__(self, stages: Iterable[StagePlan] = (), flow: str = "") -> None:
@@ -199,7 +193,6 @@ class PlanBuilder:
         )
 
     def _name(self, task: str) -> str:
-        """Return a name for a stage that no other has."""
         base = _SPECIAL.sub("_", task)
         base = base.encode()[:_MAX_NAME_BYTES].decode(errors="ignore")
         while True:

@@ -42,8 +42,6 @@ class EntryState(NamedTuple):
     Attributes:
         run: The state of the run; empty: there is no such run.
         stage: The state of the stage in it, one letter; empty: it was never entered.
-        flow: The name of the flow.
-        correlation: The correlation id, or None.
         error: Why the stage has failed, if it has.
         inputs: The inputs by parameter, in JSON.
     """
@@ -109,7 +107,6 @@ async def read_needs(engine: Engine, run_id: str, needs: Sequence[Need]) -> list
 
 
 async def _read_first(engine: Engine, several: Sequence[_Fields]) -> None:
-    """Read what is wanted of several runs, with one call of the system."""
     steps = [(fields, step) for fields in several for step in fields.steps()]
     replies = await engine.read_many_at([(b"HMGET", fields.key, *step) for fields, step in steps])
     for (fields, step), values in zip(steps, replies, strict=True):

@@ -130,8 +130,6 @@ class ChildPlan:
         queue: The name of its queue, in the slot of the run's home queue.
         data: The data of its item, text in UTF-8.
         level: Its priority, before that of the run is added.
-        group: Its group.
-        delay_ms: How long it is delayed.
         foreign: Whether clients of other libraries work on it: once its item vanishes, it is done.
     """
 
@@ -155,14 +153,11 @@ class StagePlan:
         name: Its name, unique in the plan.
         queue: The queue of its item. Empty: it has none.
         data: The data of its item, text in UTF-8.
-        after: The names of the stages before it.
         then: The names of the stages after it, as `FlowPlan.linked` fills it in.
         join: When it is entered, given what became of the stages before it; as text, see `join_text`.
         choice: Whether its result chooses which of its successors are entered.
         foreign: Whether clients of other libraries work on it: once its item vanishes, it is done.
         level: Its priority, before that of the run is added.
-        group: The group of its item.
-        delay_ms: How long its item is delayed.
         expires_ms: After how long its item expires if no worker has begun with it; 0: never.
         children: What it fans out to when it is entered; then it has no item that a handler sees.
         policy: How these are joined.
@@ -209,7 +204,6 @@ class FlowPlan:
         stages: The stages, in the order in which they are shown.
         result: The name of the stage whose result is that of the run; None: it has none.
         attributes: The input of the run: raw JSON by the attribute's name.
-        flow: The name of the flow; it may be empty.
         lookup: The texts by which the run is found, by the attribute's name.
         keep_ms: How long the run is kept when it has ended; 0: it is deleted at once, or
             after a minute if a caller waits for its result.
@@ -356,7 +350,6 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def _problems(plan: FlowPlan) -> Iterator[str]:
-    """Yield what is wrong with a plan."""
     if not plan.stages:
         yield "it has no stages"
     if len(plan.stages) > MAX_STAGES:

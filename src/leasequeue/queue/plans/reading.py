@@ -318,7 +318,6 @@ def _not_added(view: FlowRunView) -> set[str]:
 
 
 def _children_in(stages: Iterable[str], fields: Mapping[bytes, bytes]) -> Iterable[bytes]:
-    """Yield the fields of the children that a plan has."""
     for name in stages:
         definition = json.loads(fields.get(b"n:" + as_bytes(name), b"{}"))
         for at in range(definition.get("children", 0)):
@@ -335,7 +334,6 @@ def _names_in(text: bytes | None) -> list[str]:
 
 
 def _stage_view(facts: Sequence[bytes | None], result: bytes | None = None) -> StageView:
-    """Return the view of a stage, from the fields `STAGE_FACTS`."""
     state, error, ended, counts, _ = facts
     has_ended = _STATES.get(state or b"") in _ENDED
     return StageView(

@@ -87,7 +87,6 @@ def child_text(parent: StageRef, child: ChildPlan) -> bytes:
 
 @functools.lru_cache(1000)  # of many children, most are on the same queue
 def _check_place(home: str, queue: str) -> None:
-    """Check that a queue is in the slot of a run."""
     check_prefix(queue)
     if (tag := missing_tag(home, queue)) is not None:
         allowed = f"a queue in the slot of {home!r}, such as {'{' + tag + '}' + queue!r}"
@@ -245,7 +244,6 @@ async def store_outcome(lease: Lease, engine: Engine, key: bytes, outcome: bytes
 
 
 async def _send(engine: Engine, rows: Sequence[FinishRow]) -> list[int]:
-    """Send rows of `run_finish`, and return the answers."""
     values = [value for row in rows for value in row.encode()]
     return answered(engine, await engine.run("run_finish", values))
 

@@ -199,7 +199,6 @@ class Listener:
             return False  # the server is unavailable; it returns to the queue when the session expires
 
     async def _open(self, waiter: Waiter) -> None:
-        """Open a connection, and listen on it."""
         try:
             if self._leaving is not None and not self._leaving.done():
                 # It closes the connection, and may leave an id in the inbox.

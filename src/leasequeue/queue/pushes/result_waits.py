@@ -256,7 +256,6 @@ def _text(item_id: bytes) -> str:
 
 
 def _error(item_id: bytes, code: int, value: bytes) -> LeasequeueError:
-    """Return the error of a caller that waits for an item without a result."""
     if code == CANCELLED:
         return JobCancelled(_text(item_id))
     if code == EXPIRED:
