@@ -76,5 +76,5 @@ async def test_a_worker_is_told_what_to_do(leasequeue: Leasequeue, queue: AsyncW
         outcome = await leasequeue("workers", what, queue.name, "mailer", "--json")
         assert json.loads(outcome.out) == {"queue": queue.name, "worker": "mailer", "ordered": what}
         (one,) = await engine_of(queue).registry.workers()
-        assert one.told == what
+        assert one.order == what
         assert (await leasequeue("workers", what, queue.name, "another")).code == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from leasequeue.wire.connection import OnReply
+    from leasequeue.wire.runner import Runner
 
 #: Any script: a batcher does not look into it.
 SCRIPT = BoundScript("add_items", QueueKeys("queue", "session"))
@@ -77,7 +78,9 @@ def server() -> Server:
 
 @pytest.fixture
 async def batcher(server: Server) -> Batcher:
-    return Batcher(server, SCRIPT, max_rows=3, max_bytes=1000, max_waiting_bytes=2000, max_in_flight=1)
+    return Batcher(
+        cast("Runner", server), SCRIPT, max_rows=3, max_bytes=1000, max_waiting_bytes=2000, max_in_flight=1
+    )
 
 
 async def turn() -> None:
@@ -160,7 +163,7 @@ async def test_where_calls_come_together_the_first_waits_for_the_others(
 )
 async def test_a_batcher_goes_on_after_sending_has_failed(server: Server, error: Exception) -> None:
     """Each caller gets the error, and no trip counts as in flight for ever."""
-    batcher = Batcher(server, SCRIPT, max_rows=3, max_in_flight=2)
+    batcher = Batcher(cast("Runner", server), SCRIPT, max_rows=3, max_in_flight=2)
     server.refusal = error
     for _ in range(3):
         calls = [call(batcher, b"%d" % n) for n in range(10)]
@@ -184,7 +187,7 @@ async def test_a_reply_that_is_no_list_fails_its_callers(server: Server, batcher
 
 
 async def test_max_in_flight_trips_are_in_flight_at_once(server: Server) -> None:
-    batcher = Batcher(server, SCRIPT, max_rows=1, max_in_flight=2)
+    batcher = Batcher(cast("Runner", server), SCRIPT, max_rows=1, max_in_flight=2)
     calls = [call(batcher, row) for row in (b"a", b"b", b"c", b"d")]
     await turn()
     assert (server.trips, server.under_way) == ([[b"a"], [b"b"]], 2)
@@ -334,7 +337,7 @@ async def test_many_callers_get_their_own_answers_in_order(
     server: Server, count: int, trips: list[int]
 ) -> None:
     """After the first, trips are small while few calls wait, and large while many do."""
-    batcher = Batcher(server, SCRIPT)
+    batcher = Batcher(cast("Runner", server), SCRIPT)
     calls = [call(batcher, b"row %d" % n) for n in range(count)]
     while not all(each.done() for each in calls):
         await turn()

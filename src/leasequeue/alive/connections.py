@@ -1,8 +1,8 @@
 """By which connections a process can be seen to live: they are there exactly as long as the process.
 
 When a process dies, its system closes its connections, and the server notices within milliseconds. The ids of
-connections begin anew when a server starts, so that an id means something only together with the server's run
-id. A process checks its own connections before it names them to others.
+connections begin again when a server starts, so that an id means something only together with the server's
+run id. A process checks its own connections before it names them to others.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class OwnConnections:
         return None if engine is None else _cut_since([one.server for one in _same(queue, engine)])
 
     def switch_off(self, reason: str) -> None:
-        """Name no connections any more, until the worker starts anew."""
+        """Name no connections any more, until the worker starts again."""
         if self.off is None:
             self.off = reason
             log.warning(

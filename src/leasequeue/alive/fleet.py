@@ -243,7 +243,7 @@ def _view_of(worker_id: str, found: Mapping[str, RegisteredWorker]) -> WorkerVie
         dead=any(one.expired for one in found.values()),
         alive_until=min(ends) / 1000 if ends else None,
         quiet=latest.about.get("quiet") is True,
-        stopping=any(one.told == "stop" for one in found.values()),
+        stopping=any(one.order == "stop" for one in found.values()),
         started=started / 1000 if started else None,
         versions={str(key): str(value) for key, value in versions.items()}
         if isinstance(versions, dict)

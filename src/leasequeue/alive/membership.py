@@ -67,8 +67,8 @@ class Registrant:
     membership: Membership
     queue: AsyncWorkQueue
     registration: Registration
-    #: What it was told last.
-    told: str = ""
+    #: Its last order.
+    order: str = ""
     #: Since when no heartbeat has failed.
     steady_since: float | None = None
     #: Set when the next heartbeat is to be sent at once.
@@ -210,11 +210,11 @@ class Membership:
         supervises: Whether to look after other workers, and to fail them.
         about: Returns what the worker says of itself on a queue, without its connections. It is called in the
             background threads of all workers that share the registration.
-        on_told: Called with what the worker was told, `quiet`, `resume` or `stop`, in the background thread.
+        on_order: Called with an order, `quiet`, `resume` or `stop`, in the background thread.
         on_forgotten: Called in the background thread when a server has lost the registration on a queue: the
             worker has to learn which leases are left.
         on_failed: Called in the main event loop when the worker was failed on a queue, with the session: it
-            stops its runs there, and begins anew under another one.
+            stops its runs there, and begins again under another one.
     """
 
     def __init__(
@@ -224,14 +224,14 @@ class Membership:
         gone_after: float | None,
         supervises: bool,
         about: Callable[[AsyncWorkQueue], Mapping[str, Any]],
-        on_told: Callable[[str], object],
+        on_order: Callable[[str], object],
         on_forgotten: Callable[[AsyncWorkQueue], None],
         on_failed: Callable[[AsyncWorkQueue, str], None],
     ) -> None:
         self.about = about
         self.dead_after = math.inf if dead_after is None else dead_after
         self.gone_after = math.inf if gone_after is None else gone_after
-        self._on_told, self._on_forgotten, self._on_failed = on_told, on_forgotten, on_failed
+        self._on_order, self._on_forgotten, self._on_failed = on_order, on_forgotten, on_failed
         self._every = PERMANENT_BEAT if dead_after is None else dead_after * BEAT_AFTER
         #: How long heartbeats must have succeeded before this worker fails others (s).
         self._steady_after = PERMANENT_BEAT / BEAT_AFTER if dead_after is None else dead_after
@@ -401,9 +401,9 @@ class Membership:
         member.registration.accepted(sent_at, named=named, has_peers=reply.workers > 1)
         if member.steady_since is None:
             member.steady_since = sent_at
-        if reply.told != member.told:
-            member.told = reply.told
-            self._on_told(reply.told)
+        if reply.order != member.order:
+            member.order = reply.order
+            self._on_order(reply.order)
         self._supervise(member, reply.expired)
         return True
 

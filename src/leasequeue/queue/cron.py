@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from leasequeue.durations import Duration, moment_ms, seconds
 from leasequeue.errors import ExtraMissing, InvalidArgument
@@ -21,29 +21,9 @@ _TZ_ALLOWED = "the name of a time zone that this machine knows, such as 'UTC' or
 _LONGEST_EXPRESSION = 512
 
 
-class Timing(Protocol):
-    """Due times. All times are whole milliseconds since 1970."""
-
-    def text(self) -> str:
-        """Return a text from which `read_timing` makes the same timing."""
-        ...
-
-    def first(self, now: int) -> int:
-        """Return the first due time of a schedule that is made at `now`."""
-        ...
-
-    def following(self, due: int) -> int:
-        """Return the due time after `due`."""
-        ...
-
-    def latest(self, due: int, now: int) -> int:
-        """Return the last due time up to `now`, given an earlier due time."""
-        ...
-
-
 @dataclass(frozen=True)
 class Every:
-    """Due at intervals, from a start or from the time when the schedule was made."""
+    """Due at intervals, from a start or from when the schedule was made. Times are whole ms since 1970."""
 
     interval: int
     start: int | None
@@ -61,11 +41,11 @@ class Every:
         return cls(interval_ms, None if start is None else moment_ms("start", start))
 
     def text(self) -> str:
-        """See `Timing`."""
+        """Return a text from which `read_timing` makes the same timing."""
         return f"every {self.interval} {'-' if self.start is None else self.start}"
 
     def first(self, now: int) -> int:
-        """See `Timing`."""
+        """Return the first due time of a schedule that is made at `now`."""
         if self.start is None:
             return now + self.interval
         if self.start >= now:
@@ -73,11 +53,11 @@ class Every:
         return self.following(self.latest(self.start, now))
 
     def following(self, due: int) -> int:
-        """See `Timing`."""
+        """Return the due time after `due`."""
         return due + self.interval
 
     def latest(self, due: int, now: int) -> int:
-        """See `Timing`."""
+        """Return the last due time up to `now`, given an earlier due time."""
         return due + (now - due) // self.interval * self.interval
 
 
@@ -104,20 +84,20 @@ class Cron:
         return made
 
     def text(self) -> str:
-        """See `Timing`."""
+        """See `Every`."""
         return f"cron {self.tz} {self.expression}"
 
     def first(self, now: int) -> int:
-        """See `Timing`."""
+        """See `Every`."""
         return self.following(now)
 
     def following(self, due: int) -> int:
-        """See `Timing`."""
+        """See `Every`."""
         # In an hour that occurs twice, the iterator may repeat times of the first pass.
         return next(tick for tick in self._from(due) if tick > due)
 
     def latest(self, due: int, now: int) -> int:
-        """See `Timing`."""
+        """See `Every`."""
         if self.following(due) > now:
             return due
         # A binary search: after a year, there are too many minutes to iterate over.
@@ -154,6 +134,9 @@ class Cron:
                 "expression", self.expression, f"{_EXPRESSION_ALLOWED} ({error})"
             ) from error
         raise InvalidArgument("expression", self.expression, "one that matches within 50 years")
+
+
+Timing: TypeAlias = Every | Cron
 
 
 def zone(tz: str) -> tzinfo:

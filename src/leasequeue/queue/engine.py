@@ -24,6 +24,7 @@ from leasequeue.queue.registry import Registry
 from leasequeue.queue.rights import QueueRights
 from leasequeue.wire.batcher import Batcher
 from leasequeue.wire.runner import BoundScript, CommonArguments
+from leasequeue.wire.session import Member
 from leasequeue.wire.subscriptions import joined
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ class Engine:
         self.live_events = LiveEvents(self.route, keys["live"], self.run)
         #: What is published to the session for this queue.
         self.pushes = PushRouter(self.route, keys["push"])
-        self.result_waits = ResultWaits(self)
-        self.reports = ProgressReports(self, self.name)
+        self.result_waits = ResultWaits(self.pushes, self.run, lambda: self._refusal)
+        self.reports = ProgressReports(self.many, self.name)
         self._releasing: set[asyncio.Task[None]] = set()
         self._refusal: LeasequeueError | None = None
         #: The calls that are no batched ones: how many are in flight, and how many there have been.
@@ -109,7 +110,7 @@ class Engine:
         self.registry = Registry(session, self.run, self.read)
         #: What the server permits the session.
         self.rights = QueueRights(self.runner, keys, BATCHED, self.run_at)
-        session.members[self.name] = self
+        session.members[self.name] = Member(self._close, self._abandon)
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
         """Send one row of a batched script, together with rows of other callers, and return its answer."""
@@ -233,12 +234,7 @@ class Engine:
             seen = -1 if in_use else self._calls
             self._unused_timer = self.loop.call_later(UNUSED_SECONDS, self.close_when_unused, seen)
 
-    async def end(self) -> None:
-        """See `SessionUser`."""
-        await self._close()
-
-    def abandon(self) -> None:
-        """See `SessionUser`."""
+    def _abandon(self) -> None:
         self._refusal = QueueClosed(self.name)
         self._on_abandon()
 
@@ -257,11 +253,6 @@ class Engine:
         self.reports.close()
         await self.live_events.close(refusal)
         await self.session.leave(self.name, self.runner, refusal)
-
-    @property
-    def refusal(self) -> LeasequeueError | None:
-        """What calls get since the engine was closed; None: it is open."""
-        return self._refusal
 
     def _expect_open(self) -> None:
         if self._refusal is not None:

@@ -114,7 +114,7 @@ class _Arrivals:
 
     async def wait(self) -> list[Lease]:
         """Return what was delivered; an empty list if items may wait in a queue."""
-        watchers = [(queue, _Watcher(self, queue)) for queue in self.queues]
+        watchers = [(queue, _ArrivalWatcher(self, queue)) for queue in self.queues]
         try:
             if all(engine_of(queue).leasing.watch(watcher) for queue, watcher in watchers):
                 await self.news
@@ -139,7 +139,7 @@ class _Arrivals:
                 self.news.set_exception(error)
 
 
-class _Watcher:
+class _ArrivalWatcher:
     """See `Watcher`: what one of the queues notifies."""
 
     def __init__(self, arrivals: _Arrivals, queue: AsyncWorkQueue) -> None:

@@ -16,7 +16,7 @@ PAGE = 100
 #: How many leases one step of the walk checks, and how many items one step returns.
 WALK_STEP, FAIL_STEP = 500, 100
 
-#: What a worker can be told.
+#: What a worker can be ordered to do.
 Order = Literal["quiet", "resume", "stop"]
 
 
@@ -27,8 +27,8 @@ class Beat(NamedTuple):
     accepted: bool
     #: If it is not: whether it was failed, or is being failed. Otherwise its registration was lost.
     failed: bool
-    #: What the worker was told last; empty: nothing.
-    told: str
+    #: The last order for the worker; empty: none.
+    order: str
     #: How many workers are registered.
     workers: int
     #: Other workers whose registration no longer holds.
@@ -44,8 +44,8 @@ class RegisteredWorker(NamedTuple):
     until_ms: int | None
     #: Whether its time has passed, or it is being failed.
     expired: bool
-    #: What it was told last; empty: nothing.
-    told: str
+    #: The last order for it; empty: none.
+    order: str
     #: What it says of itself, as any client may write it.
     about: Mapping[str, Any]
 
@@ -110,7 +110,7 @@ class Registry:
             first: Whether to register. Otherwise the server refuses a worker that is not registered. One that
                 was failed is refused in any case.
         """
-        accepted, _now_ms, told, count, *expired = await self._run(
+        accepted, _now_ms, order, count, *expired = await self._run(
             "worker_beat",
             alive_ms=b"" if alive_ms is None else alive_ms,
             first=int(first),
@@ -118,7 +118,7 @@ class Registry:
         )
         ours = self._session.id
         others = [one for one in map(_text, expired) if one != ours]
-        return Beat(accepted == 1, accepted == 0, _text(told), count, others)
+        return Beat(accepted == 1, accepted == 0, _text(order), count, others)
 
     async def leave(self) -> bool:
         """End the registration of the worker of this session; return whether there was one."""
@@ -146,9 +146,9 @@ class Registry:
         for session, text in about.items():
             if not session.startswith(b"told:"):
                 until_ms = None if (end := until.get(session, b"inf")) == b"inf" else int(float(end))
-                told = _text(about.get(b"told:" + session, b""))
+                order = _text(about.get(b"told:" + session, b""))
                 expired = until_ms is not None and until_ms <= now_ms
-                found.append(RegisteredWorker(_text(session), until_ms, expired, told, read_facts(text)))
+                found.append(RegisteredWorker(_text(session), until_ms, expired, order, read_facts(text)))
         return found
 
     async def fail(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasequeue.errors import ConnectionLost, copied
 from leasequeue.wire.link import LARGE_BYTES
@@ -18,29 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from leasequeue.wire.connection import OnReply
-    from leasequeue.wire.runner import BoundScript
-
-
-class Sender(Protocol):
-    """What trips are sent with: a `Runner`."""
-
-    @property
-    def reply_timeout(self) -> float:
-        """Seconds for which the server may be silent."""
-        ...
-
-    def send(
-        self,
-        script: BoundScript,
-        rest: Iterable[bytes],
-        on_reply: OnReply,
-        /,
-        *,
-        large: bool = False,
-        **arguments: bytes | int,
-    ) -> None:
-        """Send a script with the rows of a trip, and pass the reply to `on_reply`. See `Runner.send`."""
-        ...
+    from leasequeue.wire.runner import BoundScript, Runner
 
 
 class TripGate:
@@ -54,7 +32,7 @@ class TripGate:
     """
 
     def __init__(
-        self, sender: Sender, script: BoundScript, flush: Callable[[], None], *, max_in_flight: int = 1
+        self, sender: Runner, script: BoundScript, flush: Callable[[], None], *, max_in_flight: int = 1
     ) -> None:
         self._sender = sender
         self._script = script
@@ -219,7 +197,7 @@ class Batcher:
 
     def __init__(
         self,
-        runner: Sender,
+        runner: Runner,
         script: BoundScript,
         *,
         max_rows: int = 500,
@@ -280,7 +258,7 @@ class _Limits(NamedTuple):
 class _Lane:
     """Calls of one script that wait for a trip, in their order."""
 
-    def __init__(self, runner: Sender, script: BoundScript, limits: _Limits, *, large: bool) -> None:
+    def __init__(self, runner: Runner, script: BoundScript, limits: _Limits, *, large: bool) -> None:
         self._limits = limits
         self._is_large = large
         self.waiting_bytes = 0

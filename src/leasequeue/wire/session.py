@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasequeue.errors import ConnectionLost
 from leasequeue.keys import new_session
@@ -23,7 +23,7 @@ from leasequeue.wire.runner import Runner
 from leasequeue.wire.server import Route, Servers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
     from leasequeue.errors import LeasequeueError
     from leasequeue.keys import QueueKeys
@@ -34,16 +34,12 @@ if TYPE_CHECKING:
 END_SECONDS = 1.0
 
 
-class SessionUser(Protocol):
-    """What uses a session: the engine of a queue."""
+class Member(NamedTuple):
+    """What uses a session: the engine of a queue, by what it does when the event loop ends."""
 
-    async def end(self) -> None:
-        """Close, because the event loop ends."""
-        ...
-
-    def abandon(self) -> None:
-        """Forget everything, because the event loop is closed, or belongs to the parent process."""
-        ...
+    #: Closes it; and has it forget everything, as the event loop is closed, or that of the parent process.
+    end: Callable[[], Awaitable[None]]
+    abandon: Callable[[], None]
 
 
 class Session:
@@ -66,7 +62,7 @@ class Session:
         self.loop = asyncio.get_running_loop()
         self.client = client
         self.reply_timeout = reply_timeout
-        self.members: dict[str, SessionUser] = {}
+        self.members: dict[str, Member] = {}
         name = f"{_printable(self.host)}:{self.pid}"
         self.servers = Servers(client, self.id, name, reply_timeout=reply_timeout, adopted=self.adopted)
         self.ending = False

@@ -177,7 +177,7 @@ class WorkerRuntime(Coordinator):
         self.acknowledgers[consumer] = Acknowledger(consumer, self.renewer, self, self._backlog)
 
     def stop(self) -> None:
-        """Stop the worker, as it was told."""
+        """Stop the worker, as it was ordered."""
         self.take_nothing_more()
         self._stop()
 
@@ -445,7 +445,7 @@ class ServedQueues:
             gone_after=gone_after,
             supervises=supervises,
             about=self._about,
-            on_told=lambda what: loop.call_soon_threadsafe(self._obey, what),
+            on_order=lambda what: loop.call_soon_threadsafe(self._obey, what),
             on_forgotten=self._forgotten,
             on_failed=self._failed,
         )
@@ -455,7 +455,7 @@ class ServedQueues:
         self._registering: dict[Consumer, asyncio.Task[None]] = {}
         #: What ends the subscriptions of a queue.
         self._pushes: dict[Consumer, list[Callable[[], None]]] = {}
-        #: The tasks that begin anew, or declare limits again.
+        #: The tasks that begin again, or declare limits again.
         self._renewing: set[asyncio.Task[None]] = set()
         self._ending = False
 
@@ -466,7 +466,7 @@ class ServedQueues:
             self._join(consumer)
 
     def announce(self) -> None:
-        """Pass on the sessions of this worker; from then on it may be told to fail others."""
+        """Pass on the sessions of this worker; from then on it may be ordered to fail others."""
         self.on_sessions(self._sessions())
 
     async def registered(self, *consumers: Consumer) -> None:
@@ -482,7 +482,7 @@ class ServedQueues:
     async def begun(self) -> list[Consumer]:
         """Wait as `registered`; return what is to be fetched for since `join_all`.
 
-        Until then, a queue may have been stopped, or have begun anew: then it is added to the fetcher apart.
+        Until then, a queue may have been stopped, or have begun again: then it is added to the fetcher apart.
         """
         first = {**self._registering}
         await self.registered()
@@ -493,7 +493,7 @@ class ServedQueues:
         ]
 
     async def stop_changing(self) -> None:
-        """Begin no queue anew any more, as the worker ends."""
+        """Begin no queue again any more, as the worker ends."""
         self._ending = True
         for task in self._renewing:
             task.cancel()
@@ -581,7 +581,7 @@ class ServedQueues:
         return self._parts.fetcher.quiet
 
     def _join(self, consumer: Consumer) -> None:
-        """Register on a queue, and receive what this worker is told there."""
+        """Register on a queue, and receive the orders for this worker there."""
         queue = consumer.queue
         self._pushes[consumer] = [
             *(
@@ -668,13 +668,13 @@ class ServedQueues:
             self._loop.call_soon_threadsafe(self._declare_again, consumer)
 
     def _failed(self, queue: AsyncWorkQueue, session: str) -> None:
-        """Stop the runs of a queue, and begin anew under another session than the one that has failed."""
+        """Stop the runs of a queue, and begin again under another session than the one that has failed."""
         consumer = next(one for one in self.consumers if one.queue is queue)
         leases = self._lose_all(consumer)
         # At once: another worker that shares the session may be the first to replace it.
         call = self._parts.fetcher.drop(consumer)
         self._registering.pop(consumer, None)
-        self._in_task(self._begin_anew(consumer, session, leases, call), "leasequeue begin anew")
+        self._in_task(self._begin_again(consumer, session, leases, call), "leasequeue begin again")
 
     def _declare_again(self, consumer: Consumer) -> None:
         """Declare the limits of a queue again. If that fails now, it is done before the next lease."""
@@ -725,7 +725,7 @@ class ServedQueues:
                 run.lose(lease)
         return leases
 
-    async def _begin_anew(
+    async def _begin_again(
         self, consumer: Consumer, failed: str, leases: list[Lease], call: asyncio.Task[None] | None
     ) -> None:
         """Serve a queue under another session than the one that has failed, which held these leases."""

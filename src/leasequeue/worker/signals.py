@@ -9,11 +9,12 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from leasequeue.log import Log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from leasequeue.worker.health import Health
@@ -37,18 +38,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 log = Log("leasequeue.worker")
 
 
-class Stoppable(Protocol):
-    """The part of `Worker` that the signal handler uses. Both methods are callable from any thread."""
-
-    grace: float
-
-    def stop(self, *, now: bool = False) -> None:
-        """See `Worker`."""
-
-    def health(self) -> Health:
-        """See `Worker`."""
-
-
 class SignalHandler:
     """Stops a worker on signals, and when it has been unhealthy for too long; a context manager.
 
@@ -61,8 +50,17 @@ class SignalHandler:
         unhealthy: Whether the worker was stopped because it was unhealthy.
     """
 
-    def __init__(self, worker: Stoppable, *, unhealthy_after: float | None) -> None:
-        self._worker = worker
+    def __init__(
+        self,
+        stop: Callable[..., None],
+        health: Callable[[], Health],
+        *,
+        grace: float,
+        unhealthy_after: float | None,
+    ) -> None:
+        self._stop = stop
+        self._health = health
+        self._grace = grace
         self._unhealthy_after = unhealthy_after
         self.runtime: WorkerRuntime | None = None
         self.unhealthy = False
@@ -98,7 +96,7 @@ class SignalHandler:
 
     def stopping(self, *, now: bool) -> None:
         """Start the time limit: the worker is stopping."""
-        interrupt_at = time.monotonic() + (0.0 if now else self._worker.grace)
+        interrupt_at = time.monotonic() + (0.0 if now else self._grace)
         if self._interrupt_at is None or interrupt_at < self._interrupt_at:
             self._interrupt_at = interrupt_at
             self._wake()
@@ -146,18 +144,18 @@ class SignalHandler:
             self._end_process("the third signal")  # does not return
         if count:
             # Each time, since the worker may not have been running the first time.
-            self._worker.stop(now=count >= HURRY)
+            self._stop(now=count >= HURRY)
         if new and count >= HURRY:
             log.warning("got a second signal: interrupting runs")
         elif new:
-            log.info("got a signal to stop: runs have %g s to finish", self._worker.grace)
+            log.info("got a signal to stop: runs have %g s to finish", self._grace)
 
     def _check_health(self) -> None:
         if self._unhealthy_after is None or self._interrupt_at is not None or self.runtime is None:
             return  # without a runtime, the lifespan is starting, which may take any time
         if self.runtime.retiring.is_set():
             return  # it leases nothing, and its runs may take any time
-        health = self._worker.health()
+        health = self._health()
         now = time.monotonic()
         if health.works:  # another process could not do more
             self._unhealthy_since = None
@@ -169,7 +167,7 @@ class SignalHandler:
             self.unhealthy = True
             reasons = "; ".join(health.reasons)
             log.error("stopping: unhealthy for %.0f s: %s", now - self._unhealthy_since, reasons)
-            self._worker.stop()
+            self._stop()
 
     def _check_time(self) -> None:
         now = time.monotonic()

@@ -447,7 +447,7 @@ class Worker:
             InvalidArgument, WorkerBusy, QueueClosed, ServerRefused, ServerTooOld: As in `run`.
         """
         limit = None if unhealthy_after is None else seconds("unhealthy_after", unhealthy_after, zero=False)
-        with SignalHandler(self, unhealthy_after=limit) as signal_handler:
+        with SignalHandler(self.stop, self.health, grace=self.grace, unhealthy_after=limit) as signal_handler:
             self._signal_handler = signal_handler
             try:
                 runtime = await self._work()

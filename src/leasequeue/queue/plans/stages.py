@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 STAGE_ROWS = 30
 #: The answers to rows: more children are to be added; the row chooses a stage that does not follow.
 MORE, NO_SUCCESSOR = 2, -4
-#: The answer to a caller that starts a large run: another one has begun to store it anew.
-STARTED_ANEW = -1
+#: The answer to a caller that starts a large run: another one has begun to store it, too.
+STORED_AGAIN = -1
 #: The answer to an id or a row that was not handled, as the call had added enough items.
 AGAIN = -2
 #: How many items one call settles, and about how many fields of a run one step looks at.
@@ -42,7 +42,7 @@ MAX_SETTLED, SCANNED = 100, 1000
 MAX_LISTED, NEAR_AN_END = 100_000, 256
 #: How often the rest of a run is listed until nothing of it is left.
 MAX_PASSES = 5
-#: For how long a caller that asks for the result of a cancelled item is told so, in ms, as a row has it.
+#: For how long callers that ask for the result of a cancelled item get JobCancelled, in ms, as a row has it.
 KEEP_MS = b"3600000"
 
 #: How the work on a stage has ended.
@@ -105,8 +105,8 @@ async def start_run(engine: Engine, plan: FlowPlan, run_id: str) -> bool:
     fields = plan.fields()
     await engine.rights.expect_queues(plan.queues, "where a stage of the flow run has its item")
     steps = [*trips([len(name) + len(value) for name, value in fields])]
-    answer = STARTED_ANEW
-    while answer == STARTED_ANEW:
+    answer = STORED_AGAIN
+    while answer == STORED_AGAIN:
         builder = secrets.token_hex(8).encode()
         for start, stop in steps:
             answer = await engine.run(
@@ -119,7 +119,7 @@ async def start_run(engine: Engine, plan: FlowPlan, run_id: str) -> bool:
             )
             if answer != 1:
                 break
-        if answer == STARTED_ANEW:  # another caller stores a run of this id
+        if answer == STORED_AGAIN:  # another caller stores a run of this id
             await asyncio.sleep(random.uniform(0, 0.1))  # noqa: S311 - no secret
     return answer == 1
 

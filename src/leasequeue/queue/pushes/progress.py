@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from leasequeue import codec
 from leasequeue.errors import InvalidArgument, LeasequeueError, QueueClosed
 from leasequeue.log import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 
 #: The longest progress, in bytes of JSON.
@@ -44,16 +44,6 @@ def read_progress(text: bytes | None) -> Any:
 _decode = codec.decoder(Any)
 
 
-class Engine(Protocol):
-    """What sends reports: the engine of a queue in one event loop."""
-
-    async def many(
-        self, name: str, rows: Sequence[Sequence[bytes]], *, size: int = 64, large: bool = False
-    ) -> list[Any]:
-        """Send rows of a batched script."""
-        ...
-
-
 class ProgressReports:
     """Sends the latest report of each lease of an event loop.
 
@@ -61,8 +51,8 @@ class ProgressReports:
     the last.
     """
 
-    def __init__(self, engine: Engine, name: str) -> None:
-        self._engine = engine
+    def __init__(self, send: Callable[..., Awaitable[Any]], name: str) -> None:
+        self._send_rows = send
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._latest: dict[Sequence[bytes], bytes] = {}
@@ -94,7 +84,7 @@ class ProgressReports:
         try:
             for at in range(0, len(rows), 250):
                 part = rows[at : at + 250]
-                await self._engine.many("progress", part, size=sum(128 + len(row[2]) for row in part))
+                await self._send_rows("progress", part, size=sum(128 + len(row[2]) for row in part))
         except QueueClosed:
             return
         except Exception as error:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import copy
 import random
+from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from leasequeue.errors import JobCancelled, JobExpired, JobFailed, JobUnknown, LeasequeueError
 from leasequeue.queue.encoding import TRIP_ROWS
@@ -15,7 +16,7 @@ from leasequeue.retry import Backoff
 from leasequeue.wire.server_errors import translate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
     from leasequeue.queue.pushes.router import PushRouter
 
@@ -25,24 +26,6 @@ ASK_SECONDS = 5.0
 KEEP_MS = 15_000
 #: The codes in the reply of `await_results`.
 NOT_READ, UNKNOWN, UNFINISHED, RESULT, CANCELLED, EXPIRED = -2, -1, 0, 1, 3, 4
-
-
-class Engine(Protocol):
-    """What asks the server, and receives pushes: the engine of a queue in one event loop."""
-
-    @property
-    def pushes(self) -> PushRouter:
-        """What is published to the session for this queue."""
-        ...
-
-    @property
-    def refusal(self) -> LeasequeueError | None:
-        """What calls get since the engine was closed; None: it is open."""
-        ...
-
-    async def run(self, name: str, rest: Sequence[bytes] = (), **arguments: bytes | int) -> Any:
-        """Send a script, and return its reply."""
-        ...
 
 
 class Follower:
@@ -65,8 +48,15 @@ class ResultWaits:
     end of an item, when the connection for notifications was lost, and every 5 s.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        pushes: PushRouter,
+        run: Callable[..., Awaitable[Any]],
+        refusal: Callable[[], LeasequeueError | None],
+    ) -> None:
+        self._pushes = pushes
+        self._run = run
+        self._refusal = refusal
         self._loop = asyncio.get_running_loop()
         self._waits: dict[bytes, set[asyncio.Future[bytes | None]]] = {}
         #: The items that have been unfinished since a caller began to wait.
@@ -78,12 +68,12 @@ class ResultWaits:
         self._timer: asyncio.TimerHandle | None = None
         self._is_subscribed = False
         self._backoff = Backoff()
-        engine.pushes.add("ended", self._notified, self._missed)
-        engine.pushes.add("cancelled", self._cancelled)
-        engine.pushes.add("expired", self._expired)
-        engine.pushes.add("progress", self._progressed)
-        #: What a message has said of items about which the server may know nothing more.
-        self._told: dict[bytes, type[JobCancelled | JobExpired]] = {}
+        pushes.add("ended", self._notified, self._missed)
+        pushes.add("cancelled", partial(self._ended_by, JobCancelled))
+        pushes.add("expired", partial(self._ended_by, JobExpired))
+        pushes.add("progress", self._progressed)
+        #: How messages say that items have ended about which the server may know nothing more.
+        self._end_of: dict[bytes, type[JobCancelled | JobExpired]] = {}
         #: Those who follow the progress of an item.
         self._followers: dict[bytes, set[Follower]] = {}
 
@@ -108,7 +98,7 @@ class ResultWaits:
         if not waits:
             self._waits.pop(item_id, None)
             self._unfinished.discard(item_id)
-            self._told.pop(item_id, None)
+            self._end_of.pop(item_id, None)
             self._ended.pop(item_id, None)
             self._asked.pop(item_id, None)
         if not self._waits and self._timer is not None:
@@ -175,16 +165,10 @@ class ResultWaits:
                 follower.text = text
                 follower.changed.set()
 
-    def _cancelled(self, item_id: bytes) -> None:
-        self._told_of(item_id, JobCancelled)
-
-    def _expired(self, item_id: bytes) -> None:
-        self._told_of(item_id, JobExpired)
-
-    def _told_of(self, item_id: bytes, kind: type[JobCancelled | JobExpired]) -> None:
+    def _ended_by(self, kind: type[JobCancelled | JobExpired], item_id: bytes) -> None:
         """Ask what has become of an item that was cancelled or has expired: it may have been added again."""
         if item_id in self._waits:
-            self._told[item_id] = kind
+            self._end_of[item_id] = kind
             self._notified(item_id)
 
     def _ask(self, item_ids: Iterable[bytes]) -> None:
@@ -198,7 +182,7 @@ class ResultWaits:
             while self._ended or self._asked:
                 if not self._is_subscribed:
                     # First, so that the end of no item is missed.
-                    await self._engine.pushes.hold()
+                    await self._pushes.hold()
                     self._is_subscribed = True
                 batch = [*islice(chain(self._ended, self._asked), TRIP_ROWS)]
                 for item_id in batch:
@@ -206,25 +190,25 @@ class ResultWaits:
                     self._asked.pop(item_id, None)
                 await self._ask_for([item_id for item_id in batch if item_id in self._waits])
         except Exception as error:  # noqa: BLE001 - those who wait get it
-            await self._handle(self._engine.refusal or translate(error, maybe_applied=False))
+            await self._handle(self._refusal() or translate(error, maybe_applied=False))
         finally:
             self._asking = None
             self._ask(())
 
     async def _ask_for(self, item_ids: list[bytes]) -> None:
         asked_at = self._loop.time()
-        reply = await self._engine.run("await_results", item_ids, keep_ms=KEEP_MS)
+        reply = await self._run("await_results", item_ids, keep_ms=KEEP_MS)
         self._backoff.reset()
         for item_id, code, value in zip(item_ids, reply[::2], reply[1::2], strict=True):
             if code == UNFINISHED:
                 self._unfinished.add(item_id)
-                self._told.pop(item_id, None)
+                self._end_of.pop(item_id, None)
                 if value:
                     self._answered(item_id, value, asked_at)
             elif code == NOT_READ:
                 self._asked[item_id] = None
-            elif code == UNKNOWN and item_id in self._told:
-                self._end(item_id, self._told[item_id](_text(item_id)))
+            elif code == UNKNOWN and item_id in self._end_of:
+                self._end(item_id, self._end_of[item_id](_text(item_id)))
             elif code == RESULT or (code == UNKNOWN and item_id in self._unfinished):
                 self._end(item_id, value if code == RESULT else None)
             else:
