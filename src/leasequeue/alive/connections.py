@@ -198,8 +198,7 @@ class OwnConnections:
     async def check(self, queues: Sequence[AsyncWorkQueue]) -> bool:
         """Check the connections of some queues that have not been checked since they changed.
 
-        Returns:
-            Whether all servers could be asked.
+        Return whether all servers could be asked.
         """
         self._loop = asyncio.get_running_loop()
         # The ways to each server, by the connections of this event loop, which ask for all of them.

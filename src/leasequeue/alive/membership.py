@@ -131,8 +131,7 @@ class Registration:
     def leave(self, member: Registrant) -> Future[None] | None:
         """Share it no more.
 
-        Returns:
-            None if others share it. Otherwise the caller ends the registration, and then sets the result.
+        Return None if others share it. Otherwise the caller ends the registration, and then sets the result.
         """
         with self._lock:
             self._members.pop(member, None)

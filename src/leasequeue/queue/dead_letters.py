@@ -49,7 +49,7 @@ class DeadLetters:
         await queue.dead_letters.requeue("mail-1", "mail-2")
 
     Clients of other libraries do not see them. A newer dead letter replaces an older one with the same id.
-    Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does.
+    Every call raises InvalidArgument, QueueClosed and ServerError as those of `AsyncWorkQueue` do.
     """
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
@@ -63,9 +63,6 @@ class DeadLetters:
             count: The maximum number of dead letters, 1 to 1,000. A hundred are one step: between two, other
                 clients may act.
             data: Whether to fetch the payloads (8 MiB of them at most).
-
-        Raises:
-            InvalidArgument: If an argument cannot be used.
         """
         check_bool("data", data)
         check_int("start", start, minimum=-(2**53), maximum=2**53)
@@ -87,9 +84,6 @@ class DeadLetters:
 
         Returns:
             The dead letter, with its data; None if there is none with this id.
-
-        Raises:
-            InvalidArgument: If `item_id` cannot be an id.
         """
         reply = await self._page(encoded_id(item_id), max_bytes=MAX_DATA_BYTES)
         letter = _read(reply, with_data=True)[0]
@@ -108,9 +102,6 @@ class DeadLetters:
         Returns:
             For each id, whether it was requeued. False: there is no such dead letter, or an item with its id
             has been added since; then it stays a dead letter.
-
-        Raises:
-            InvalidArgument: If one cannot be an id; nothing was sent.
         """
         ids = [encoded_id(item_id) for item_id in item_ids]
         return [answer == 1 for answer in await self._engine().bulk.requeue(ids)]
@@ -140,9 +131,6 @@ class DeadLetters:
 
         Returns:
             For each id, whether there was one.
-
-        Raises:
-            InvalidArgument: If one cannot be an id; nothing was sent.
         """
         ids = [encoded_id(item_id) for item_id in item_ids]
         answers: builtins.list[int] = []
@@ -155,11 +143,7 @@ class DeadLetters:
         return await self.drop_older_than(0)
 
     async def drop_older_than(self, age: Duration) -> int:
-        """Remove dead letters that are at least `age` seconds old, and return how many there were.
-
-        Raises:
-            InvalidArgument: If `age` cannot be used.
-        """
+        """Remove dead letters that are at least `age` seconds old, and return how many there were."""
         age_ms = to_ms("age", age, zero=True, longest=LONGEST_KEPT_SECONDS)
         dropped, last = 0, TRIP_ROWS
         while last == TRIP_ROWS:

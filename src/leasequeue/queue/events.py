@@ -44,7 +44,7 @@ class Events:
 
     Events can be kept, or published to those who listen, or both.
 
-    Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does.
+    Every call raises InvalidArgument, QueueClosed and ServerError as those of `AsyncWorkQueue` do.
     """
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
@@ -89,9 +89,6 @@ class Events:
 
         Args:
             only: `kept` to keep publishing, `live` to keep storing.
-
-        Raises:
-            InvalidArgument: If `only` is something else.
         """
         if only not in (None, "kept", "live"):
             raise InvalidArgument("only", only, "'kept', 'live' or None")

@@ -138,10 +138,7 @@ class LeaseDispatcher:
         """Lease up to `count` items, in steps of at most MAX_ITEMS.
 
         Only the first step waits. If a later one fails, return what the others have leased; if the caller is
-        cancelled, release that.
-
-        Returns:
-            At least one item, or an empty list if there was none (in time).
+        cancelled, release that. An empty list: there was none (in time).
         """
         self._expect_open()
         leasing = self._lease(count, lease_ms, blocks=blocks, timeout=timeout)
@@ -202,10 +199,8 @@ class LeaseDispatcher:
         """Notify a watcher once, when an item may be waiting. Listen until `unwatch`, also between two calls.
 
         An item that arrives while no watcher expects to be notified, or that none will lease, returns to the
-        front of the queue at once.
-
-        Returns:
-            False if an item may be waiting now: lease without waiting, and then try again.
+        front of the queue at once. Return False if an item may be waiting now: lease without waiting, and
+        then try again.
         """
         self._expect_open()
         self._watchers[watcher] = self._empty

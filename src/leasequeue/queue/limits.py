@@ -121,7 +121,8 @@ class Limits:
     be leased yet stays where it waits, and is leased as soon as it may. Clients of other libraries obey no
     limits.
 
-    Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does. Repeating is safe.
+    Every call raises InvalidArgument, QueueClosed and ServerError as those of `AsyncWorkQueue` do.
+    Repeating is safe.
     """
 
     def __init__(self, engine: Callable[[], Engine], queue_name: str) -> None:
@@ -194,9 +195,6 @@ class Limits:
 
         Returns:
             Whether there was one.
-
-        Raises:
-            InvalidArgument: If an argument cannot be used.
         """
         allowed = _OF_QUEUE if group is None else _OF_GROUPS
         for name in names:

@@ -284,11 +284,6 @@ class AsyncWorkQueue:
 
         Returns:
             True if it was added, or has replaced one. False if its id is taken.
-
-        Raises:
-            InvalidArgument: If `item` is no Item, or another argument cannot be used; nothing was sent.
-            ServerError: If the server cannot be reached, or answers with an error; it says what may have been
-                applied.
         """
         row = item_row(item, delay, at, adding(**options) if options else CHECKED)
         return bool(await self._engine().one("add_items", row, size=_added_size(row)))
@@ -305,15 +300,7 @@ class AsyncWorkQueue:
 
         If an item with this id is there, its data is replaced and it is a new incarnation: earlier holders
         can no longer complete it. If it is waiting, it keeps its place; deep in a long queue, it may be
-        counted twice for a while.
-
-        Args:
-            item: The item to add.
-            delay: As in `add_item`.
-            at: As in `add_item`.
-            priority: As in `add_item`.
-            group: As in `add_item`.
-            expires_in: As in `add_item`.
+        counted twice for a while. The arguments are those of `add_item`.
         """
         row = item_row(item, delay, at, adding_unique(**options))
         await self._engine().one("add_items", row, size=_added_size(row))
@@ -395,7 +382,6 @@ class AsyncWorkQueue:
             The lease, or None if there was no item (in time). With `block` and without `timeout`, never None.
 
         Raises:
-            InvalidArgument: If a duration cannot be used; nothing was sent.
             QueueClosed: If this object is closed, also while waiting.
             ServerError: If the server cannot be reached, or answers with an error. An item that was leased by
                 a lost call returns to the queue when its lease expires.
@@ -450,9 +436,6 @@ class AsyncWorkQueue:
         Returns:
             True for exactly one holder of each incarnation. False: another holder has completed it, or the
             lease is of an earlier incarnation, or, with `fenced`, it is not the current one.
-
-        Raises:
-            InvalidArgument: If `lease` is no lease of this queue, or another argument cannot be used.
         """
         row = self._claim(lease, completion(fenced=fenced, result=result, keep_result=keep_result))
         return bool(await self._engine().one("complete_many", row, size=len(row[2]) + ROW_BYTES) == 1)
@@ -595,9 +578,6 @@ class AsyncWorkQueue:
 
         Returns:
             False if there is no unfinished item with this id.
-
-        Raises:
-            InvalidArgument: If an argument cannot be used.
         """
         return bool(await self._engine().one("cancel_many", cancel_row(item_id, keep)) == 1)
 
@@ -658,9 +638,6 @@ class AsyncWorkQueue:
 
         Returns:
             Whether it was paused.
-
-        Raises:
-            InvalidArgument: If `group` cannot be the name of one.
         """
         return await resume(self._engine(), group)
 
@@ -681,9 +658,6 @@ class AsyncWorkQueue:
             horizon: How far to look ahead: `due_soon` says how many scheduled items fall due within it. None:
                 not at all.
             note: Whether to note what waits now, for the next call. False changes nothing on the server.
-
-        Raises:
-            InvalidArgument: If an argument cannot be used.
         """
         horizon_ms = None if horizon is None else to_ms("horizon", horizon, zero=True)
         check_bool("note", note)
@@ -742,9 +716,6 @@ class AsyncWorkQueue:
         Returns:
             The item; None if there is no unfinished one with this id. One that is neither scheduled nor
             leased is shown as waiting.
-
-        Raises:
-            InvalidArgument: If `item_id` cannot be an id.
         """
         check_bool("data", data)
         reply = await self._engine().run(

@@ -156,8 +156,7 @@ class Registry:
     ) -> int | None:
         """Fail a worker, as `fail_many` does.
 
-        Returns:
-            How many ids were returned. None: it is not registered, or it is alive.
+        Return how many ids were returned. None: it is not registered, or it is alive.
         """
         return (await self.fail_many({worker: connections}, expired=expired)).get(worker)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Results:
     """The results of a queue's items: `AsyncWorkQueue.results`.
 
-    Every call raises QueueClosed and ServerError as those of `AsyncWorkQueue` do.
+    Every call raises InvalidArgument, QueueClosed and ServerError as those of `AsyncWorkQueue` do.
     """
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
@@ -34,9 +34,6 @@ class Results:
 
         Returns:
             The result; None if the item is not completed, has no result, or the result has expired.
-
-        Raises:
-            InvalidArgument: If `item_id` cannot be an id.
         """
         found: list[bytes | None] = await self._engine().run("result", [encoded_id(item_id)])
         return found[0]
@@ -55,18 +52,13 @@ class Results:
 
         Raises:
             JobUnknown: If there is neither an item of this id nor a result nor a dead letter.
-            InvalidArgument: If `item_id` cannot be an id.
         """
         async with contextlib.aclosing(self._engine().result_waits.progress(encoded_id(item_id))) as texts:
             async for text in texts:
                 yield read_progress(text)
 
     async def is_cancelled(self, item_id: str) -> bool:
-        """Return whether an item was cancelled, and not added again, for as long as `cancel` has said.
-
-        Raises:
-            InvalidArgument: If `item_id` cannot be an id.
-        """
+        """Return whether an item was cancelled, and not added again, for as long as `cancel` has said."""
         code, _ = await self._engine().run("await_results", [encoded_id(item_id)], keep_ms=KEEP_MS)
         return bool(code == CANCELLED)
 
@@ -94,7 +86,6 @@ class Results:
             JobUnknown: If there is neither an item of this id nor a result: it was never added, or it has
                 been completed without a result, or the result has expired.
             TimeoutError: If it is still unfinished after `timeout`.
-            InvalidArgument: If an argument cannot be used.
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`, if the first request fails; later ones
                 are repeated after a transient error.
         """

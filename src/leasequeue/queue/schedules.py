@@ -116,7 +116,8 @@ class Schedules:
     item, whatever the number of workers. Its id is the name and the due time, such as
     `nightly@2030-01-31T02:00:00Z`, so an unfinished item does not prevent the next one.
 
-    Every call raises QueueClosed and ServerError as `AsyncWorkQueue.counts` does. Repeating is safe.
+    Every call raises InvalidArgument, QueueClosed and ServerError as those of `AsyncWorkQueue` do.
+    Repeating is safe.
     """
 
     def __init__(self, engine: Callable[[], Engine], queue_name: str) -> None:
@@ -150,9 +151,6 @@ class Schedules:
 
         Returns:
             True if it is new or was changed.
-
-        Raises:
-            InvalidArgument: If an argument cannot be used; nothing was sent.
         """
         return await self._put(name, data, Every.checked(interval, start), catch_up)
 
@@ -182,7 +180,6 @@ class Schedules:
             True if it is new or was changed.
 
         Raises:
-            InvalidArgument: If an argument cannot be used; nothing was sent.
             ExtraMissing: If `leasequeue[schedules]` is not installed.
         """
         return await self._put(name, data, Cron.checked(expression, tz), catch_up)
@@ -208,9 +205,6 @@ class Schedules:
 
         Returns:
             Whether there was one with this name.
-
-        Raises:
-            InvalidArgument: If `name` cannot be a name.
         """
         return bool((await self._engine().run("schedule_drop", [encoded_id(name, argument="name")]))[0])
 

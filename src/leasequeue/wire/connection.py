@@ -217,8 +217,7 @@ class Connection(asyncio.Protocol):
     async def close_gracefully(self, *, within: float) -> bool:
         """End the connection, and wait until the server has, too: then it executes no more of its calls.
 
-        Returns:
-            False if the server did not end it within `within` seconds.
+        Return False if the server did not end it within `within` seconds.
         """
         if self._ended:
             certain = not self._interrupted

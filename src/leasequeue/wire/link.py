@@ -166,8 +166,7 @@ class Link:
     def _repeat(self, call: Call, *, at_once: bool) -> bool:
         """Send a call again, the first time at once if the server has named the right node.
 
-        Returns:
-            False if it has been repeated for long enough.
+        Return False if it has been repeated for long enough.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()

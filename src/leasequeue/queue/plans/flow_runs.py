@@ -119,8 +119,9 @@ class FlowRuns:
             await queue.flow_runs.retry(run.id)
 
     Those of a flow are among those of its queue: only they are read and found. Reading takes several steps,
-    between which other clients may act. Every call raises QueueClosed and ServerError as
-    `AsyncWorkQueue.counts` does, and InvalidArgument if an argument cannot be used.
+    between which other clients may act. Every call raises InvalidArgument, QueueClosed and
+    ServerError as those of `AsyncWorkQueue` do, and JobUnknown if it is of one run, and there is no such run,
+    unless it says otherwise.
     """
 
     def __init__(self, name: str, engine: Callable[[], Engine], results: Results) -> None:
@@ -185,9 +186,6 @@ class FlowRuns:
             fields: The names of the attributes to read, and of the stages of which to read the result; None:
                 all.
             children: Whether to read the children of stages that have fanned out, also their children.
-
-        Raises:
-            JobUnknown: If there is no such run.
         """
         check_bool("children", children)
         names = _checked_fields(fields)
@@ -295,9 +293,6 @@ class FlowRuns:
 
         Returns:
             False if it has ended already.
-
-        Raises:
-            JobUnknown: If there is no such run.
         """
         answer = await self._engine().run("run_cancel", of_run=_checked(run_id))
         if answer == _REFUSED:
@@ -315,7 +310,6 @@ class FlowRuns:
             False if it has not failed.
 
         Raises:
-            JobUnknown: If there is no such run.
             FlowRunUnfinished: If it has failed, and some items are unfinished: wait for them, or cancel.
         """
         run = _checked(run_id)
@@ -363,9 +357,6 @@ class FlowRuns:
         Args:
             run_id: The run to be replayed, whatever its state.
             new_id: The id of the new run; None: a random one. If there is a run of this id, none is started.
-
-        Raises:
-            JobUnknown: If there is no such run.
         """
         new_id = uuid.uuid4().hex if new_id is None else check_run_id(new_id)
         plan = await self._reader.plan(check_run_id(run_id))
@@ -436,7 +427,6 @@ class FlowRuns:
         Raises:
             JobFailed: If it has failed.
             JobCancelled: If it was cancelled.
-            JobUnknown: If there is no such run.
             ResultError: If its result cannot be read.
             TimeoutError: If it is active after `timeout`.
         """
@@ -447,11 +437,7 @@ class FlowRuns:
         return None if end.result is msgspec.UNSET else json.loads(bytes(end.result))
 
     async def mermaid(self, run_id: str) -> str:
-        """Return a run as a Mermaid diagram: a box for each stage, with its state and its children's.
-
-        Raises:
-            JobUnknown: If there is no such run.
-        """
+        """Return a run as a Mermaid diagram: a box for each stage, with its state and its children's."""
         return draw_run(await self.get(run_id, fields=()))
 
     async def _ended(self, run_id: str, timeout: Duration | None) -> _End:

@@ -97,10 +97,7 @@ async def start_run(engine: Engine, plan: FlowPlan, run_id: str) -> bool:
     """Start a flow run: store its plan, and add the items of its first stages.
 
     A run starts as a whole or not at all. Repeating a call that was lost is safe. If the access rules forbid
-    the queue of one of its stages, nothing is stored.
-
-    Returns:
-        False if there is a run of this id already.
+    the queue of one of its stages, nothing is stored. Return False if there is a run of this id already.
     """
     fields = plan.fields()
     await engine.rights.expect_queues(plan.queues, "where a stage of the flow run has its item")
@@ -127,10 +124,8 @@ async def start_run(engine: Engine, plan: FlowPlan, run_id: str) -> bool:
 async def finish_stages(engine: Engine, rows: Sequence[FinishRow]) -> list[bool]:
     """Record how the work on stages has ended, add what follows, and complete their items.
 
-    What is left of joins that need no more is cancelled soon.
-
-    Returns:
-        For each row whether this call has finished the item.
+    What is left of joins that need no more is cancelled soon. Return for each row whether this call has
+    finished the item.
     """
     accepted: dict[int, bool] = {}
     fans: list[int] = []
@@ -194,8 +189,7 @@ async def fan_all(
 async def stage_children(engine: Engine, lease: Lease, children: Sequence[bytes]) -> bool:
     """Store the children of a stage, before `finish_stages` adds them: those that do not fit into one call.
 
-    Returns:
-        False if the lease was lost.
+    Return False if the lease was lost.
     """
     for start, stop in trips([len(child) for child in children]):
         value = b"[" + b",".join(children[start:stop]) + b"]"
@@ -261,10 +255,8 @@ def _ref(lease: Lease) -> StageRef:
 async def report(engine: Engine, stage: StageRef, *, result: bytes | None, error: str = "") -> bool:
     """End a stage that was handed over to another system, no matter which client holds its item.
 
-    Without a result it has failed, and `error` says why.
-
-    Returns:
-        False if there is no such run, or the stage is not open.
+    Without a result it has failed, and `error` says why. Return False if there is no such run, or the stage
+    is not open.
     """
     path = as_bytes(stage.path)
     key = run_key(stage.home, stage.run)

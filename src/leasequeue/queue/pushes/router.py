@@ -80,10 +80,7 @@ class PushRouter:
         If the server is away, that begins when it is back; where its access rules forbid the channel, no
         message arrives. Not for an event loop that assists another one: a session receives once, as the
         server counts who has received a delivery. `missed` is called as in `add`, and when the subscription
-        has begun.
-
-        Returns:
-            What ends it. Calling it twice is fine.
+        has begun. Return what ends it; calling it twice is fine.
         """
         if self._route.servers.adopted:
             raise RuntimeError("an event loop that assists another one receives no pushes")
