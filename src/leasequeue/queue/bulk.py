@@ -40,24 +40,23 @@ class Bulk:
         """Run a script, with its arguments by name."""
         return await self._run(script, rest, **arguments)
 
-    async def open_run(self, job: bytes, new: bytes, *, keep_ms: int = KEEP_NAME_MS) -> bytes:
+    async def open_run(self, job: bytes, new: bytes) -> bytes:
         """Return the open run of a job or, if none is open, open a new one."""
-        run: bytes = await self.run("once_run", job=job, run=new, keep_ms=keep_ms)
+        run: bytes = await self.run("once_run", job=job, run=new, keep_ms=KEEP_NAME_MS)
         return run
 
-    async def add_once(self, run: bytes, rows: Sequence[bytes], *, keep_ms: int = KEEP_RUN_MS) -> list[int]:
+    async def add_once(self, run: bytes, rows: Sequence[bytes]) -> list[int]:
         """Add items, each once per run, however often this is called: repeating a lost call is safe.
 
         Args:
             run: The run of the job.
             rows: For each item id, data, delay (ms, or `@` and ms since 1970) and `b"0"`; at most 500
                 items, and 1 MiB unless it is one item.
-            keep_ms: How long the run's ids are kept.
 
         Returns:
             For each item 1: added; 0: its id is taken; 2: this run has added it before, or has ended.
         """
-        answers: list[int] = await self.run("add_once", rows, run=run, keep_ms=keep_ms)
+        answers: list[int] = await self.run("add_once", rows, run=run, keep_ms=KEEP_RUN_MS)
         return answers
 
     async def end_run(

@@ -15,6 +15,7 @@ import asyncio
 import random
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from leasequeue import telemetry
@@ -44,26 +45,16 @@ LINGER_SECONDS = 0.25
 LeasedItem = tuple[bytes, bytes, int, int, int, float, int, bytes | None]
 
 
+@dataclass(slots=True, eq=False)
 class LeaseRequest:
     """A caller's request for up to `count` items, each leased for `lease_ms`."""
 
-    __slots__ = ("blocks", "count", "future", "lease_ms", "made_at", "timer")
-
-    def __init__(
-        self,
-        count: int,
-        lease_ms: int,
-        *,
-        blocks: bool,
-        future: asyncio.Future[list[LeasedItem]],
-        made_at: float,
-    ) -> None:
-        self.count = count
-        self.lease_ms = lease_ms
-        self.blocks = blocks
-        self.future = future
-        self.made_at = made_at
-        self.timer: asyncio.TimerHandle | None = None
+    count: int
+    lease_ms: int
+    blocks: bool
+    future: asyncio.Future[list[LeasedItem]]
+    made_at: float
+    timer: asyncio.TimerHandle | None = None
 
 
 class Watcher(Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
     from leasequeue.wire.connection import OnReply
     from leasequeue.wire.runner import BoundScript, Runner
+
+
+#: The maximum of rows of a trip while few calls wait. Several small trips in flight keep the server and this
+#: process busy at the same time; with one large trip they take turns.
+SMALL_TRIP_ROWS = 250
 
 
 class TripGate:
@@ -160,22 +166,13 @@ class _Trip:
             on_reply(reply, error)
 
 
+@dataclass(slots=True, eq=False)
 class _Gathered:
-    __slots__ = ("future", "made_at", "row_count", "size", "values")
-
-    def __init__(
-        self,
-        values: Sequence[bytes],
-        row_count: int,
-        size: int,
-        future: asyncio.Future[Any],
-        made_at: float,
-    ) -> None:
-        self.values = values
-        self.made_at = made_at
-        self.row_count = row_count
-        self.size = size
-        self.future = future
+    values: Sequence[bytes]
+    row_count: int
+    size: int
+    future: asyncio.Future[Any]
+    made_at: float
 
 
 class Batcher:
@@ -187,10 +184,7 @@ class Batcher:
         runner: Sends the trips.
         script: The script.
         max_rows: The maximum number of rows in one trip.
-        small_trip_rows: The same while few calls wait. Several small trips in flight keep the server and this
-            process busy at the same time; with one large trip they take turns.
         max_bytes: The maximum number of bytes in one trip of large calls; a larger call goes alone.
-        large_bytes: The size of the smallest large call, and the maximum of a trip of small ones.
         max_waiting_bytes: When this many bytes wait to be sent, further callers wait too.
         max_in_flight: How many trips may be in flight at once.
     """
@@ -201,18 +195,15 @@ class Batcher:
         script: BoundScript,
         *,
         max_rows: int = 500,
-        small_trip_rows: int = 250,
         max_bytes: int = 1 << 20,
-        large_bytes: int = LARGE_BYTES,
         max_waiting_bytes: int = 64 << 20,
         max_in_flight: int = 4,
     ) -> None:
-        self._large_bytes = large_bytes
         self._max_waiting_bytes = max_waiting_bytes
         self._loop = asyncio.get_running_loop()
-        limits = _Limits(max_rows, min(small_trip_rows, max_rows), max_bytes, max_in_flight)
+        limits = _Limits(max_rows, min(SMALL_TRIP_ROWS, max_rows), max_bytes, max_in_flight)
         self._small = _Lane(
-            runner, script, limits._replace(max_bytes=min(max_bytes, large_bytes)), large=False
+            runner, script, limits._replace(max_bytes=min(max_bytes, LARGE_BYTES)), large=False
         )
         self._large = _Lane(runner, script, limits, large=True)
 
@@ -231,7 +222,7 @@ class Batcher:
             LeasequeueError: The error that the trip failed with.
             ConnectionLost: Also if it was not sent, as the server answers nothing: see `TripGate.refusal`.
         """
-        lane = self._large if large or size > self._large_bytes else self._small
+        lane = self._large if large or size > LARGE_BYTES else self._small
         made_at = self._loop.time()
         while lane.waiting_bytes >= self._max_waiting_bytes:
             await lane.gate.change()

@@ -64,14 +64,11 @@ class Connection(asyncio.Protocol):
         reply_timeout: Seconds for which the server may be silent while a call waits for its reply, before the
             connection counts as lost. They begin again whenever data leaves or arrives: uploads may take
             longer, as long as they advance.
-        on_end: Called once, when the connection has ended.
     """
 
-    def __init__(
-        self, redis_connection: AbstractConnection, *, reply_timeout: float, on_end: Callable[[], None]
-    ) -> None:
+    def __init__(self, redis_connection: AbstractConnection, *, reply_timeout: float) -> None:
         self._reply_timeout = reply_timeout
-        self._on_end = [on_end]
+        self._on_end: list[Callable[[], None]] = []
         #: The host and the port that it was opened to; a unix socket has none.
         self.address = address_of(redis_connection)
         #: When each call was posted, and what to call with its reply.
@@ -186,7 +183,7 @@ class Connection(asyncio.Protocol):
         return self._ended
 
     def when_ended(self, function: Callable[[], None]) -> None:
-        """Call a function when the connection has ended, after `on_end`; at once if it has."""
+        """Call a function when the connection has ended; at once if it has."""
         if self._ended:
             function()
         else:
@@ -364,9 +361,7 @@ def _packed(commands: Sequence[tuple[bytes, ...]]) -> bytes:
         raise ProcessOutOfMemory(sum(len(word) for command in commands for word in command)) from error
 
 
-async def open_connection(
-    redis_connection: AbstractConnection, *, reply_timeout: float, on_end: Callable[[], None]
-) -> Connection:
+async def open_connection(redis_connection: AbstractConnection, *, reply_timeout: float) -> Connection:
     """Connect, log in, and return a `Connection`.
 
     This may take as long as `reply_timeout`.
@@ -380,12 +375,42 @@ async def open_connection(
         # redis-py waits without limit for the replies to its handshake.
         async with asyncio.timeout(reply_timeout):
             await connect(redis_connection)
-        return Connection(redis_connection, reply_timeout=reply_timeout, on_end=on_end)
+        return Connection(redis_connection, reply_timeout=reply_timeout)
     except BaseException as error:
         await redis_connection.disconnect(nowait=True)
         if isinstance(error, Exception):
             raise translate(error, maybe_applied=False) from error
         raise
+
+
+def future_reply() -> tuple[asyncio.Future[Any], OnReply]:
+    """Return a future, and the function that sets it to a reply or an error."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def on_reply(reply: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(reply)
+        else:
+            future.set_exception(error)
+
+    return future, on_reply
+
+
+async def ask(
+    post: Callable[[tuple[bytes, ...], OnReply], None], commands: Sequence[tuple[bytes, ...]]
+) -> list[Any]:
+    """Post commands; return the replies and the errors of the server. Raise ConnectionLost if one is lost."""
+    answers = [future_reply() for _ in commands]
+    for command, (_, on_reply) in zip(commands, answers, strict=True):
+        post(command, on_reply)
+    replies = await asyncio.gather(*(future for future, _ in answers), return_exceptions=True)
+    found = [translate(one, maybe_applied=True) if isinstance(one, BaseException) else one for one in replies]
+    for one in found:
+        if isinstance(one, ConnectionLost):
+            raise one
+    return found
 
 
 def once_only(kwargs: Mapping[str, Any], *, pushes: bool) -> dict[str, Any]:

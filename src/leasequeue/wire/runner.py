@@ -8,8 +8,6 @@ import warnings
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import NoPermissionError
-
 from leasequeue.errors import (
     AccessDenied,
     ConnectionLost,
@@ -19,10 +17,11 @@ from leasequeue.errors import (
     ServerTooOld,
 )
 from leasequeue.keys import NONE
+from leasequeue.wire.connection import ask, future_reply
 from leasequeue.wire.link import LARGE_BYTES, Call, Link
 from leasequeue.wire.rights import Rights
 from leasequeue.wire.scripts import Script, find_script
-from leasequeue.wire.server_errors import is_unknown_script, translate
+from leasequeue.wire.server_errors import is_unknown_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -168,7 +167,7 @@ class Runner:
 
     async def run(self, script: BoundScript, rest: Iterable[bytes] = (), **arguments: bytes | int) -> Any:
         """Send a script and return its reply."""
-        future, on_reply = _future_reply()
+        future, on_reply = future_reply()
         values = tuple(rest)
         self.send(script, values, on_reply, large=sum(map(len, values)) > LARGE_BYTES, **arguments)
         return await future
@@ -178,13 +177,13 @@ class Runner:
 
         A script would copy each value twice: alone, the command takes the server a tenth of the time.
         """
-        future, on_reply = _future_reply()
+        future, on_reply = future_reply()
         self._link.post(Call(self._link, script.script, command, on_reply))
         return await future
 
     async def read_many(self, script: BoundScript, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
         """Send commands as `read` does, all of them at once, and return the replies."""
-        answers = [_future_reply() for _ in commands]
+        answers = [future_reply() for _ in commands]
         self._link.post_many(
             [
                 Call(self._link, script.script, command, on_reply)
@@ -198,14 +197,8 @@ class Runner:
 
         An error of the server takes the place of the reply.
         """
-        answers = [_future_reply() for _ in commands]
-        for command, (_, on_reply) in zip(commands, answers, strict=True):
-            self._link.post(Call(self._link, None, command, on_reply))
-        replies = await asyncio.gather(*(future for future, _ in answers), return_exceptions=True)
-        for reply in replies:
-            if isinstance(reply, ConnectionLost):
-                raise reply
-        return replies
+        link = self._link
+        return await ask(lambda command, on_reply: link.post(Call(link, None, command, on_reply)), commands)
 
     async def expect_rights(self, scripts: Collection[str], keys: QueueKeys) -> None:
         """Check that the server permits what a worker needs: to run these scripts, and to wait for items.
@@ -260,24 +253,15 @@ class Runner:
                 return
 
     async def _check_server(self, connection: Connection) -> None:
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def on_reply(reply: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is None:
-                future.set_result(reply)
-            elif isinstance(error, NoPermissionError):
-                future.set_result(b"")  # the access rules forbid INFO; the checks are skipped
-            elif isinstance(error, ConnectionLost):
-                future.set_exception(ConnectionLost("lost while connecting", maybe_applied=False))
-            else:
-                future.set_exception(translate(error, maybe_applied=False))
-
-        connection.post((b"INFO",), on_reply)
-        info = dict(
-            line.split(":", 1) for line in (await future).decode(errors="replace").splitlines() if ":" in line
-        )
+        try:
+            [reply] = await ask(connection.post, [(b"INFO",)])
+        except ConnectionLost as error:
+            raise ConnectionLost("lost while connecting", maybe_applied=False) from error
+        if isinstance(reply, AccessDenied):
+            reply = b""  # the access rules forbid INFO; the checks are skipped
+        if isinstance(reply, Exception):
+            raise reply
+        info = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
         version = info.get("redis_version", "6.2")
         number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
         self.rights.has_selectors = number >= (7,)
@@ -293,18 +277,3 @@ class Runner:
                 EvictionWarning,
                 stacklevel=2,
             )
-
-
-def _future_reply() -> tuple[asyncio.Future[Any], OnReply]:
-    """Return a future, and the function that sets it to a reply or an error."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def on_reply(reply: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(reply)
-        else:
-            future.set_exception(error)
-
-    return future, on_reply

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.errors import ConnectionLost, ServerRefused
-from leasequeue.wire.connection import Connection, open_connection
+from leasequeue.wire.connection import Connection, ask, open_connection
 from leasequeue.wire.endpoints import close_client, new_connection, separate_client, user_of
 from leasequeue.wire.nodes import ClusterNodes
 from leasequeue.wire.rights import Rights
@@ -137,19 +137,10 @@ class Server:
     async def _open_pushes(self, purpose: str) -> Connection:
         return await self.open(purpose, reply_timeout=self.servers.reply_timeout, pushes=True)
 
-    async def open(
-        self,
-        purpose: str,
-        *,
-        reply_timeout: float,
-        on_end: Callable[[], None] = lambda: None,
-        pushes: bool = False,
-    ) -> Connection:
+    async def open(self, purpose: str, *, reply_timeout: float, pushes: bool = False) -> Connection:
         """Open a connection, which the caller closes, record it, and name it."""
         connection = await open_connection(
-            new_connection(self.servers.own_client, self.address, pushes=pushes),
-            reply_timeout=reply_timeout,
-            on_end=on_end,
+            new_connection(self.servers.own_client, self.address, pushes=pushes), reply_timeout=reply_timeout
         )
         self._record(purpose, connection)
         return connection
@@ -159,15 +150,7 @@ class Server:
 
         An error of the server takes the place of the reply.
         """
-        connection = await self.connection()
-        answers: list[asyncio.Future[Any]] = [self.servers.loop.create_future() for _ in commands]
-        for command, answer in zip(commands, answers, strict=True):
-            connection.post(command, partial(_answer, answer))
-        replies = await asyncio.gather(*answers)
-        for reply in replies:
-            if isinstance(reply, ConnectionLost):
-                raise reply
-        return replies
+        return await ask((await self.connection()).post, commands)
 
     def leave(self) -> None:
         """Note that a route leads elsewhere. After the last one, end the connections when they are idle."""
@@ -204,11 +187,6 @@ class Server:
         connection.post((b"CLIENT", b"SETNAME", name.encode()), named)
         if opened.lasting:
             connection.when_ended(self.servers.changed)
-
-
-def _answer(future: asyncio.Future[Any], reply: Any, error: BaseException | None) -> None:
-    if not future.done():
-        future.set_result(reply if error is None else translate(error, maybe_applied=True))
 
 
 class Servers:
@@ -382,12 +360,9 @@ class Route:
         before.leave()
         self.servers.changed()
 
-    async def open(
-        self, purpose: str, *, reply_timeout: float, on_end: Callable[[], None] = lambda: None
-    ) -> Connection:
+    async def open(self, purpose: str, *, reply_timeout: float) -> Connection:
         """Open one more connection to the server, which the caller closes."""
-        server = await self.find()
-        return await server.open(purpose, reply_timeout=reply_timeout, on_end=on_end)
+        return await (await self.find()).open(purpose, reply_timeout=reply_timeout)
 
     def subscribe(
         self,

@@ -6,6 +6,7 @@ A message is text of the form `<kind>` or `<kind> <rest>`. One that begins with 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leasequeue.errors import ConnectionLost
@@ -20,22 +21,13 @@ if TYPE_CHECKING:
 DELIVERY = ""
 
 
+@dataclass(slots=True, eq=False)
 class Receiver:
-    """A handler for the messages of a kind, until it is closed."""
+    """A handler for the messages of a kind, until it is removed."""
 
-    __slots__ = ("_router", "handle", "kind", "missed")
-
-    def __init__(
-        self, router: PushRouter, kind: bytes, handle: Callable[[bytes], None], missed: Callable[[], None]
-    ) -> None:
-        self._router = router
-        self.kind = kind
-        self.handle = handle
-        self.missed = missed
-
-    def close(self) -> None:
-        """Pass no further message to the handler. Closing twice is fine."""
-        self._router.remove(self)
+    kind: bytes
+    handle: Callable[[bytes], None]
+    missed: Callable[[], None]
 
 
 class PushRouter:
@@ -60,12 +52,12 @@ class PushRouter:
             missed: Called when messages may have been missed: when the connection has ended, again when the
                 channel is subscribed again, and when the queue object is closed.
         """
-        one = Receiver(self, kind.encode(), handle, missed)
+        one = Receiver(kind.encode(), handle, missed)
         self._receivers.setdefault(one.kind, []).append(one)
         return one
 
     def remove(self, one: Receiver) -> None:
-        """Remove a handler."""
+        """Pass no further message to a handler. Removing it twice is fine."""
         others = self._receivers.get(one.kind, [])
         if one in others:
             others.remove(one)
@@ -92,7 +84,7 @@ class PushRouter:
             nonlocal ended
             if not ended:
                 ended = True
-                receiver.close()
+                self.remove(receiver)
                 self.release()
 
         return end
