@@ -80,11 +80,7 @@ class DeadLetters:
         return [*found.values()]
 
     async def get(self, item_id: str) -> DeadLetter | None:
-        """Return one dead letter.
-
-        Returns:
-            The dead letter, with its data; None if there is none with this id.
-        """
+        """Return one dead letter, with its data; None if there is none with this id."""
         reply = await self._page(encoded_id(item_id), max_bytes=MAX_DATA_BYTES)
         letter = _read(reply, with_data=True)[0]
         return letter if letter.size >= 0 else None
@@ -127,11 +123,7 @@ class DeadLetters:
         return requeued
 
     async def drop(self, *item_ids: str) -> builtins.list[bool]:
-        """Remove dead letters.
-
-        Returns:
-            For each id, whether there was one.
-        """
+        """Remove dead letters; return for each id whether there was one."""
         ids = [encoded_id(item_id) for item_id in item_ids]
         answers: builtins.list[int] = []
         for at in range(0, len(ids), TRIP_ROWS):

@@ -78,9 +78,7 @@ class Events:
         """Publish events of this queue from now on, for all processes, until `stop` is called.
 
         Readers with `live=True` get them, with the results of completed items. Calling it again is fine.
-
-        Returns:
-            The number of the last event so far.
+        Return the number of the last event so far.
         """
         return await self._set(count=None, age_ms=None, publish=1)
 

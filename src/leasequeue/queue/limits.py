@@ -187,14 +187,11 @@ class Limits:
             raise InvalidArgument("shared", shared, allowed) from error
 
     async def remove(self, *names: LimitName, group: str | None = None) -> bool:
-        """Remove limits.
+        """Remove limits; return whether there was one.
 
         Args:
             names: Which: `"rate"`, `"concurrency"`, and without a group `"ageing"`, `"shared"`; none: all.
             group: See `set`.
-
-        Returns:
-            Whether there was one.
         """
         allowed = _OF_QUEUE if group is None else _OF_GROUPS
         for name in names:

@@ -463,9 +463,8 @@ class AsyncWorkQueue:
     async def renew(self, lease: Lease, lease_time: Duration) -> bool:
         """Let a lease end `lease_time` from now.
 
-        Returns:
-            False if the item is no longer yours: completed, reclaimed, or leased to another holder. Stop
-            working on it.
+        Return False if the item is no longer yours: completed, reclaimed, or leased to another holder. Stop
+        working on it then.
         """
         return (await self.renew_many([lease], lease_time))[0]
 
@@ -589,7 +588,7 @@ class AsyncWorkQueue:
     async def cancel_data(
         self, data: bytes | str, *, limit: int | None = None, keep: Duration = KEEP_SECONDS
     ) -> list[str]:
-        """Cancel all items whose data is equal to this, each as `cancel` would.
+        """Cancel all items whose data is equal to this, each as `cancel` would; return their ids.
 
         It looks at all waiting, leased and scheduled items, 500 in each step; between two steps, other
         clients may act. An item that is in one state all the time is found; one that moves to another may be
@@ -599,9 +598,6 @@ class AsyncWorkQueue:
             data: The data. No two calls of a task have the same data: cancel them by their ids.
             limit: The maximum number of items to cancel, 1 to 1,000,000; None: no limit but that.
             keep: As in `cancel`.
-
-        Returns:
-            The ids of the items that were cancelled.
         """
         return await cancel_data(self._engine(), data, limit=limit, keep=keep)
 
@@ -634,10 +630,7 @@ class AsyncWorkQueue:
     async def resume(self, *, group: str | None = None) -> bool:
         """End the pause of the queue, or of a group; each has its own.
 
-        Repeating is safe.
-
-        Returns:
-            Whether it was paused.
+        Repeating is safe. Return whether it was paused.
         """
         return await resume(self._engine(), group)
 

@@ -167,15 +167,13 @@ class Registry:
 
         Their later outcomes are rejected, and their next heartbeats are refused. Any number of clients may
         call this at once. If a call is interrupted, the next one goes on. One walk over all leases finds
-        those of all workers.
+        those of all workers. Return how many ids were returned, for each worker that was registered, and not
+        alive.
 
         Args:
             workers: At most 1,000 of them: each by its session on this queue, with the connections that it
                 must have registered, in that order; None: any.
             expired: Fail only those whose registration no longer holds.
-
-        Returns:
-            How many ids were returned, for each worker that was registered, and not alive.
         """
 
         async def step(worker: str, ids: Sequence[bytes], *, ends: bool) -> int:

@@ -201,21 +201,15 @@ class Schedules:
         return sorted(found.values(), key=_by_next_due)
 
     async def remove(self, name: str) -> bool:
-        """Remove a schedule. Items that it has added stay.
-
-        Returns:
-            Whether there was one with this name.
-        """
+        """Remove a schedule; return whether there was one with this name. Items that it has added stay."""
         return bool((await self._engine().run("schedule_drop", [encoded_id(name, argument="name")]))[0])
 
     async def tick(self) -> float:
         """Add the items that are due. A `Worker` does so by itself.
 
         Any number of processes may call it at once. It adds a bounded number of items, and returns 0 if more
-        are due.
-
-        Returns:
-            Seconds until the next item is due, by the server's clock; infinity if none will be.
+        are due. Return the seconds until the next item is due, by the server's clock; infinity if none will
+        be.
         """
         skipped = 0
         for _ in range(_MAX_STEPS):

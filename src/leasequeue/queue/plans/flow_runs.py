@@ -289,10 +289,7 @@ class FlowRuns:
         """Cancel a run: what waits is removed, what runs is cancelled, and nothing follows.
 
         From the first step on no stage of it begins. If the caller is stopped after that, a worker of the
-        queue does the rest.
-
-        Returns:
-            False if it has ended already.
+        queue does the rest. Return False if it has ended already.
         """
         answer = await self._engine().run("run_cancel", of_run=_checked(run_id))
         if answer == _REFUSED:
@@ -305,9 +302,7 @@ class FlowRuns:
         """Do a failed run again from the stages and children that have failed; what is done stays.
 
         Their attempts begin at 1 again, and their dead letters are dropped. What was tolerated stays, too.
-
-        Returns:
-            False if it has not failed.
+        Return False if it has not failed.
 
         Raises:
             FlowRunUnfinished: If it has failed, and some items are unfinished: wait for them, or cancel.
@@ -368,8 +363,7 @@ class FlowRuns:
     async def delete(self, run_id: str) -> bool:
         """Delete a run that has ended, with its result and the dead letters of its stages. No trace is left.
 
-        Returns:
-            False if there is no such run.
+        Return False if there is no such run.
 
         Raises:
             FlowRunUnfinished: If it is active, or some of its items are unfinished.
@@ -583,16 +577,14 @@ class FlowRun(Generic[R_co]):
     async def cancel(self) -> bool:
         """Cancel the run: what waits is removed, what runs is cancelled, and nothing follows.
 
-        Returns:
-            False if it has ended.
+        Return False if it has ended.
         """
         return await self._runs.cancel(self.id)
 
     async def retry(self) -> bool:
         """Go on with a run that has failed, from the calls that failed. What is done stays.
 
-        Returns:
-            False if it has not failed.
+        Return False if it has not failed.
 
         Raises:
             FlowRunUnfinished: If it has failed at once, and some of its calls are unfinished.
