@@ -202,7 +202,7 @@ async def test_a_reply_that_is_older_than_a_message_is_not_taken(
         await held.wait()
         return reply
 
-    monkeypatch.setattr(engine, "run", late)
+    monkeypatch.setattr(engine.result_waits, "_run", late)
     engine.result_waits._ask_again()
     await answered.wait()
     assert await queue.progress(lease, 2)
