@@ -1,10 +1,10 @@
 """A hook of MkDocs: write the parts of the reference that are made from the code when the docs are built.
 
 A comment on a page stands for such a part. Its first word is a function of PARTS, and the others are its
-arguments: `<!-- contract lease_many -->`. What it says of Python is a directive, `::: leasequeue.Worker`, for
-mkdocstrings, which shows the docstring. In a row of a table that begins with a key (`P:queue`) or a constant
-(`leasequeue.queue.cleaning.STEP`), the empty cells after it are filled in; a row of a seed system
-ends with the tests that hold it.
+arguments: `### <!-- contract lease_many -->`, `<!-- command dead ls -->`. What it says of Python
+is a directive, `::: leasequeue.Worker`, for mkdocstrings, which shows the docstring. In a row of a table
+that begins with a key (`P:queue`) or a constant (`leasequeue.queue.cleaning.STEP`), the empty cells after
+it are filled in; a row of a seed system ends with the tests that hold it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from mkdocs.structure.files import File
 
 from benchmarks.report import read
 from leasequeue import errors
+from leasequeue.cli.app import COMMANDS, EXIT_CODES
+from leasequeue.cli.app import load as load_command
 from leasequeue.keys import KEYS, MADE_KEYS
 from leasequeue.queue.findings import Problem
 from leasequeue.states import DETAILS, FIELDS, ITEM_EVENTS, EventKind
@@ -51,7 +53,7 @@ MODULES = (
     "leasequeue.spark",
 )
 RESULTS = ROOT / "benchmarks" / "results"
-_PART = re.compile(r"<!-- (\w+)((?: [\w.]+)*) -->")
+_PART = re.compile(r"<!-- (\w+)((?: [\w.-]+)*) -->")
 _KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)
 _ROW = re.compile(r"^\| ([A-Z]{3}-[A-Z]\d+) \|.*\|$", re.MULTILINE)
 _CONSTANT = re.compile(r"^\| `([\w.]+)\.([A-Z_]+)` \| \|", re.MULTILINE)
@@ -122,7 +124,7 @@ def server_words() -> str:
 
 
 def contract(name: str) -> str:
-    """Return the contract of a script: its keys, arguments, reply, cost, limits and events."""
+    """Return the heading of a script and its contract: keys, arguments, reply, cost, limits and events."""
     script = scripts.load()[name]
     [file] = (ROOT / "lua").rglob(f"{name}.lua")
     header, _ = split(file.read_text())
@@ -139,7 +141,12 @@ def contract(name: str) -> str:
     if script.events:
         facts.append("**Events**: " + ", ".join(f"`{kind}`" for kind in EventKind if kind in script.events))
     return "\n".join(
-        [*_table(["argument", "", "kind", "meaning"], arguments), "", *(f"- {fact}" for fact in facts)]
+        [
+            f"`{name}`\n",
+            *_table(["argument", "", "kind", "meaning"], arguments),
+            "",
+            *(f"- {fact}" for fact in facts),
+        ]
     )
 
 
@@ -147,6 +154,61 @@ def commands() -> str:
     """Return the commands that the scripts send, sorted."""
     found = {command for script in scripts.load().values() for command in script.commands}
     return textwrap.fill(", ".join(f"`{command}`" for command in sorted(found)), 110) + "."
+
+
+def command_list() -> str:
+    """Return the table of the commands, with a link to each, or to the first of a group."""
+    rows = []
+    for name, one in COMMANDS.items():
+        first = next(iter(getattr(load_command(name), "commands", {"": None})))
+        rows.append([f"[`{name}`](#{'-'.join(filter(None, ('leasequeue', name, first)))})", _prose(one.help)])
+    return "\n".join(_table(["command", ""], rows))
+
+
+def command(*words: str) -> str:
+    """Return the part about a command, with the words of its `--help`."""
+    below: Any = load_command(words[0])
+    for word in words[1:]:
+        below = below.commands[word]
+    parameters = [one for one in below.params if not getattr(one, "hidden", False)]
+    name = " ".join(("leasequeue", *words))
+    usage = " ".join([name, *(_argument(one) for one in parameters if one.param_type_name == "argument")])
+    text = [f"## {name}", f"`{usage}`", _prose(inspect.cleandoc(below.help))]
+    shared = {"--url", "--json"} if COMMANDS[words[0]].epilog else set()
+    options = [one for one in parameters if one.param_type_name == "option" and not shared & {*one.opts}]
+    if options:
+        text.append("\n".join(_table(["option", ""], map(_option, options))))
+    if below.epilog and below.epilog != EXIT_CODES:
+        text.append(_prose(below.epilog))
+    return "\n\n".join(text)
+
+
+def _argument(one: Any) -> str:
+    """Return an argument as a usage line has it."""
+    name = one.metavar or one.name.upper()
+    return f"{name if one.required else f'[{name}]'}{'...' if one.nargs == -1 else ''}"
+
+
+def _option(one: Any) -> list[str]:
+    """Return the cells of an option: its name with the value, and its help, bounds and default."""
+    takes = "" if one.is_flag else f" {one.metavar or one.name.upper()}"
+    said = [one.help]
+    bounds = getattr(one.type_descriptor.parameter_info.parser, "keywords", {})
+    lowest, highest = bounds.get("minimum"), bounds.get("maximum")
+    if highest is not None:
+        said.append(f"From {lowest:,} to {highest:,}.")
+    elif lowest is not None:
+        said.append(f"At least {lowest:,}.")
+    if one.required:
+        said.append("Required.")
+    elif one.default and not one.is_flag:
+        said.append(f"Default: {one.default}{' seconds' * (one.metavar == 'DURATION')}.".replace(".0 ", " "))
+    return [f"`{one.opts[-1]}{takes}`".replace("|", "\\|"), _prose(" ".join(said)).replace("|", "\\|")]
+
+
+def _prose(text: str) -> str:
+    """Return a text of `--help` with its options marked as code."""
+    return re.sub(r"(?<![\w`-])--[a-z-]+", r"`\g<0>`", text)
 
 
 def sent() -> str:
@@ -243,6 +305,8 @@ PARTS: dict[str, Callable[..., str]] = {
         server_words,
         contract,
         commands,
+        command_list,
+        command,
         sent,
         fields,
         events,

@@ -72,7 +72,7 @@ class RedisServer:
 
 
 class OtherServer:
-    """A server in a process that is started here, and whose CPU time the system tells."""
+    """A server in a process that is started here, and whose CPU time the system reports."""
 
     def __init__(
         self, pid: int, port: int, left: Callable[[Connection], Awaitable[int]], ask: Connection

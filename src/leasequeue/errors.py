@@ -28,7 +28,7 @@ LeasequeueError
 │   ├── NoEventsKept           the queue keeps none
 │   ├── NoEventsPublished      the queue publishes none
 │   └── EventsLost             some of the requested events are no longer kept, or were missed
-├── JobFailed                  the item, job or flow run that a caller waits for has failed for good
+├── JobFailed                  the item, job or flow run that a caller waits for has failed
 ├── JobCancelled               it was cancelled
 ├── JobExpired                 no worker has begun with it in time
 ├── JobUnknown                 there is neither an item, job or flow run of this id nor a result
@@ -548,7 +548,7 @@ class EventsLost(EventsError):
 
 
 class JobFailed(LeasequeueError):
-    """What a caller waits for has failed for good: an item, a job or a flow run.
+    """What a caller waits for has failed, and is not retried: an item, a job or a flow run.
 
     The item is a dead letter, the result of the job is an error, or a stage of the flow run has failed and
     nothing tolerates it.

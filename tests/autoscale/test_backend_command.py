@@ -172,7 +172,7 @@ async def test_without_a_program_registered_workers_are_counted_in_units(
             await one.request(9)
             assert await one.requested() == 9
         assert (await alone.ready(), await named.ready()) == (4, 3)
-        assert await one_of_two.ready() == 9, "nothing tells which tier a worker is of"
+        assert await one_of_two.ready() == 9, "nothing says which tier a worker is of"
     for one in (alone, named, one_of_two):
         await one.close()
 

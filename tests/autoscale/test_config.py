@@ -230,7 +230,7 @@ def test_a_password_need_not_stand_in_the_file_and_is_not_shown(
 def test_names_on_a_cluster_have_a_hash_tag(load: Load) -> None:
     text = SMALLEST.replace('name = "media"', 'name = "{media}"\ncluster = true')
     found = problem_in(load, text)
-    assert "on a cluster 'resize' has no slot of its own; expected a name with a hash tag" in found
+    assert "on a cluster 'resize' has no separate slot; expected a name with a hash tag" in found
     tagged = load(text.replace("[jobs.resize]", '[jobs.resize]\nqueue = "{resize}"'))
     assert (tagged.cluster, tagged.jobs["resize"].cluster) == (True, True)
     single = load(text.replace("[jobs.resize]", '[jobs.resize]\nurl = "redis://other:6379"'))

@@ -97,7 +97,7 @@ async def test_children_of_children_and_the_stage_after_them_are_counted(
         assert found == pytest.approx(media.averages(6 / 2, 12 / 6, 2 / 12)), "their queues are remembered"
         # Another copy has not seen where the children were: the mails follow from the first stage.
         assert await FlowChildren().of([queue]) == {(media.home, media.mails): 1}
-        # The state on the server tells it.
+        # The state on the server says it.
         state, _ = decode_state(encode_state(State(children=children.learned)))
         other = FlowChildren()
         other.recall(state.children)

@@ -40,7 +40,7 @@ def config_of(objects: list[dict[str, Any]], folder: Path, monkeypatch: pytest.M
 @pytest.mark.seed("RWQ-O27")
 def test_kubernetes_knows_each_field_and_all_are_in_one_namespace() -> None:
     for one in DEPLOYMENTS:
-        # Made of the schemas of the API server; a field that they do not have would be lost.
+        # Made from the schemas of the API server; a field that they do not have would be lost.
         made: Any = codecs.from_dict(one)
         assert made.to_dict() == one
     assert len(named([*DEPLOYMENTS, *KEDA])) == len(DEPLOYMENTS) + len(KEDA)

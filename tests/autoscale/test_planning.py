@@ -414,7 +414,7 @@ def test_what_waits_is_begun_before_what_comes_later() -> None:
 
 
 def test_items_of_other_jobs_come_between() -> None:
-    """600 items of 0.2 s are begun by 2 workers in a minute. 200 of 3 s are meanwhile: these take 10."""
+    """600 items of 0.2 s are begun by 2 workers in a minute. 200 of 3 s come beside them: these take 10."""
     short = member(0.2, waiting=600)
     long = member(3.0, waiting=200)
     assert side_by_side([short], 0.0) == 2

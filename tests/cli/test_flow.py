@@ -59,7 +59,7 @@ class Program:
     async def start(
         self, run_id: str, user_id: int = 62, *, broken: bool = False, drain: bool = True
     ) -> None:
-        """Start a run, and have it done unless told otherwise."""
+        """Start a run, and run its stages if `drain`."""
         self.broken = broken
         await self.flow.start(user_id=user_id, guilds=[1985, 7], id=run_id)
         if drain:

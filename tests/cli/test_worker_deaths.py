@@ -1,6 +1,6 @@
 """Worker processes are killed: their items run elsewhere at once, although the leases would last for an hour.
 
-Nor are workers dead for lack of heartbeats within that time: only connections, or the supervisor, can tell.
+Nor are workers dead for lack of heartbeats until then: only connections, or the supervisor, can show it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ async def test_the_supervisor_has_the_items_of_its_only_process_run_in_the_next_
 async def test_a_frozen_worker_is_not_failed(
     bench: Bench, queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
-    """Another one that dies meanwhile is: so the frozen one has been looked at."""
+    """Another one that dies in between is: so the frozen one has been looked at."""
     async with bench.working("--concurrency", "1", **SOON) as frozen:
         await queue.add_item(Item(b"hold", id="frozen"))
         await bench.began()

@@ -2,7 +2,8 @@
 
 A ```python block is run. A ```text block right after it is its output. A block with a title is written to a
 file of that name instead. A block that cannot be run has a comment before it with the reason:
-`<!-- no-run: a cluster is needed -->`. A ```py block shows a signature and is compared with the code.
+`<!-- no-run: a cluster is needed -->`. A ```py block shows a signature and is compared with the code. A block
+that is a line `--8<-- "FILE"` has the text of that file.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _FENCE = re.compile(
     r'```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$',
     re.MULTILINE | re.DOTALL,
 )
+_FILE = re.compile(r'--8<-- "([^":]+)"\n')
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def blocks(page: Path) -> list[Block]:
             line=text.count("\n", 0, match.start("code")) + 1,
             language=match["language"],
             title=match["title"],
-            code=match["code"],
+            code=_included(match["code"]),
             reason=match["reason"],
             output=after["code"] if after and _is_output(text[match.end() : after.start()], after) else "",
         )
@@ -65,6 +67,11 @@ def table(page: Path, heading: str) -> list[list[str]]:
 def name_of(page: Path) -> str:
     """Return the name of a page in the report of the tests."""
     return str(page.relative_to(ROOT))
+
+
+def _included(code: str) -> str:
+    """Return the code of a block, or that of the file that stands for it."""
+    return (ROOT / match[1]).read_text() if (match := _FILE.fullmatch(code)) else code
 
 
 def _is_output(between: str, after: re.Match[str]) -> bool:

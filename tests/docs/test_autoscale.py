@@ -55,8 +55,11 @@ def test_the_page_lists_each_key_with_its_default(head: str) -> None:
             assert one.default in (None, ""), name
 
 
-@pytest.mark.parametrize("page", [HOW_TO, PAGE], ids=name_of)
-def test_the_files_on_the_pages_can_be_used(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [HOW_TO, HOW_TO.with_name("autoscale-kubernetes.md"), PAGE], ids=name_of)
+def test_the_files_on_the_pages_can_be_used(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_PASSWORD", "secret")
     shown = [block for block in blocks(page) if block.language == "toml"]
     assert shown
     for block in shown:

@@ -1,7 +1,8 @@
-"""The page of the command line lists what `--help` lists, and its examples say what they are said to say."""
+"""The page of the command line, as it is built, lists what `--help` lists; its examples are true."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
+from docs import generated
 from leasequeue.cli.app import COMMANDS, app, load
 from leasequeue.cli.server import Code
 from tests.docs.pages import DOCS, REFERENCE, blocks, name_of, table
@@ -26,6 +28,12 @@ SHARED = {"--url", "--json"}
 
 _OPTION = re.compile(r"^│ (?:[* ]\s+)?(--[a-z-]+)", re.MULTILINE)
 _ARGUMENT = re.compile(r"^│ [* ]\s+(?!--)([A-Za-z:|-]+)\s+<", re.MULTILINE)
+
+
+@functools.cache
+def built() -> str:
+    """The page with its generated parts."""
+    return generated.on_page_markdown(PAGE.read_text())
 
 
 def every_command() -> list[str]:
@@ -45,8 +53,8 @@ def help_of(command: str) -> str:
 
 
 def section_of(command: str) -> str:
-    """The part of the page about a command."""
-    _, _, rest = PAGE.read_text().partition(f"\n## leasequeue {command}\n")
+    """The part of the page about a command, as it is built."""
+    _, _, rest = built().partition(f"\n## leasequeue {command}\n")
     assert rest, f"the page has no heading for {command}"
     return rest.split("\n## ")[0]
 
@@ -73,18 +81,18 @@ def test_the_page_shows_the_arguments_that_help_shows(command: str) -> None:
 
 def test_the_page_lists_the_options_of_all() -> None:
     listed = set(_OPTION.findall(help_of(""))) - {"--help"}
-    head = PAGE.read_text().partition("\n## Common options\n")[2].split("\n## ")[0]
+    head = built().partition("\n## Common options\n")[2].split("\n## ")[0]
     assert options_in(head) == listed | SHARED
 
 
 def test_the_page_has_no_command_that_is_not_there() -> None:
-    headings = re.findall(r"^## leasequeue (.*)$", PAGE.read_text(), re.MULTILINE)
+    headings = re.findall(r"^## leasequeue (.*)$", built(), re.MULTILINE)
     assert headings == every_command_as_on_the_page()
 
 
 def every_command_as_on_the_page() -> list[str]:
     """The commands in the order of the page's overview."""
-    listed = re.findall(r"^\| \[`([\w-]+)`\]", PAGE.read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| \[`([\w-]+)`\]", built(), re.MULTILINE)
     assert {*listed} == {*COMMANDS}
     return sorted(every_command(), key=lambda command: listed.index(command.split()[0]))
 

@@ -330,7 +330,7 @@ def _runs(finals: Finals) -> dict[str, FinalRun]:
 
 
 def _retries_of(item: ItemHistory, index: HistoryIndex) -> list[Call]:
-    """Return the calls that may have opened a stage again, or started its run anew after it was deleted."""
+    """Return the calls that may have opened a stage again, or started its run again after it was deleted."""
     run = index.runs.get(item.id.partition("/")[0])
     if run is None or not item.calls_of(*STAGE_ENDS):
         return []

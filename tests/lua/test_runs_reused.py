@@ -18,7 +18,7 @@ pytestmark = pytest.mark.core
 
 
 async def start(runs: Runs, mark: str, *stages: StagePlan, keep_ms: int = KEEP_MS) -> None:
-    """Start a run with a mark of its own."""
+    """Start a run with a new mark."""
     call = runs.starting(FlowPlan(stages, keep_ms=keep_ms))
     assert await runs.space.run_all([call._replace(arguments={**call.arguments, "builder": mark})]) == [1]
 

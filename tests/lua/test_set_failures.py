@@ -1,4 +1,4 @@
-"""Failures of items of a set: recorded for its reader, read in steps, forgotten when recorded anew."""
+"""Failures of items of a set: recorded for its reader, read in steps, forgotten when recorded again."""
 
 from __future__ import annotations
 

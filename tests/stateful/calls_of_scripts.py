@@ -61,7 +61,7 @@ class Draw:
         return rows
 
     def stages(self) -> Rows:
-        """Return rows that finish items of a flow run that is gone: flow runs have tests of their own."""
+        """Return rows that finish items of a flow run that is gone: flow runs have separate tests."""
         return [
             (*row[:3], "home\0run\0stage", row[3], "1", "") for row in self.held([0, 1], ["done", "drop"])
         ]

@@ -1,6 +1,6 @@
 """Run scripts that are interrupted after one of their writes, as by a slot that moves away.
 
-Before the text of a script comes a `redis` of its own: it counts the commands that write, and after the last
+Before the text of a script comes another `redis`: it counts the commands that write, and after the last
 that is allowed it refuses every command, to `redis.call` and to `redis.pcall`. What was written stays.
 """
 

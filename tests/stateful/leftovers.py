@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.lua.space import Space
 
-#: The ids that states are made of; the empty one only a foreign client adds.
+#: The ids that states have; the empty one only a foreign client adds.
 IDS = ["a", "b:c", "*", "{d}", "ü\n\x00", "[e]", "f", "g", ""]
 #: The session of a process that has died.
 DEAD = "lh:dead"

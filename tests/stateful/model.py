@@ -123,7 +123,7 @@ class Model:
         if not self.holds(held):
             return False
         if self.leased[held.id] <= now:
-            self.items[held.id].leased_ms = now  # it begins anew
+            self.items[held.id].leased_ms = now  # it begins again
         self.leased[held.id] = now + lease_ms
         return True
 

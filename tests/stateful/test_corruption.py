@@ -134,7 +134,7 @@ class Cases:
 
 
 class Load:
-    """Real clients of a queue that is corrupted and cleaned meanwhile.
+    """Real clients of a queue that is corrupted and cleaned at the same time.
 
     Args:
         space: The keys of the queue.

@@ -128,7 +128,7 @@ async def test_an_item_is_in_a_place_after_each_write(
 async def test_a_completion_that_was_interrupted_has_decided_or_is_accepted_again(
     redis: Redis, name: str, row: str, state: State
 ) -> None:
-    """Removing the data decides: before it the holder can complete the item, after it nobody leases it."""
+    """Removing the data decides: before it the holder can complete the item, after it no one leases it."""
     space = Space(redis, name)
     interrupter = Interrupter(space)
     item_id, *_ = rows = row.split()

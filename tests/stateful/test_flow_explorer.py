@@ -154,7 +154,7 @@ MORE_FAULTS = {
             "if not decision then",
         ),
     ),
-    "a retried run keeps what a failed stage has told": (
+    "a retried run keeps what a failed stage has said": (
         "",
         Bound(joined("all"), calls=("retry",), stops=False, workers=1, states=200),
         Fault("runs/run_reopen.lua", "      untell(path, state)\n", ""),
@@ -163,7 +163,7 @@ MORE_FAULTS = {
 
 
 async def explore(make_server: MakeServer, bound: Bound, faults: Sequence[Fault] = ()) -> Result:
-    """Explore on a server of its own."""
+    """Explore on a separate server."""
     url = (await make_server()).url
 
     def work() -> Result:

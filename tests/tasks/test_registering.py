@@ -59,7 +59,7 @@ def in_process(number: int, *, lease: Lease = Provided()) -> None: ...
 @pytest.mark.parametrize(
     ("function", "options", "advice"),
     [
-        (variadic, {}, r"it has \*to: str: arguments are sent by name, so give each a parameter of its own"),
+        (variadic, {}, r"it has \*to: str: arguments are sent by name, so give each a separate parameter"),
         (by_any_name, {}, r"it has \*\*to: str: arguments are sent by name"),
         (positional, {}, "to is positional-only: arguments are sent by name, so remove the /"),
         (

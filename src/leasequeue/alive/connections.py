@@ -1,4 +1,4 @@
-"""By which connections a process can be seen to live: they are there exactly as long as the process.
+"""The connections that show that a process lives: they are there exactly as long as the process.
 
 When a process dies, its system closes its connections, and the server notices within milliseconds. The ids of
 connections begin again when a server starts, so that an id means something only together with the server's
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 #: The connections are checked again after so many seconds, and when one of them has changed.
 CHECK_AGAIN_SECONDS = 4.0
-#: A worker that lost all its connections so often in so many seconds, while the server went on, is behind
+#: A worker that lost all its connections so often in so many seconds, while the server ran, is behind
 #: something that cuts connections: peers must not go by them.
 CUTS, CUTS_SECONDS = 3, 60.0
-#: How often to ask again when connections have changed meanwhile, or one seems to be missing.
+#: How often to ask again when connections have changed since, or one seems to be missing.
 TRIES, TRY_SECONDS = 5, 0.1
 #: While the server is away, it is asked again after so long, or down to half of it (s): peers wait for
 #: `GONE_SECONDS`, and not all processes ask at once.

@@ -236,13 +236,13 @@ class Membership:
         self._steady_after = PERMANENT_BEAT / BEAT_AFTER if dead_after is None else dead_after
         self._members: dict[AsyncWorkQueue, Registrant] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: The tasks of the members, while `run` goes on.
+        #: The tasks of the members, until `run` ends.
         self._tasks: asyncio.TaskGroup | None = None
         self._own = OwnConnections(self._beat_all)
         self._peers = PeerWatch(self._own, self._peers_read) if supervises else None
 
     def tasks(self, queues: Collection[AsyncWorkQueue]) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        """Return what runs in the background thread, for queues that may change meanwhile."""
+        """Return what runs in the background thread, for queues that may change."""
         watches = [one for one in (self._own, self._peers) if one is not None]
         return [self.run, *(partial(one.run, queues) for one in watches)]
 
@@ -389,8 +389,8 @@ class Membership:
             self._fail(member, FAILED_BY_ANOTHER)
             return False
         if not reply.accepted:
-            # The server was emptied, or restarted without what it had. The runs go on: each renews its lease
-            # at once, and those end whose items are gone or leased again.
+            # The server was emptied, or restarted without what it had. The runs continue: each renews its
+            # lease at once, and those end whose items are gone or leased again.
             log.warning(
                 "the registration on %s was lost with the server's data: registering again", member.queue.name
             )

@@ -26,7 +26,7 @@ _MOST_GROWTH = 0.5
 #: How many items are to be expected within the look-ahead, at least, for a worker to be there before them.
 _RARE = 0.1
 #: The workers that keep up with a load: by so much more than it, less what it may be measured too high, a
-#: share of it and at most so many workers. If they are too few after all, the backlog tells in time.
+#: share of it and at most so many workers. If they are too few after all, the backlog shows it in time.
 _RESERVE, _LOAD_ERROR, _MOST_LOAD_ERROR = 1.02, 0.07, 0.5
 #: By what share of it a high and steady rate is measured wrong: no reason for one worker more.
 _RATE_ERROR = 0.03
@@ -229,7 +229,7 @@ def _for_rate(job: _Job, service_time: float) -> int:
     stable = _ceil(_RESERVE * demand.load - min(_LOAD_ERROR * demand.load, _MOST_LOAD_ERROR))
     meanwhile = [_to_keep(job, service_time, 0.0, job.age_target, at) for at in moments]
     enough = min(always, max(stable, *meanwhile))
-    if until > job.age_target:  # the backlog will tell too late: more may come than was measured
+    if until > job.age_target:  # the backlog shows it too late: more may come than was measured
         less = -_RATE_ERROR * job.coming_rate * until
         surely = replace(demand, rate=demand.rate + job.deviations * job.error)
         enough = max(

@@ -172,7 +172,7 @@ class ProcessSettings(_TableOfFile, frozen=True, kw_only=True):
     env: Environment = {}
     #: Where it is started; None: where the autoscaler runs.
     directory: Text | None = None
-    #: What becomes of the units when the autoscaler ends; None: see `ProcessBackend.close`.
+    #: Whether the units stop when the autoscaler ends; None: see `ProcessBackend.close`.
     on_exit: Literal["stop", "leave"] | None = None
     #: How long a unit may take to stop (s); then it is reported.
     stop_within: Within = Within(60.0)
@@ -601,7 +601,7 @@ class _Loading:
         """Check that all keys of a queue are in one slot of a cluster."""
         if cluster and hash_tag(queue) is None:
             expected = f"a name with a hash tag, such as {'{' + queue + '}'!r}"
-            raise self._wrong(place, f"on a cluster {queue!r} has no slot of its own", expected)
+            raise self._wrong(place, f"on a cluster {queue!r} has no separate slot", expected)
 
     def _check_used(self, place: str, said: Mapping[str, Any], used: set[str]) -> None:
         """Check that all settings are for a back end that is used."""

@@ -20,6 +20,7 @@ _UTILISATIONS = (0.95, 0.9, 0.8, 0.7, 0.5)
 class Estimate:
     """What to expect of one number of workers, when rate and service time stay as they are."""
 
+    #: The number of workers.
     workers: int
     #: The share of the time that a worker is busy; 1 or more: the queue grows.
     utilisation: float

@@ -109,11 +109,11 @@ def digest_of(config: Config) -> str:
 
 #: The id of the item that is leased in turn.
 PASS_ID = "pass"  # noqa: S105 - no password
-#: The item is leased for so many turns, but for at least and at most so long (s), and renewed meanwhile.
+#: The item is leased for so many turns, but for at least and at most so long (s), and renewed during them.
 LEASE_TURNS, MIN_LEASE_SECONDS, MAX_LEASE_SECONDS = 3.0, 30.0, 120.0
 #: For how many turns the item must not change until a standby leases it.
 STANDBY_TURNS = 2.5
-#: How many other items a turn puts aside that are on the queue by mistake.
+#: How many other items a turn delays that are on the queue by mistake.
 MAX_STRANGERS = 20
 
 log = Log("leasequeue.autoscale")
@@ -336,7 +336,7 @@ class Leadership:
             if lease is None or lease.id == PASS_ID:
                 return lease
             log.warning(
-                "the queue %s of the autoscaler has another item, %r: give it a name of its own",
+                "the queue %s of the autoscaler has another item, %r: give it a separate name",
                 self._queue.name,
                 lease.id,
             )

@@ -256,7 +256,7 @@ class Autoscaler:
             return PassReport(copy=self._copy, leads=False) if turn is None else await self._lead(turn)
 
     async def _lead(self, turn: Turn) -> PassReport:
-        """Make a pass. What it finds out is dropped if another copy has taken the lead meanwhile."""
+        """Make a pass. What it finds out is dropped if another copy has taken the lead since."""
         began, parts, state = time.monotonic(), Parts(), turn.state
         if state.number and state.settings != self._settings:
             log.info("the configuration has changed since pass %d", state.number)

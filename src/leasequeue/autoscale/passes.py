@@ -196,7 +196,7 @@ class Passes:
         return None
 
     async def request(self, planned: Plan, sight: Sight, parts: Parts) -> list[TierReport]:
-        """Ask the back ends for the units of a plan, all at once; say what became of it.
+        """Ask the back ends for the units of a plan, all at once; return the outcome.
 
         Also where nothing has changed: a back end may have to replace units that are gone. One that could not
         say what it has is asked in the next pass.

@@ -43,8 +43,13 @@ class PassReport:
     leads: bool = True
     #: Whether nothing was asked for, and nothing was kept.
     dry_run: bool = False
+    #: Of each job its name, `signals` (what was seen), `answer` (`workers`, and `why`) and its `share` of the
+    #: workers.
     jobs: tuple[JobReport, ...] = ()
+    #: Of each tier its `deployment`, its name `tier`, and the units that are `ready`, were `requested` before
+    #: and are `wanted`, with `why`; `asked`: whether the back end has taken the request.
     tiers: tuple[TierReport, ...] = ()
+    #: The parts that failed: `part`, such as `tier media/spot`, and `problem`.
     errors: tuple[PassError, ...] = ()
     #: For how long the report had been kept when it was read (s).
     age: float = 0.0

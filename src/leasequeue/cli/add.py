@@ -35,7 +35,7 @@ def add(  # noqa: PLR0913 - each is an option of the command
     content_id: Annotated[
         bool,
         typer.Option(
-            "--content-id", help="Use a hash of the data as the id, so that equal data is added once."
+            "--content-id", help="Use the SHA-256 of the data as the id, so that equal data is added once."
         ),
     ] = False,
     delay: Annotated[
@@ -58,11 +58,11 @@ def add(  # noqa: PLR0913 - each is an option of the command
         float | None, duration_option("Keep the id taken for this time, even if the item is completed.")
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace an item with this id that is waiting or delayed.")
+        bool, typer.Option("--replace", help="Replace an item with this id, unless it is leased.")
     ] = False,
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Add each line of a file as an item; - is standard input."),
+        typer.Option(metavar="FILE", help="Add each line that is not empty as an item; - is standard input."),
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -71,6 +71,7 @@ def add(  # noqa: PLR0913 - each is an option of the command
 
     An item whose id is already in the queue is not added, and the exit code is 1.
     With --file such items are counted, and the exit code is 0.
+    Data from standard input is taken byte for byte.
     """
     if (data is None) == (file is None):
         raise typer.BadParameter("give either the data, - for standard input, or --file", param_hint="DATA")

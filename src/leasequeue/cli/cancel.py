@@ -22,7 +22,9 @@ async def cancel(
     *,
     data: Annotated[
         str | None,
-        typer.Option(metavar="DATA|-", help="Cancel the items with this data; - is standard input."),
+        typer.Option(
+            metavar="DATA|-", help="Cancel the items with this data, in all states; - is standard input."
+        ),
     ] = None,
     limit: Annotated[
         int | None,

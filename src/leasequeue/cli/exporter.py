@@ -128,7 +128,7 @@ class Exporter:
         if not found.complete and self._complete:
             log.warning(
                 "this server has more queues or keys than are looked through: %d queues are exported; "
-                "name the others in an exporter of their own",
+                "name the others in a separate exporter",
                 len(found.names),
             )
         self._complete = found.complete

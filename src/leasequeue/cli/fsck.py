@@ -24,7 +24,7 @@ async def fsck(
 
     Prints nothing if nothing was found, else a line for each problem: how often, what was done
     about it or, if nothing was, what you can do, and ids of items, names or keys for example.
-    Workers may run meanwhile.
+    Workers may keep running.
     """
     found: list[tuple[str, Finding]] = []
     for name in queues:

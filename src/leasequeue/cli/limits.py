@@ -46,7 +46,7 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="A group, or * for each one without limits of its own; by default the whole queue.",
+            help="A group, or * for each one without separate limits; by default the whole queue.",
         ),
     ] = None,
     ageing: Annotated[

@@ -164,7 +164,9 @@ def redrive(
     *,
     where: Annotated[
         str | None,
-        typer.Option(help="A condition in SQL over id, data, size, attempt, token, age (seconds) and error."),
+        typer.Option(
+            help="A condition in SQL over id, data (as text), size, attempt, token, age (seconds) and error."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the dead letters.")] = False,
     url: Url = DEFAULT_URL,

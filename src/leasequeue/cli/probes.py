@@ -1,4 +1,4 @@
-"""A small HTTP server for probes and metrics, in threads of its own: an event loop may be blocked."""
+"""A small HTTP server for probes and metrics, in separate threads: an event loop may be blocked."""
 
 from __future__ import annotations
 

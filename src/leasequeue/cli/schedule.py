@@ -57,7 +57,10 @@ async def add(  # noqa: PLR0913 - each is an option of the command
         time_option("With --every: when it begins; by default one interval from now."),
     ] = None,
     cron: Annotated[
-        str | None, typer.Option(metavar="EXPRESSION", help="Add an item at the times of a cron expression.")
+        str | None,
+        typer.Option(
+            metavar="EXPRESSION", help="Or at the times of a cron expression; requires the extra schedules."
+        ),
     ] = None,
     tz: Annotated[
         str | None, typer.Option(metavar="ZONE", help="With --cron: the time zone; UTC by default.")

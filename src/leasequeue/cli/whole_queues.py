@@ -72,7 +72,7 @@ def purge(
 ) -> None:
     """Remove all items of a queue that wait.
 
-    Items that workers hold stay, and so do items that are added meanwhile.
+    Items that workers hold stay, and so do items that are added while it runs.
     """
     others = [text for wanted, text in ((scheduled, "scheduled items"), (dead, "dead letters")) if wanted]
     what = ", ".join(["all waiting items", *others])

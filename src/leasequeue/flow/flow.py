@@ -45,7 +45,7 @@ HANDED_OVER_MS = 86_400_000
 
 
 class Flow:
-    """Stages of work that follow each other: calls of tasks, or items of queues with handlers of their own.
+    """Stages of work that follow each other: calls of tasks, or items of queues with their handlers.
 
         access = Flow("access", tasks, attributes={"user_id": int, "guilds": list[int]}, lookup=["user_id"])
 
@@ -133,7 +133,7 @@ class Flow:
     def stage(self, task: str, /, **settings: Unpack[StageSettings]) -> Stage[Any]: ...
 
     def stage(self, task: Task[..., Any] | str, /, **settings: Unpack[StageSettings]) -> Stage[Any]:
-        """Declare a stage: a call of a task, or an item of a queue with a handler of its own.
+        """Declare a stage: a call of a task, or an item of a queue with its handler.
 
             access.stage(finish, after=[member, rewards], join="settled", takes={"given": rewards})
             access.stage("render", queue=videos, takes={"user": "user_id"}, foreign=True)
@@ -151,7 +151,7 @@ class Flow:
         Raises:
             InvalidFlow: If the name is taken, a parameter takes nothing or something that does not fit, or
                 `choose` does not fit what the function returns. The text names both types.
-            InvalidTask: If the task of its own cannot be registered.
+            InvalidTask: If the task that is made of it cannot be registered.
             InvalidArgument: If another setting cannot be used.
         """
         known = StageSettings.__annotations__
@@ -198,7 +198,7 @@ class Flow:
         """
         stage = check_stage_name(f"start-{other.name}" if name is None else name)
         task = _hand_over(self.tasks.queue, stage, other)
-        # With a queue, it becomes a task of its own.
+        # With a queue, it becomes a separate task.
         made = self.stage(task, name=stage, queue=self.tasks.queue, **settings)
         self._hand_overs.append(made.name)
         return made
@@ -299,8 +299,8 @@ class Flow:
 
             Worker(access.only("rewards", "finish"))
 
-        The worker leases all items of these queues, so a stage that is to have workers of its own has a queue
-        of its own: see `queue` of `StageSettings`.
+        The worker leases all items of these queues, so a stage that is to have separate workers has a
+        separate queue: see `queue` of `StageSettings`.
 
         Raises:
             InvalidFlow: If there is no stage of a name.
@@ -452,7 +452,7 @@ def _hand_over(queue: AsyncWorkQueue, name: str, other: Flow) -> AsyncTask[..., 
     """Return a task, not registered, that starts a run of another flow, and returns its id.
 
     Two runs in different slots cannot change in one step. So the hand-over has two phases, of which the first
-    may be repeated: the run of the other flow is started under an id that is made of this run and stage, and
+    may be repeated: the run of the other flow is started under an id made from this run and stage, and
     then the stage is finished. Whatever happens between them, the stage is run again and starts what is there
     already.
     """

@@ -1,4 +1,4 @@
-"""A stage of a flow: what its declaration may say, and what is made of that."""
+"""A stage of a flow: what its declaration may say, and its definition."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 
-#: What makes a stage a task of its own.
+#: What makes a stage a separate task.
 _OWN = ("retry", "timeout", "lease_time", "concurrency", "rate")
 
 
@@ -57,7 +57,7 @@ class Stage(Generic[R_co]):
     Attributes:
         flow: The name of the flow.
         name: Its name.
-        task: The task that is called; None for a queue with a handler of its own.
+        task: The task that is called; None for a queue with its handler.
         after: The names of the stages that it follows.
         join: The policy of the join of these; that of `AtLeast(2)` is `n:2`.
         output: The type of its result; of one that fans out, a list of its children's results.
@@ -152,8 +152,8 @@ class HandOverSettings(TypedDict, total=False):
     #: The stages that it follows: one or several, or the names of such, also of later ones. None: it is among
     #: the first.
     after: Stage[Any] | str | Sequence[Stage[Any] | str] | None
-    #: What becomes of those before it is entered: `"all"` succeed (the default); `"settled"`: they have
-    #: ended, whatever became of them; `"fail"`: the first failure fails the run; `"fail_fast"`: and cancels
+    #: How those before it must have ended: `"all"` succeed (the default); `"settled"`: they have
+    #: ended, in any way; `"fail"`: the first failure fails the run; `"fail_fast"`: and cancels
     #: the rest; `AtLeast(n)`: n have succeeded, and the others are cancelled.
     join: Join | None
     #: What parameters take that is not named like them: an attribute or a stage, also by name; a member of a
@@ -410,7 +410,7 @@ class FlowDeclaration:
                 if getattr(options, name) not in (None, False)
             ]
         ):
-            raise self._error(f"the task has the option {wrong[0]}, which is for an item of its own")
+            raise self._error(f"the task has the option {wrong[0]}, which is for a separate item")
 
         def chosen(name: str) -> Any:
             return given.get(name, None if options is None else getattr(options, name))
@@ -419,7 +419,7 @@ class FlowDeclaration:
         limit = None if task is None else task.definition.limit
         if limit is not None or "concurrency" in given or "rate" in given:
             if group is not None:
-                raise self._error("it has limits, which are those of a group of its own: leave group= out")
+                raise self._error("it has limits, which are those of a separate group: leave group= out")
         elif group is not None:
             check_group(group)
         delay, expires = chosen("delay"), chosen("expires_in")

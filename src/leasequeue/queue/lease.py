@@ -28,7 +28,7 @@ class StageRef(NamedTuple):
         home: The name of the queue whose keys hold the run.
         run: The id of the run.
         path: The name of the stage; of a child, `<path of its parent>/<index>`. Empty: the run itself.
-        mark: What tells this run from earlier and later ones of its id; empty: it is not known.
+        mark: What distinguishes this run from earlier and later ones of its id; empty: it is not known.
     """
 
     home: str

@@ -125,13 +125,13 @@ class Registry:
         return bool(await self._run("worker_leave"))
 
     async def tell(self, worker: str, what: Order) -> bool:
-        """Tell a worker what to do; return False if it is not registered."""
+        """Give a worker an order; return False if it is not registered."""
         return bool(await self._run("worker_tell", worker=worker.encode(), what=what.encode()))
 
     async def workers(self) -> list[RegisteredWorker]:
         """Return the workers that are registered.
 
-        One that leaves meanwhile is missing in the second walk; of one that comes, nothing is known but that.
+        One that leaves in between is missing in the second walk; of one that comes, only that is known.
         """
         cursor, until = b"", dict[bytes, bytes]()
         now_ms = 0

@@ -181,7 +181,7 @@ class Arguments:
             raise InvalidTask(self._task, error.allowed) from error
         for one in found:
             if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
-                advice = "give each a parameter of its own, or take a list or a dict"
+                advice = "give each a separate parameter, or take a list or a dict"
                 raise InvalidTask(self._task, f"it has {one}: arguments are sent by name, so {advice}")
             if one.kind is one.POSITIONAL_ONLY:
                 raise InvalidTask(

@@ -90,7 +90,7 @@ class Step(Generic[R_co]):
         Raises:
             InvalidCall: If the task has no positional argument, its type is not that of the result, or the
                 further arguments do not fit it; if a group follows a result, without `drop_result`; or if a
-                call has an id of its own, or chooses successors.
+                call has an id, or chooses successors.
             InvalidArgument: If `task` is none.
         """
         before = self._as_part()
@@ -124,7 +124,7 @@ class OneCall(Step[R_co]):
 
 
 class Flowing(Step[R_co]):
-    """What can be started as a flow run of its own."""
+    """What can be started as a flow run."""
 
     @overload
     async def add(

@@ -132,7 +132,7 @@ class Definition:
     def picklable(self, task: Any) -> Callable[..., Any]:
         """Return what another process finds under the name of the function: the task, or the function.
 
-        A task that a flow has made of another one has that one's function, and is found as that one.
+        A task that a flow has made from another one has that one's function, and is found as that one.
         """
         module = sys.modules.get(getattr(self.function, "__module__", ""))
         path = getattr(self.function, "__qualname__", "").split(".")

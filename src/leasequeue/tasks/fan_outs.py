@@ -64,7 +64,7 @@ def fan_out(calls: Iterable[Call[Any]], *, join: Join = "all") -> FanOut[Any]:
 
 
 class Children(abc.Sequence[ChildPlan]):
-    """Calls as children of a stage. Each is written when it is read, so that many of them delay nobody.
+    """Calls as children of a stage. Each is written when it is read, so many of them delay no other call.
 
     Attributes:
         returned: What the called tasks say that they return, by their names.

@@ -211,10 +211,10 @@ class TaskQueue:
         Args:
             function: The function: async, or a plain one.
             name: Its name, by which workers know it; None: that of the function, without the module's.
-            queue: A queue of its own, or the name of one; None: that of this task queue.
+            queue: A separate queue, or the name of one; None: that of this task queue.
             run_in: See `Worker.handler`.
             batch: See `Worker.handler`. The function takes a list, and a call one item of it. A batch has
-                what was leased together; give the task a queue of its own for full batches.
+                what was leased together; give the task a separate queue for full batches.
             weight: The share of its queue; the highest of the tasks on a queue counts. See `Worker.handler`.
             retry: See `Worker.handler`.
             timeout: See `Worker.handler`.

@@ -123,7 +123,7 @@ class Call(OneCall[R_co]):
     def item(self) -> Item:
         """Make the item, for a pipeline of your own: `queue.add_item_to_pipeline(pipeline, call.item())`.
 
-        Each one has an id of its own, unless the options give one. `delay` and
+        Each one has a new id, unless the options give one. `delay` and
         `options` are not part of it.
 
         Raises:
@@ -185,7 +185,7 @@ class Call(OneCall[R_co]):
         return await self.job(self.item().id).cancel(keep=keep)
 
     def job(self, item_id: str, *, created: bool | None = None) -> Job[R_co]:
-        """Return the job of an item that was made of this call."""
+        """Return the job of an item that was made from this call."""
         return _job(self._definition, item_id, created=created)
 
     def chain(self) -> Chain[R_co]:
@@ -305,12 +305,12 @@ class Task(Generic[P, R_co]):
         Args:
             id: The id of the item, 1 to 512 bytes of UTF-8. A second task of an id is not added while the
                 first is unfinished.
-            content_id: Whether equal calls have equal ids, made of the task's name and the arguments, whose
+            content_id: Whether equal calls have equal ids, made from the task's name and the arguments, whose
                 dicts and sets are sent sorted.
             delay: Seconds before it may run; 0 is none.
             at: Or the time from which it may run: a `datetime` with a time zone.
             priority: The level of the item, -9 to 9: calls of a higher level run first.
-            group: The group of the item, which may have limits of its own.
+            group: The group of the item, which may have separate limits.
             expires_in: Seconds after which it is discarded, unless a worker has begun with it.
             dedupe_for: Seconds for which its id stays taken, even if it is done sooner.
             replace: Whether to replace a call with its id that is waiting or delayed.
@@ -340,7 +340,7 @@ class Task(Generic[P, R_co]):
         changes |= {name: value for name, value in of_item.items() if value is not None}
         options = dataclasses.replace(self._options, **changes)
         if options.id is not None and options.content_id:
-            raise InvalidArgument("content_id", True, "no id beside it: the id is made of the arguments")
+            raise InvalidArgument("content_id", True, "no id beside it: the id is made from the arguments")
         if options.delay and options.at is not None:
             raise InvalidArgument("delay", options.delay, "a delay or a time, not both")
         return type(self)(self._definition, self._clock, options)

@@ -93,7 +93,7 @@ READING = frozenset(
 
 
 class ServerFacts(NamedTuple):
-    """What a server can be told to permit."""
+    """What a server can permit."""
 
     #: Its version.
     version: tuple[int, ...]

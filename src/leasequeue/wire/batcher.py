@@ -178,7 +178,7 @@ class _Gathered:
 class Batcher:
     """Gathers the calls of one script.
 
-    Large calls have trips of their own, over another connection: small ones do not wait for their upload.
+    Large calls have separate trips, over another connection: small ones do not wait for their upload.
 
     Args:
         runner: Sends the trips.

@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
     # -------------------------------------------------------------------
 
     def _handle_rare(self, reply: Any) -> bool:
-        """Handle an error or a push. Return whether the connection goes on."""
+        """Handle an error or a push. Return whether the connection continues."""
         if isinstance(reply, hiredis.PushNotification):
             kind = bytes(reply[0])
             if kind in (b"message", b"smessage"):
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function of a caller. If it fails, the connection goes on for the others."""
+        """Call a function of a caller. If it fails, the connection continues for the others."""
         try:
             function(*arguments)
         except Exception:  # noqa: BLE001 - any function of any caller

@@ -1,8 +1,8 @@
 """Finds the node of a cluster that holds a slot, also after a fail-over.
 
 A dead master answers no MOVED, so each connection that is opened asks again where its slot is. redis-py's own
-client reads the slots again after errors of its own commands only, and ours do not pass through it; it asks
-node after node, waits for each that is silent, and fills a table of all 16,384 slots for each answer.
+client reads the slots again only after errors of commands that it sends, and ours do not pass through it; it
+asks node after node, waits for each that is silent, and fills a table of all 16,384 slots for each answer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ClusterNodes:
         self._error: Exception | None = None
         self._asking = asyncio.Lock()
         #: The node that answered last, and the one that was connected to last: they may have just died, or be
-        #: cut off from the others.
+        #: separated from the others.
         self._doubtful: set[Address] = set()
 
     def node(self, address: Address) -> ClusterNode:

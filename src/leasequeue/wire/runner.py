@@ -83,7 +83,7 @@ class BoundScript:
         self.name = name
         self._keys = keys
         self._common = common
-        #: The last head, and the arguments that it was made of: most calls have the same.
+        #: The last head, and the arguments that it was made from: most calls have the same.
         self._head: tuple[bytes, ...] | None = None
         self._made_of: tuple[Mapping[str, bytes], Mapping[str, bytes | int]] = ({}, {})
 

@@ -77,7 +77,7 @@ class Server:
 
     Attributes:
         pushes: Receives what is published to the session, and notices about its queues.
-        events: Receives published events, over a connection of its own: many of them must not delay the other
+        events: Receives published events, over a separate connection: many of them must not delay the other
             messages, and the server ends a connection whose reader is too slow.
     """
 

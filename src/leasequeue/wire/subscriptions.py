@@ -310,7 +310,7 @@ class Subscriptions:
                 self._fail([channel], error)
                 return False
         if self._connection is not connection or channel not in self._channels:
-            return channel not in self._channels  # it was lost, or nobody wants it any more
+            return channel not in self._channels  # it was lost, or no handler wants it any more
         self._confirmed.add(channel)
         for one in tuple(self._channels[channel]):
             one.begin()
@@ -353,7 +353,7 @@ class Subscriptions:
             self.wake()
 
     def _drop(self, channel: bytes) -> None:
-        """Receive a channel no more, as nobody wants it."""
+        """Receive a channel no more, as no handler wants it."""
         del self._channels[channel]
         self._confirmed.discard(channel)
         connection = self._connection

@@ -96,7 +96,7 @@ class FlowItems:
 
     Attributes:
         contexts: The stage of each, by the lease's token.
-        skipped: What becomes of those whose handler is not called, by the lease's token.
+        skipped: The outcomes of those whose handler is not called, by the lease's token.
         trace: The `traceparent` of the span of the run; None: it is not traced.
     """
 

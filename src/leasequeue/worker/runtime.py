@@ -1,4 +1,4 @@
-"""A running worker: its parts, from start to stop, and the queues that it serves meanwhile."""
+"""A running worker: its parts, from start to stop, and the queues that it serves."""
 
 from __future__ import annotations
 
@@ -528,7 +528,7 @@ class ServedQueues:
         self.on_sessions(self._sessions())
         await self.registered(consumer)
         if consumer.queue not in self.served:
-            return  # it was stopped meanwhile
+            return  # it was stopped in between
         self._parts.fetcher.add(consumer)
         log.info("working on %s, too", consumer.queue.name)
 
@@ -733,7 +733,7 @@ class ServedQueues:
             return
         if call is not None:
             await asyncio.wait([call])
-        leases += self._lose_all(consumer)  # what came meanwhile
+        leases += self._lose_all(consumer)  # what came in between
         self._end_pushes(consumer)
         try:
             # Unless another worker has, with which this one shares the queue object.
@@ -748,6 +748,6 @@ class ServedQueues:
         self.on_sessions(self._sessions())
         await self.registered(consumer)
         if consumer.queue not in self.served:
-            return  # it was stopped meanwhile
+            return  # it was stopped in between
         self._parts.fetcher.add(consumer)
         log.info("working on %s again, as %s", consumer.queue.name, session)

@@ -124,7 +124,7 @@ class StageFanned(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class StageFailed(Outcome):
-    """The stage has failed for good: the item becomes a dead letter, and the flow run goes on without it.
+    """The stage has failed finally: the item becomes a dead letter; the flow run continues without it.
 
     Attributes:
         error: What went wrong; kept with the item and in the run.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: The sets of loads: those on which the rule was tuned, and those that were held out.
 SETS: Mapping[str, Mapping[str, Callable[..., Load]]] = {"tuned_on": LOADS, "held_out": HELD_OUT}
 ALL: Mapping[str, Callable[..., Load]] = LOADS | HELD_OUT
-#: By name. The other rules are told the true mean run times; ours measures them.
+#: By name. The other rules get the true mean run times; ours measures them.
 OURS, SEED, INT32, KEDA = "leasequeue", "redis-work-queue", "redis-work-queue, int32", "KEDA, by length"
 RULES: Mapping[str, Callable[[Load], Rule]] = {
     OURS: lambda _: Ours(),

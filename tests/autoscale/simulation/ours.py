@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.autoscale.simulation.rules import Requests
     from tests.autoscale.simulation.simulate import World
 
-#: The ages of so many runs are told, as a registration has them.
+#: The ages of so many runs are known, as a registration has them.
 AGES = 1_000
 #: How many items a queue has done before, one a pass, and for how many passes it has then had none.
 BEFORE, QUIET = 200, 180

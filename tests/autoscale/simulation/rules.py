@@ -59,7 +59,7 @@ class Seed:
     """The rule of redis-work-queue's autoscaler (version 0.3), in correct arithmetic.
 
     Enough workers to end what waits and runs within the target, now and after the spin-up; nothing for the
-    rate at which items come, except those of jobs that feed it. It is told the true run times and children.
+    rate at which items come, except those of jobs that feed it. It gets the true run times and children.
     """
 
     every, first = 10.0, FIRST_PASS

@@ -1,6 +1,6 @@
 """Processes that hold the file with a URL: `secret_program KIND …`. A line for each: kind, process id, file.
 
-Kinds: `plain`; `thread`, which holds it in another thread; `handler`, with a handler of SIGTERM of its own;
+Kinds: `plain`; `thread`, which holds it in another thread; `handler`, with its handler of SIGTERM;
 `exit`, which ends as soon as its input does; `forks`, which does so while a process forked within the block
 is still there.
 """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Command = tuple[str | int | bytes, ...]
 
 #: Dumps and restores all keys but those that begin with `~`. The ends of keys, and scores with a fraction,
-#: which are made from such ends, are rounded to units of ARGV[2], because the server's own clock goes on;
+#: which are made from such ends, are rounded to units of ARGV[2], because the server's own clock continues;
 #: ARGV[1] is the time of the test's clock.
 _KEYS = """
 local now, unit = tonumber(ARGV[1]), tonumber(ARGV[2])

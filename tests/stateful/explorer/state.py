@@ -25,7 +25,7 @@ NONE = 1 << 20
 #: The values of lease keys: none, a lease of ours, the mark of a scheduled item, a foreign client's lease.
 FREE, OURS, DELAYED, FOREIGN = range(4)
 HOLDERS = {OURS: "lh:session", DELAYED: "lh:scheduled", FOREIGN: "a foreign session"}
-#: What became of a token: its holder may hold the item; the incarnation has ended; the holder returned it.
+#: The fate of a token: its holder may hold the item; the incarnation has ended; the holder returned it.
 LIVE, STALE, RETURNED = range(3)
 
 
@@ -80,7 +80,7 @@ class Keys(NamedTuple):
 
 
 class Token(NamedTuple):
-    """A token that was given out, what became of it, and when its lease ends (ms), as its holder knows."""
+    """A token that was given out, its fate, and when its lease ends (ms), as its holder knows."""
 
     number: int
     status: int

@@ -86,7 +86,7 @@ class Step(NamedTuple):
 
 
 class FlowExplorer:
-    """Takes all steps from states, on a server of its own."""
+    """Takes all steps from states, on a separate server."""
 
     def __init__(self, url: str, bound: Bound) -> None:
         self.server = Server(url, UNIT_MS)
@@ -192,7 +192,7 @@ class FlowExplorer:
     def _save(self, before: Node, step: Step) -> Node:
         world, text, now = self.world, before.text, before.now
         if step.name == "clock":
-            world.now = now = now + ROUND_MS  # the keys that end meanwhile are left out when they are loaded
+            world.now = now = now + ROUND_MS  # the keys that end until then are left out when they are loaded
         else:
             self.server.send(self.server.dump(now))
             text = checked(self.server.reply())

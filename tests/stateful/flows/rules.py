@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from leasequeue.queue.plans.plan import FlowPlan, StagePlan
 
-#: What became of the edge from a stage to one after it.
+#: The fate of the edge from a stage to one after it.
 Edge = Literal["open", "good", "bad", "skipped"]
 #: What a join says: the stage is entered, waits, is skipped, can never be entered, or ends the run.
 Verdict = Literal["enter", "wait", "skip", "never", "end"]
@@ -86,7 +86,7 @@ class Spec:
         self.chosen = chosen
 
     def edge(self, before: str, stage: str) -> Edge:
-        """Return what became of an edge."""
+        """Return the fate of an edge."""
         letter = self.run.stages.get(before, "")
         if letter == "d":
             return "good" if not self._skips(before, stage) else "skipped"

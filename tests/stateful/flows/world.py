@@ -288,7 +288,7 @@ class World:
     # --------------------------------------------------------------------------------- recovery
 
     def recover(self) -> None:
-        """Let workers and maintenance go on until all runs have ended, as in a live system."""
+        """Let workers and maintenance run until all runs have ended, as in a live system."""
         self.open_ends = True  # until the last step
         for _ in range(ROUNDS):
             self.now += ROUND_MS

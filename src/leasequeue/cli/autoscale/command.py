@@ -172,7 +172,9 @@ async def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="The same, but ask for nothing and change nothing.")
     ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the configuration and its programs; print its tiers.")
+    ] = False,
     as_json: AsJson = False,
 ) -> Code:
     """Run as many workers as the work of the queues needs, until SIGTERM or Ctrl-C.

@@ -54,7 +54,7 @@ MaxRuns = Annotated[
 ]
 MaxMemory = Annotated[
     int | None,
-    size_option("Replace a process when it uses more memory than this: 500M, 2G."),
+    size_option("Replace a process in the same way when it uses more memory than this: 500M, 2G."),
 ]
 HealthPort = Annotated[
     int | None,
@@ -72,7 +72,8 @@ Name = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What it is called in `leasequeue workers`; by default as the program says, or HOST/PID.",
+        help="Its name in `leasequeue workers`; with --processes, NAME-1, NAME-2 and so on. By default as "
+        "the program says, or HOST/PID.",
     ),
 ]
 
@@ -90,9 +91,18 @@ NoUrl = Annotated[str | None, typer.Option("--url", hidden=True, callback=_refus
 
 #: The options --check and --lifespan.
 Check = Annotated[
-    bool, typer.Option("--check", help="Import it, ask the server, print the handlers; run nothing.")
+    bool,
+    typer.Option(
+        "--check", help="Import it, ask the server, print the handlers; run nothing, the lifespan neither."
+    ),
 ]
-Lifespan = Annotated[bool, typer.Option("--lifespan", help="With --check: start and end its lifespan, too.")]
+Lifespan = Annotated[
+    bool,
+    typer.Option(
+        "--lifespan",
+        help="With --check: start and end its lifespan, and check that it provides the parameters.",
+    ),
+]
 
 
 def worker(  # noqa: PLR0913 - each is an option
@@ -113,7 +123,10 @@ def worker(  # noqa: PLR0913 - each is an option
     ] = False,
     exit_on_unhealthy: Annotated[
         float | None,
-        duration_option("Stop with exit code 4 when the worker has been unhealthy for this time."),
+        duration_option(
+            "Stop with exit code 4 when the worker has been unhealthy for this time, "
+            "unless only as the server has reached its maxmemory."
+        ),
     ] = None,
     check: Check = False,
     lifespan: Lifespan = False,
@@ -132,8 +145,10 @@ def worker(  # noqa: PLR0913 - each is an option
     its runs. A second signal interrupts the runs, a third ends the process.
     Interrupted items return to the front of their queue.
 
-    Exit codes: 0 all runs ended, 1 a crash, 2 wrong usage, 3 runs were interrupted, 4 unhealthy,
-    5 the server refuses (with --check: or cannot be reached).
+    Exit codes: 0 all runs ended, 1 a crash, 2 wrong usage or a worker that cannot be imported or configured,
+    3 runs were interrupted and their items released, outcomes could not be sent, or the lifespan did not end
+    in time, 4 unhealthy (see --exit-on-unhealthy), 5 the server refuses the login, the database, the
+    certificate or a command (with --check: or cannot be reached).
     """
     given = locals()
     _check_options(exit_on_unhealthy, check=check, lifespan=lifespan)

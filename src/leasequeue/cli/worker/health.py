@@ -107,8 +107,8 @@ def report_health(meter: Meter, worker: Worker) -> None:
 def _metrics(worker: Worker) -> WSGIApplication:
     """Return what answers with the metrics of this process, which are recorded from now on.
 
-    Metrics that the user's program makes with the API of OpenTelemetry are among them, unless it has set a
-    provider of its own.
+    Metrics that the user's program makes with the API of OpenTelemetry are among them, unless it has set
+    another provider.
     """
     try:
         from opentelemetry import metrics, trace

@@ -328,7 +328,7 @@ class FlowRuns:
         return reopened > 0
 
     async def check(self, *, repair: bool = True) -> CleanReport:
-        """Find runs that wait for items which exist nowhere, and have them go on. Part of `fsck`.
+        """Find runs that wait for items which exist nowhere, and have them continue. Part of `fsck`.
 
         That is so if another client has removed an item, or has completed it and no worker serves its queue.
         Such a stage ends, as failed; one that is foreign is done.
@@ -378,7 +378,7 @@ class FlowRuns:
         return bool(answer == _DONE)
 
     async def report(self, run_id: str, stage: str, result: object = None) -> bool:
-        """Record the result of a stage that was handed over to another system, and go on.
+        """Record the result of a stage that was handed over to another system, and continue.
 
         Args:
             run_id: The run's id.
@@ -582,7 +582,7 @@ class FlowRun(Generic[R_co]):
         return await self._runs.cancel(self.id)
 
     async def retry(self) -> bool:
-        """Go on with a run that has failed, from the calls that failed. What is done stays.
+        """Continue a run that has failed, from the calls that failed. What is done stays.
 
         Return False if it has not failed.
 

@@ -154,7 +154,7 @@ class StagePlan:
         queue: The queue of its item. Empty: it has none.
         data: The data of its item, text in UTF-8.
         then: The names of the stages after it, as `FlowPlan.linked` fills it in.
-        join: When it is entered, given what became of the stages before it; as text, see `join_text`.
+        join: When it is entered, given the outcomes of the stages before it; as text, see `join_text`.
         choice: Whether its result chooses which of its successors are entered.
         foreign: Whether clients of other libraries work on it: once its item vanishes, it is done.
         level: Its priority, before that of the run is added.

@@ -1,7 +1,7 @@
 """Published events: one subscription for all readers of a queue in an event loop.
 
 The scripts publish them on the channel `<queue>:live`. What is published while a reader is not connected is
-missed; the numbers of the events tell.
+missed; the numbers of the events show it.
 """
 
 from __future__ import annotations

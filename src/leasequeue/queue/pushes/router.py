@@ -116,7 +116,7 @@ class PushRouter:
             self._unsubscribe()
 
     def close(self) -> None:
-        """Unsubscribe, and tell the handlers that they may have missed messages."""
+        """Unsubscribe, and notify the handlers that they may have missed messages."""
         self._closed = True
         self._unsubscribe()
         self._missed()
