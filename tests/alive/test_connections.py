@@ -11,7 +11,7 @@ import pytest
 from leasequeue import AsyncWorkQueue
 from leasequeue.alive.connections import NOT_CHECKABLE, Mark, OwnConnections
 from tests.eventually import eventually
-from tests.queue.connections import engine_of, session
+from tests.queue.asking import engine_of, session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

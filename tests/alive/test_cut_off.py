@@ -14,8 +14,7 @@ from leasequeue.alive.membership import Membership, registration_of
 from leasequeue.queue.queue import engine_of
 from leasequeue.worker import background
 from tests.eventually import eventually
-from tests.queue.asking import until
-from tests.queue.connections import session
+from tests.queue.asking import session, until
 from tests.worker.working import Gate, add, finished, new_worker, working
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from leasequeue.alive.membership import fail_sessions
 from leasequeue.alive.ring import PeerWatch, successors
 from leasequeue.queue.queue import engine_of
 from tests.eventually import eventually
-from tests.queue.asking import until
-from tests.queue.connections import session
+from tests.queue.asking import session, until
 from tests.worker.working import Gate, finished, new_worker, working
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from leasequeue.errors import ServerBusy, ServerRefused
 from tests.eventually import LIMIT_SECONDS
 from tests.faults.cluster_nodes import NODES, owner, port_of
 from tests.faults.flow_runs import Flows
-from tests.queue.asking import blocked, command, renew_elsewhere, take, until
-from tests.queue.connections import names_of
+from tests.queue.asking import blocked, command, names_of, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:

@@ -53,6 +53,7 @@ async def test_a_token_of_another_incarnation_is_always_rejected(
     [(LEASED, 3), (LEASED, 4), (WAITING, 5), (SCHEDULED, 5)],
     ids=["first", "second", "returned", "released"],
 )
+@pytest.mark.seed("GLD-G8")
 async def test_fenced_rejects_every_other_holder(space: Space, before: State, token: int) -> None:
     assert await space.apply(before, "complete_many", [("a", token, 1)]) == ([REFUSED], before)
 

@@ -30,7 +30,7 @@ def with_inboxes(state: State, *, until: float, **inboxes: list[str]) -> State:
     ("return_front", "order"),
     [(END, ["w1", "w2", "early", "late"]), (FRONT, ["early", "late", "w1", "w2"])],
 )
-@pytest.mark.seed("RWQ-G8", "RWQ-B6", "WRQ-G3", "WRQ-B1", "GLD-O7", "RRQ-G4")
+@pytest.mark.seed("RWQ-O17", "RWQ-G8", "RWQ-B6", "WRQ-G3", "WRQ-B1", "GLD-O7", "RRQ-G4")
 async def test_expired_leases_are_reclaimed_in_the_order_of_their_ends(
     space: Space, return_front: int, order: list[str]
 ) -> None:

@@ -111,6 +111,7 @@ async def test_the_holder_releases_the_item(
 
 
 @pytest.mark.parametrize(("front", "order"), [(1, "cabwv"), (0, "wvcab")])
+@pytest.mark.seed("WRQ-O5", "WRQ-B3")
 async def test_many_keep_the_order_of_their_rows_at_either_end(space: Space, front: int, order: str) -> None:
     leases = {"a": Held(1), "b": Held(2), "c": Held(3)}
     await space.seed(picture(waiting=["w", "v"], leased=leases, fence=3))

@@ -11,7 +11,7 @@ from leasequeue import InvalidArgument, Item, JobCancelled, JobUnknown
 from leasequeue.queue.queue import engines_of
 from tests.eventually import eventually
 from tests.queue.asking import take
-from tests.queue.test_waiting_for_results import watched
+from tests.queue.test_results import watched
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

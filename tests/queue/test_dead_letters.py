@@ -13,7 +13,7 @@ from leasequeue.queue import dead_letters
 from leasequeue.queue.bulk import Bulk
 from leasequeue.views import DeadLetter
 from tests.queue.asking import command, take
-from tests.queue.keyspace import audit, left_over
+from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import Clock
 
 pytestmark = pytest.mark.core
-
-ODD_IDS = ["a", "b:c", "*", "{d}", "ü\n\x00", "[e]", "dead", "🙂" * 128]
 
 
 async def bury(queue: AsyncWorkQueue, *item_ids: str) -> None:
@@ -75,24 +73,6 @@ async def test_any_start_and_count(queue: AsyncWorkQueue, clock: Clock) -> None:
             begin = max(0, start + 7) if start < 0 else start
             end = start + 7 + count if start < 0 else start + count
             assert found == newest_first[begin : max(0, end)], (start, count)
-
-
-async def test_dead_letters_with_any_id_are_requeued(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
-    await bury(queue, *ODD_IDS)
-    assert {*await ids(queue)} == {*ODD_IDS}
-    assert {one.id for item_id in ODD_IDS if (one := await queue.dead_letters.get(item_id))} == {*ODD_IDS}
-    assert await queue.dead_letters.requeue(*ODD_IDS) == [True] * len(ODD_IDS)
-    assert [lease.id for lease in await queue.lease_many(100, 60)] == ODD_IDS
-    await audit(redis, name)
-
-
-async def test_a_foreign_id_that_is_not_utf_8(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
-    await redis.set(f"{name}:item:".encode() + b"\xff", b"x")
-    await redis.lpush(f"{name}:queue", b"\xff")
-    await queue.fail(await take(queue), "why")
-    [letter] = await queue.dead_letters.list()
-    assert await queue.dead_letters.requeue(letter.id) == [True]
-    assert (await audit(redis, name)).waiting == [b"\xff"]
 
 
 async def test_requeue_all_begins_with_the_oldest_and_skips_taken_ids(
@@ -148,21 +128,6 @@ async def test_many_and_large_letters_are_requeued_in_several_steps(
     assert whole.data == bytes(9 << 20)
     assert await queue.dead_letters.requeue(*(f"{n}" for n in range(6))) == [True] * 6
     assert (await audit(redis, name)).waiting == [b"%d" % n for n in range(6)]
-
-
-@pytest.mark.seed("GLD-B12")
-async def test_1200_letters_are_listed_requeued_and_dropped(queue: AsyncWorkQueue, redis: Redis) -> None:
-    names = [f"{n}" for n in range(1200)]
-    for start in (0, 600):
-        await bury(queue, *names[start : start + 600])
-    assert sum(await queue.dead_letters.requeue(*names[:700])) == 700
-    assert await queue.dead_letters.requeue_all() == 500
-    held = [lease for _ in range(2) for lease in await queue.lease_many(600, 60)]
-    await queue.fail_many([Failure(lease, "why") for lease in held])
-    assert sum(await queue.dead_letters.drop(*names[:100])) == 100
-    assert await queue.dead_letters.drop_all() == 1100
-    await queue.close()
-    assert not await left_over(redis, queue.name)
 
 
 async def test_dropped_letters_are_removed(queue: AsyncWorkQueue, clock: Clock, redis: Redis) -> None:

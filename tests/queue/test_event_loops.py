@@ -16,8 +16,7 @@ from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Item, QueueClosed
 from leasequeue.wire.session import SESSIONS
-from tests.queue.asking import alone, blocked, take
-from tests.queue.connections import connections, session, until_gone, work_through
+from tests.queue.asking import alone, blocked, connections, session, take, until_gone, work_through
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,7 @@ import pytest
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Item, QueueClosed
-from tests.queue.asking import blocked, keys_like, until
-from tests.queue.connections import until_gone, work_through
+from tests.queue.asking import blocked, keys_like, until, until_gone, work_through
 
 if TYPE_CHECKING:
     from collections.abc import Callable

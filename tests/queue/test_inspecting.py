@@ -13,7 +13,6 @@ from leasequeue.queue import queue as queue_module
 from leasequeue.states import ITEM_STATES
 from leasequeue.views import Counts, ItemView
 from tests.queue.asking import take
-from tests.queue.keyspace import snapshot
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -193,23 +192,6 @@ async def test_find_returns_none_for_an_id_without_an_item(queue: AsyncWorkQueue
         assert await queue.find(item_id) is None
     with pytest.raises(InvalidArgument):
         await queue.find("\ud800")
-
-
-async def test_inspection_changes_nothing(queue: AsyncWorkQueue, redis: Redis, clock: Clock) -> None:
-    await queue.add_items([Item(b"x") for _ in range(5)])
-    await queue.add_items([Item(b"x") for _ in range(5)], delay=10)
-    await queue.lease_many(2, 10)
-    clock.now += 100  # everything is due; inspecting does not reclaim it
-    before = await snapshot(redis)
-    await queue.counts()
-    await queue.queue_len()
-    await queue.processing()
-    await queue.inspect()
-    await queue.inspect("leased", start=-1)
-    await queue.inspect("scheduled", data=False)
-    for view in await queue.inspect("leased"):
-        await queue.find(view.id)
-    assert await snapshot(redis) == before
 
 
 @pytest.mark.seed("RWQ-T6", "RWQ-B16")

@@ -1,4 +1,4 @@
-"""Leasing: in order, one holder at a time, reclaimed when the lease expires."""
+"""Leasing: in order, one holder at a time, reclaimed when the lease expires; and callers that wait."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import InvalidArgument, Item, lease_from
+from leasequeue.keys import QueueKeys
 from leasequeue.queue import leasing
-from tests.queue.asking import take
-from tests.queue.keyspace import audit, left_over
+from leasequeue.queue.leasing import MAX_ITEMS
+from leasequeue.queue.pushes.listener import BLOCK_SECONDS
+from leasequeue.wire.runner import BoundScript
+from tests.eventually import eventually
+from tests.queue.asking import blocked, take, taken
+from tests.queue.keyspace import audit, calls, left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -87,15 +92,6 @@ async def test_a_waiter_gets_the_item_that_is_added(make_queue: MakeQueue) -> No
     assert (lease.id, lease.token, lease.attempt) == ("x", 1, 1)
 
 
-@pytest.mark.seed("RRQ-O2", "RRQ-K1")
-async def test_lease_many_leases_up_to_count_waiting_items(queue: AsyncWorkQueue, redis: Redis) -> None:
-    ids = await fill(queue, 1100)
-    assert [lease.id for lease in await queue.lease_many(3, 30)] == ids[:3]
-    assert [lease.id for lease in await queue.lease_many(1000, 30)] == ids[3:1003]
-    assert [lease.id for lease in await queue.lease_many(1000, 30)] == ids[1003:]
-    assert len((await audit(redis, queue.name)).leased) == 1100
-
-
 @pytest.mark.seed("WRQ-G5", "GLD-G2", "RRQ-B4")
 async def test_no_item_is_leased_twice_by_concurrent_callers(
     make_queue: MakeQueue, redis: Redis, name: str
@@ -119,25 +115,6 @@ async def test_callers_of_one_trip_get_their_own_lease_times(queue: AsyncWorkQue
         assert seconds - 5 < lease.remaining() <= seconds
 
 
-@pytest.mark.parametrize("return_to", ["end", "front"])
-@pytest.mark.seed("RWQ-O17", "RWQ-G8")
-async def test_expired_leases_are_reclaimed_in_order(
-    make_queue: MakeQueue, redis: Redis, clock: Clock, name: str, return_to: str
-) -> None:
-    queue = make_queue(clock=clock, return_to=return_to)
-    await fill(queue, 5)
-    leases = await queue.lease_many(3, 10)
-    clock.now += 9.999
-    assert [lease.id for lease in await queue.lease_many(1, 60, block=False)] == ["3"]
-    clock.now += 0.001
-    expected = ["4", "0", "1", "2"] if return_to == "end" else ["0", "1", "2", "4"]
-    again = await queue.lease_many(10, 60, block=False)
-    assert [lease.id for lease in again] == expected
-    assert {lease.id: lease.attempt for lease in again} == {"0": 2, "1": 2, "2": 2, "4": 1}
-    assert await queue.renew_many(leases, 10) == [False] * 3
-    assert len((await audit(redis, name)).leased) == 5
-
-
 @pytest.mark.seed("WRQ-K4", "WRQ-B4")
 async def test_an_idle_waiter_leases_an_item_when_its_lease_expires(make_queue: MakeQueue) -> None:
     dead, idle = make_queue(), make_queue()
@@ -146,16 +123,6 @@ async def test_an_idle_waiter_leases_an_item_when_its_lease_expires(make_queue: 
     lease = await take(idle, 30, timeout=120)
     assert (lease.id, lease.token, lease.attempt) == ("x", lost.token + 1, 2)
     assert lost.remaining() < 0
-
-
-@pytest.mark.parametrize("short", [0.001, 0.0001, 1e-9, timedelta(microseconds=1)])
-@pytest.mark.seed("RWQ-K2", "RRQ-B4")
-async def test_leases_of_a_millisecond_expire(queue: AsyncWorkQueue, short: float | timedelta) -> None:
-    await queue.add_item(Item(b"x"))
-    await take(queue, short)
-    second = await take(queue, 30, timeout=120)
-    assert second.attempt == 2
-    assert await queue.complete(second)
 
 
 async def test_the_longest_lease_is_accepted(queue: AsyncWorkQueue) -> None:
@@ -211,3 +178,81 @@ async def test_the_caller_that_waits_longest_is_served_first(make_queue: MakeQue
     ids = await fill(adder, 5)
     leases = await asyncio.gather(*waiting)
     assert [lease.id for lease in leases if lease] == ids
+
+
+async def test_a_waiter_notices_a_lease_that_began_after_the_wait(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    """The item is added and leased in one step, so that the waiter sees neither; then the lease expires."""
+    waiter, adder = make_queue(), make_queue()
+    waiting = asyncio.create_task(taken(waiter.lease(60)))
+    await blocked(redis, 1)
+    before, begun = await calls(redis, "blmove"), time.monotonic()
+    someone: dict[str, bytes | int] = {
+        "prefix": name.encode(),
+        "now_ms": b"",
+        "session": b"lh:dies",
+        "set_many": 0,
+        "return_front": 0,
+        "max_bytes": 9,
+    }
+    async with redis.pipeline(transaction=True) as pipe:
+        pipe.delete(f"{name}:idle")  # otherwise the item would be delivered to the waiter
+        adder.add_item_to_pipeline(pipe, Item(b"", id="a"))
+        pipe.execute_command(
+            *BoundScript("lease_many", QueueKeys(name, "lh:dies")).command(someone, [b"1", b"300"])
+        )
+        _, added, leased = await pipe.execute()
+    assert (added, leased[3]) == ([1], b"a")
+    lease = await waiting
+    assert (lease.id, lease.attempt) == ("a", 2)
+    # On a machine that is blocked for seconds the waiter would ask again by itself, which proves nothing.
+    assert await calls(redis, "blmove") == before or time.monotonic() - begun >= 0.8 * BLOCK_SECONDS
+
+
+async def test_a_waiter_notices_a_delay_that_began_after_the_wait(
+    make_queue: MakeQueue, redis: Redis
+) -> None:
+    waiter, worker = make_queue(), make_queue()
+    await worker.add_item(Item(b"", id="a"))
+    held = await take(worker, 60, block=False)
+    waiting = asyncio.create_task(taken(waiter.lease(60)))
+    await blocked(redis, 1)
+    before, begun = await calls(redis, "blmove"), time.monotonic()
+    assert await worker.release(held, delay=0.3)
+    got = await waiting
+    assert (got.id, got.attempt) == ("a", 1)
+    assert await calls(redis, "blmove") == before or time.monotonic() - begun >= 0.8 * BLOCK_SECONDS
+
+
+async def test_a_call_without_wait_is_answered_while_a_large_request_waits(queue: AsyncWorkQueue) -> None:
+    greedy = asyncio.create_task(queue.lease_many(1000, 30))
+    await callers_wait(queue, 1)
+    async with asyncio.timeout(120):
+        assert await queue.lease(30, block=False) is None
+        assert await queue.lease_many(10, 30, block=False) == []
+    await queue.add_item(Item("one"))
+    assert [lease.data for lease in await greedy] == [b"one"]
+
+
+@pytest.mark.parametrize("callers", [MAX_ITEMS - 1, MAX_ITEMS, 2 * MAX_ITEMS + 1])
+async def test_a_call_without_wait_is_answered_however_many_wait(queue: AsyncWorkQueue, callers: int) -> None:
+    first = [asyncio.create_task(queue.lease(30)) for _ in range(callers)]
+    await callers_wait(queue, callers)
+    late = asyncio.create_task(queue.lease(30))
+    async with asyncio.timeout(120):
+        assert await queue.lease(30, block=False) is None
+        await callers_wait(queue, callers + 1)
+        await queue.add_items([Item(str(number)) for number in range(callers)])
+        leases = await asyncio.gather(*first)
+    # In the order of their calls: the last one still waits.
+    assert [lease.data for lease in leases] == [str(number).encode() for number in range(callers)]
+    assert not late.done()
+    await queue.add_item(Item("last"))
+    assert (await late).data == b"last"
+
+
+async def callers_wait(queue: AsyncWorkQueue, callers: int) -> None:
+    """Wait until `callers` callers have found the queue empty and wait."""
+    dispatcher = queue._engine().leasing
+    await eventually("they wait", lambda: len(dispatcher._waiting) == callers and not dispatcher._gate.busy)

@@ -74,10 +74,3 @@ async def test_large_items_are_leased_in_several_trips_and_keep_their_order(
         leased += [(lease.id, lease.data) for lease in got]
     assert leased == [(item.id, item.data) for item in items]
     assert len((await audit(redis, name)).leased) == 20
-
-
-async def test_add_items_of_all_sizes_returns_results_in_order(queue: AsyncWorkQueue) -> None:
-    items = [Item(noise(size), id=f"{at}") for at, size in enumerate(SIZES)]
-    await queue.add_items(items[::2])
-    assert await queue.add_items(items) == [at % 2 == 1 for at in range(len(items))]
-    assert await queue.queue_len() == len(items)

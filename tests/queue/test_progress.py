@@ -14,7 +14,7 @@ from leasequeue.queue.queue import engines_of
 from tests.eventually import eventually
 from tests.queue.asking import take, until
 from tests.queue.keyspace import calls, left_over
-from tests.queue.test_waiting_for_results import watched
+from tests.queue.test_results import watched
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -77,32 +77,6 @@ async def test_an_item_is_recovered_once_in_one_call(queue: AsyncWorkQueue) -> N
     assert len({lease.token for lease in (*again, *more)}) == 600
 
 
-@pytest.mark.parametrize("count", [1, 200])
-async def test_a_recovered_item_is_listed_once_and_its_lease_keys_name_the_new_holder(
-    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, count: int
-) -> None:
-    await fill(queue, count)
-    await queue.lease_many(count, 30)
-    other = make_queue()
-    [first, *_] = await other.admin.recover(count, 0, 60)
-    await queue.light_clean()
-    listed = await redis.lrange(f"{name}:processing", 0, -1)
-    assert len(listed) == len({*listed}) == count
-    assert await redis.get(f"{name}:lease:{first.id}") == other.session.encode()
-    assert 30_000 < await redis.pttl(f"{name}:leased_by_session:{first.id}") <= 60_000
-
-
-async def test_an_expired_lease_is_recovered_if_no_other_call_has_reclaimed_it(
-    queue: AsyncWorkQueue, clock: Clock
-) -> None:
-    await fill(queue, 1)
-    await take(queue, 5)
-    clock.now += 60
-    [again] = await queue.admin.recover(1, 60, 30)
-    assert again.attempt == 2
-    assert await queue.lease(30, block=False) is None
-
-
 async def test_data_is_bounded_in_a_step_and_not_in_a_call(queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item(bytes(3 << 20), id=f"{n}") for n in range(5)])
     leases: list[Lease] = []

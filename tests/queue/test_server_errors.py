@@ -22,6 +22,7 @@ from leasequeue.errors import (
     ServerReadOnly,
     ServerRefused,
     ServerTooOld,
+    WrongKeyType,
 )
 from leasequeue.queue.plans.stages import FinishRow, finish_stages
 from leasequeue.queue.queue import engine_of
@@ -355,3 +356,33 @@ async def test_a_node_that_is_cut_off_from_its_cluster_is_left_for_the_one_that_
                 return False
 
             await until("the other node is asked", is_added)
+
+
+async def test_calls_that_need_a_key_of_another_type_raise_wrong_key_type(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.add_item(Item(b"x", id="leased"))
+    lease = await take(queue)
+    await redis.set(f"{queue.name}:queue", "something else")
+    with pytest.raises(WrongKeyType, match="choose another name"):
+        await queue.add_item(Item(b"x"))
+    for call in (queue.add_items([Item(b"x")]), queue.release(lease), queue.inspect(), queue.deep_clean()):
+        with pytest.raises(WrongKeyType):
+            await call
+    assert await queue.complete(lease), "it does not need the key"
+
+
+async def test_the_other_items_are_leased_and_completed(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.add_items([Item(b"x", id=f"{n}") for n in range(10)])
+    await redis.delete(f"{queue.name}:item:5")
+    await redis.rpush(f"{queue.name}:item:5", "something", "else")
+    leases = await queue.lease_many(10, 30, block=False)
+    assert [lease.id for lease in leases] == [f"{n}" for n in range(10) if n != 5]
+    with pytest.raises(WrongKeyType):
+        await queue.lease_many(10, 30, block=False)
+    with pytest.raises(WrongKeyType):
+        await queue.lease(30, timeout=120)
+    await redis.delete(f"{queue.name}:item:5")
+    assert await queue.complete_many(leases) == [True] * 9
+    assert await queue.lease(30, block=False) is None
+    await audit(redis, queue.name)

@@ -21,8 +21,7 @@ from leasequeue.wire.endpoints import same_server
 from leasequeue.wire.session import SESSIONS
 from leasequeue.wire.subscriptions import Subscriptions
 from tests.eventually import eventually
-from tests.queue.asking import alone, blocked, until
-from tests.queue.connections import engine_of, names_of, session
+from tests.queue.asking import alone, blocked, engine_of, names_of, session, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
