@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from redis.asyncio import Redis
+    from redis.asyncio.client import PubSub
 
 #: The time of every script, in ms, unless a test passes another. No test here reads a clock.
 NOW = 1_000_000
@@ -162,6 +163,13 @@ def batched(values: list[Any], size: int) -> list[list[Any]]:
 def new(item_id: str, *, delay: int = 0, unique: bool = False) -> tuple[object, ...]:
     """Return a row of `add_items` that adds an item of a picture."""
     return (item_id, data_of(item_id), delay, int(unique))
+
+
+async def received(channel: PubSub) -> Any:
+    """Return the next message of a channel."""
+    message = await channel.get_message(timeout=120)
+    assert message is not None
+    return message["data"]
 
 
 class Call(NamedTuple):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lua.space import ME, NOW, Expiring, Held, Letter, Space, State, picture
+from tests.lua.space import ME, NOW, Expiring, Held, Letter, Space, State, picture, received
 
 if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
@@ -61,9 +61,7 @@ async def test_each_session_that_waits_is_notified_of_an_end(
 ) -> None:
     _, after = await space.apply(HELD | WATCHED, script, rows)
     for item_id in ended:
-        message = await channel.get_message(timeout=120)
-        assert message is not None
-        assert message["data"] == f"ended {item_id}".encode()
+        assert await received(channel) == f"ended {item_id}".encode()
     assert await channel.get_message(timeout=0) is None
     left = after.get("watchers")
     watched = set(left.contents) if isinstance(left, Expiring) else set()

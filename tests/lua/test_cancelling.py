@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, new, picture
+from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, new, picture, received
 
 if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
@@ -23,8 +23,13 @@ def noted(**until: float) -> State:
 
 async def messages(channel: PubSub, count: int) -> list[str]:
     """Return so many messages of a channel."""
-    found = [await channel.get_message(timeout=120) for _ in range(count)]
-    return [one["data"].decode() for one in found if one is not None]
+    return [(await received(channel)).decode() for _ in range(count)]
+
+
+async def cancel_data(space: Space, state: str, **limits: Any) -> Any:
+    """Cancel items with the data `same`."""
+    call = {"state": state, "cursor": "0", "count": 99, "at_most": 99, **limits}
+    return await space.run("cancel_data", (), payload="same", keep_ms=0, **call)
 
 
 @pytest.mark.seed("WRQ-E2", "GLD-O14")
@@ -130,15 +135,7 @@ async def test_items_of_a_state_with_equal_data_are_cancelled(space: Space, stat
     before = picture(waiting=["w1", "w2"], leased={"l": Held(1)}, scheduled={"s": NOW + 9}, fence=1)
     same: State = dict.fromkeys(("item:w1", "item:l", "item:s"), "same")
     await space.seed(before | same | {"item:w2": "near"})
-    call: dict[str, Any] = {
-        "payload": "same",
-        "keep_ms": 0,
-        "state": state,
-        "cursor": "0",
-        "count": 99,
-        "at_most": 99,
-    }
-    done, cursor, *ids = await space.run("cancel_data", **call)
+    done, cursor, *ids = await cancel_data(space, state)
     assert (done, cursor, len(ids)) == (1, b"0", 1)
     expected = left | {key: data for key, data in same.items() if key in left} | {"item:w2": "near"}
     assert await space.snapshot() == expected
@@ -150,29 +147,14 @@ async def test_a_walk_over_waiting_items_misses_none_that_move_as_others_are_can
     found: list[str] = []
     done, cursor = 0, b"0"
     while not done:
-        call: dict[str, Any] = {
-            "payload": "same",
-            "keep_ms": 0,
-            "state": "waiting",
-            "count": 50,
-            "at_most": 50,
-        }
-        done, cursor, *some = await space.run("cancel_data", cursor=cursor, **call)
+        done, cursor, *some = await cancel_data(space, "waiting", cursor=cursor, count=50, at_most=50)
         found += [one.decode() for one in some]
     assert sorted(found) == [one for one in ids if one[-1] != "0"]
 
 
 async def test_no_more_items_are_cancelled_than_asked_for(space: Space) -> None:
     await space.seed(picture(waiting=["a", "b", "c"]) | dict.fromkeys(("item:a", "item:b", "item:c"), "same"))
-    call: dict[str, Any] = {
-        "payload": "same",
-        "keep_ms": 0,
-        "state": "waiting",
-        "cursor": "0",
-        "count": 99,
-        "at_most": 2,
-    }
-    _, _, *ids = await space.run("cancel_data", **call)
+    _, _, *ids = await cancel_data(space, "waiting", at_most=2)
     assert ids == [b"c", b"b"]
 
 

@@ -1,4 +1,4 @@
-"""The cleaning scripts: what each call checks and repairs, and that cleaning can stop at any point."""
+"""The cleaning scripts: what each call checks and repairs, that it can stop anywhere, and who cleans."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from leasequeue.keys import QueueKeys
 from leasequeue.queue.cleaning import CHECKED
-from tests.lua.space import ME, NOW, Held, Space, State, data_of, items_of, lease_keys, picture
+from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, items_of, lease_keys, picture
 
 pytestmark = pytest.mark.core
 
@@ -194,3 +194,49 @@ async def test_an_entry_is_not_dropped_for_a_note_if_its_item_waits_nowhere(
     assert (state["processing"], state["deadlines"]) == (["a"], {"a": NOW + 2000.5})
     await space.run("light_clean", now_ms=NOW + 2001)
     assert [given.id for given in items_of(await space.run("lease_many", [(1, 60_000)]))] == ["a"]
+
+
+MINUTE = 60_000
+
+
+async def turn(space: Space, session: str = ME, *, deep: int = 0, every_ms: int = MINUTE) -> bool:
+    """Call clean_turn."""
+    return bool(await space.run("clean_turn", session=session, deep=deep, every_ms=every_ms))
+
+
+async def test_the_client_that_cleaned_last_goes_on_and_others_leave_it_to_that(space: Space) -> None:
+    assert await turn(space)
+    assert not await turn(space, "lh:other")
+    assert await turn(space)
+    assert await space.snapshot() == {"cleaner": Expiring(ME)}
+
+
+async def test_another_client_takes_over_when_that_has_missed_its_turns(space: Space) -> None:
+    assert await turn(space)
+    assert 1.9 * MINUTE < await space.send("PTTL", space.key("cleaner")) <= 2 * MINUTE
+    await space.send("UNLINK", space.key("cleaner"))  # as the server does when that time has passed
+    assert await turn(space, "lh:other")
+    assert not await turn(space)
+
+
+async def test_light_and_deep_cleans_are_apart(space: Space) -> None:
+    assert await turn(space)
+    assert await turn(space, "lh:other", deep=1)
+    assert await space.snapshot() == {"cleaner": Expiring(ME), "deep_cleaner": Expiring("lh:other")}
+
+
+async def test_a_client_that_cleans_more_often_takes_over(space: Space) -> None:
+    assert await turn(space)
+    assert await turn(space, "lh:often", every_ms=MINUTE // 4)
+    assert not await turn(space)
+
+
+@pytest.mark.parametrize("endless", [False, True])
+async def test_a_time_that_cannot_be_blocks_no_client(space: Space, *, endless: bool) -> None:
+    """After a step of the server's clock, or an edit by hand."""
+    before: State = {"cleaner": "lh:gone"}
+    await space.seed(before)
+    if not endless:
+        await space.send("PEXPIRE", space.key("cleaner"), 100 * MINUTE)
+    assert await turn(space)
+    assert await space.snapshot() == {"cleaner": Expiring(ME)}

@@ -19,6 +19,8 @@ from lua.compose.writer import Sources
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from tests.lua.space import Space
+
 SCRIPTS = load()
 SOURCES = Sources.read()
 
@@ -113,3 +115,24 @@ def test_a_missing_argument_of_a_bound_script_is_an_error() -> None:
     bound = BoundScript("counts", QueueKeys("q", "lh:s"))
     with pytest.raises(KeyError, match="prefix"):
         bound.tail({})
+
+
+def test_the_probe_calls_each_command_of_the_scripts() -> None:
+    probed = {*re.findall(r"[{(]'([A-Z]+)'[,})]", load()["probe"].body.decode())}
+    assert probed >= {name for script in load().values() for name in script.commands}
+
+
+async def test_the_probe_finds_all_permitted_and_leaves_nothing(space: Space) -> None:
+    set_many, *refused = await space.run("probe")
+    assert refused == []
+    works = "return type(redis.pcall('MSETEX', 1, KEYS[1], '', 'PX', 1)) == 'table' and 0 or 1"
+    assert set_many == await space.send("EVAL", works, "1", space.key("other"))
+    await space.redis.unlink(space.key("other"))
+    assert await space.snapshot() == {}
+
+
+async def test_the_probe_works_on_other_keys_than_those_of_the_queue(space: Space) -> None:
+    await space.seed({"queue": ["a"], "item:a": "data"})
+    before = await space.snapshot()
+    await space.run("probe")
+    assert await space.snapshot() == before

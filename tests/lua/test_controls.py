@@ -82,26 +82,6 @@ async def test_groups_have_rates_of_their_own_and_do_not_hold_up_others(space: S
     assert sorted(await lease(space, now_ms=NOW + 1_000)) == ["a3", "b1", "c1"]
 
 
-@pytest.mark.parametrize("group", ["", "g"])
-async def test_concurrency_is_never_exceeded_and_a_free_slot_is_used(space: Space, group: str) -> None:
-    await add(space, *(row(f"i{n}", 0, group) for n in range(10)))
-    await limit(space, **{f"concurrency__{group}" if group else "concurrency": 3})
-    first = await leases(space)
-    assert [one.id for one in first] == ["i0", "i1", "i2"]
-    assert await lease(space) == []
-    await complete(space, first[:1])
-    assert await lease(space) == ["i3"]
-    assert await space.run("release_many", [("i1", first[1].token, 0, 0)]) == [1]
-    assert await lease(space) == ["i4"]
-    assert await space.run("fail_many", [("i2", first[2].token, -1, "x")]) == [1]
-    assert await lease(space) == ["i5"]
-    assert await lease(space) == []
-    # All leases expire, and their slots are free.
-    again = await leases(space, now_ms=NOW + 60_000)
-    assert len(again) == 3
-    assert await lease(space, now_ms=NOW + 60_001) == []
-
-
 ENDS: dict[str, tuple[str, list[object], dict[str, object]]] = {
     "completed": ("complete_many", ["x", 1, 0], {}),
     "retried": ("fail_many", ["x", 1, 0, "why"], {}),

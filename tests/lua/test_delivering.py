@@ -1,4 +1,4 @@
-"""Delivery: an item that is added to an empty queue is leased for a waiting session, and sent to it."""
+"""What a session that waits gets: items that are leased for it and sent, those in its inbox, and notices."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue.queue.pushes.deliveries import Delivery, read_delivery
-from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, new, picture
+from tests.lua.space import ME, NOW, Call, Expiring, Held, Space, State, data_of, new, picture, received
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from redis.asyncio.client import PubSub
 
 pytestmark = pytest.mark.core
@@ -28,9 +30,7 @@ DELIVERED: State = picture(leased={"a": Held(1, ends=NOW + 30_000)}, fence=1) | 
 
 async def test_an_item_is_leased_for_the_session_and_sent_to_it(space: Space, channel: PubSub) -> None:
     assert await space.apply(IDLE, "add_items", [new("a")]) == ([1], DELIVERED)
-    message = await channel.get_message(timeout=120)
-    assert message is not None
-    assert read_delivery(message["data"]) == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode())
+    assert read_delivery(await received(channel)) == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode())
 
 
 async def test_an_item_is_sent_with_its_trace(space: Space, channel: PubSub) -> None:
@@ -38,9 +38,7 @@ async def test_an_item_is_sent_with_its_trace(space: Space, channel: PubSub) -> 
     options: State = {"options": {"a": f'{{"trace":"{trace}"}}'}}
     row = ("a", data_of("a"), 0, f'1:{{"trace":"{trace}"}}')
     assert await space.apply(IDLE, "add_items", [row]) == ([1], DELIVERED | options)
-    message = await channel.get_message(timeout=120)
-    assert message is not None
-    found = read_delivery(message["data"])
+    found = read_delivery(await received(channel))
     assert found == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode(), trace.encode())
 
 
@@ -52,9 +50,7 @@ async def test_the_item_of_a_stage_is_sent_with_its_reference(
     carried = f'{{"trace":"{trace}","run":"{reference}"}}' if trace else f'{{"run":"{reference}"}}'
     await space.seed(IDLE)
     assert await space.run("add_items", [("r/a/1", "data", 0, f"0:{carried}")]) == [1]
-    message = await channel.get_message(timeout=120)
-    assert message is not None
-    found = read_delivery(message["data"])
+    found = read_delivery(await received(channel))
     expected = f"{trace}\nhome\0r\0a/1".encode()
     assert found == Delivery(1, 1, 30_000, NOW, b"r/a/1", b"data", expected)
     assert (await space.snapshot())["processing"] == ["r/a/1"]
@@ -161,3 +157,124 @@ async def test_a_delivery_whose_item_was_leased_again_is_not_recalled(space: Spa
     before = picture(leased={"a": Held(5, first=1)}, fence=5)
     sent: State = {f"delivered:{ME}": Expiring("1 a")}
     assert await space.apply(before | sent, "leave", stays=1) == ([0], before | sent)
+
+
+async def test_a_waiting_session_is_registered(space: Space) -> None:
+    assert await space.run("register", keep_ms=35_000) == -1, "no item will fall due"
+    assert await space.snapshot() == {"sessions": {ME: NOW + 35_000.0}}
+
+
+async def test_a_session_that_keeps_waiting_stays_registered(space: Space) -> None:
+    before: State = {"sessions": {ME: NOW + 1.0, "lh:other": NOW + 2.0}, f"inbox:{ME}": ["a"]}
+    await space.seed(before)
+    assert await space.run("register", keep_ms=35_000) == -1
+    assert await space.snapshot() == before | {"sessions": {ME: NOW + 35_000.0, "lh:other": NOW + 2.0}}
+
+
+@pytest.mark.parametrize("state", ["deadlines", "scheduled"])
+async def test_registering_returns_when_the_next_item_falls_due(space: Space, state: str) -> None:
+    await space.seed({state: {"a": NOW + 900.0, "b": NOW + 1_000.0}})
+    assert await space.run("register", keep_ms=35_000) == 900
+
+
+async def test_leaving_returns_the_inbox_to_the_front_and_unregisters_the_session(space: Space) -> None:
+    others = {"lh:other": NOW + 1.0}
+    mine: State = {f"inbox:{ME}": ["b", "ghost", "a"], "sessions": {ME: NOW + 1.0, **others}}
+    await space.seed(picture(waiting=["w"]) | mine | {f"item:{i}": data_of(i) for i in "ab"})
+    assert await space.run("leave", stays=0) == [3]
+    after = picture(waiting=["a", "b", "w"]) | {"queue": ["w", "b", "ghost", "a"], "sessions": others}
+    assert await space.snapshot() == after
+    assert await space.run("leave", stays=0) == [0]
+    assert await space.snapshot() == after
+
+
+async def test_a_session_with_a_long_inbox_stays_registered_until_it_is_empty(space: Space) -> None:
+    ids = [f"i{n}" for n in range(1_500)]
+    inbox: State = {f"inbox:{ME}": ids[::-1], "sessions": {ME: NOW + 1.0}}
+    await space.seed({f"item:{item_id}": data_of(item_id) for item_id in ids} | inbox)
+    assert await space.run("leave", stays=0) == [1_000]
+    assert (await space.snapshot())["sessions"] == {ME: NOW + 1}
+    assert await space.run("leave", stays=0) == [500]
+    assert await space.snapshot() == picture(waiting=ids)
+
+
+async def test_a_session_without_an_inbox_can_leave(space: Space) -> None:
+    assert await space.apply({"sessions": {ME: NOW + 1.0}}, "leave", stays=0) == ([0], {})
+
+
+async def test_a_session_can_return_its_inbox_and_stay_registered(space: Space) -> None:
+    await space.seed({"queue": ["w"], f"inbox:{ME}": ["a"], "item:a": "data", "sessions": {ME: NOW + 100.0}})
+    assert await space.run("leave", stays=1) == [1]
+    assert await space.snapshot() == {"queue": ["w", "a"], "item:a": "data", "sessions": {ME: NOW + 100.0}}
+
+
+@pytest.mark.parametrize(("ends", "wait"), [(NOW - 1, 0), (NOW, 0), (NOW + 1, -1)])
+async def test_registering_returns_at_once_when_another_session_has_expired(
+    space: Space, ends: int, wait: int
+) -> None:
+    """Its inbox has to be reclaimed, which leasing does."""
+    await space.seed({"sessions": {"lh:other": float(ends)}})
+    assert await space.run("register", keep_ms=35_000) == wait
+
+
+@pytest.fixture
+async def due_channel(space: Space) -> AsyncIterator[PubSub]:
+    """Subscribe as a waiting process does."""
+    async with space.redis.pubsub() as due_channel:
+        await due_channel.subscribe(space.key("due"))
+        await due_channel.get_message(timeout=120)
+        yield due_channel
+
+
+HELD = picture(leased={"a": Held(7), "b": Held(8)}, fence=8)
+CALLS: dict[str, tuple[State, Call, list[bytes]]] = {
+    "the shorter of two leases": (
+        picture(waiting=["a", "b"]),
+        Call("lease_many", [(1, 6_000), (1, 250)]),
+        [b"250"],
+    ),
+    "not a long lease": (picture(waiting=["a"]), Call("lease_many", [(1, 6_001)]), []),
+    "not a lease that ends after another": (
+        picture(waiting=["a"], leased={"b": Held(1, ends=NOW + 100)}, fence=1),
+        Call("lease_many", [(1, 250)]),
+        [],
+    ),
+    "the shorter of two delays": (
+        {},
+        Call("add_items", [new("a", delay=900), new("b", delay=300), new("c")]),
+        [b"300"],
+    ),
+    "the delay of a release": (HELD, Call("release_many", [("a", 7, 400, 0)]), [b"400"]),
+    "the delay of a retry": (HELD, Call("fail_many", [("a", 7, 70, "")]), [b"70"]),
+    "a renewal to a shorter time": (HELD, Call("renew_many", [("a", 7, 400), ("b", 8, 300)]), [b"300"]),
+    "not a renewal to a longer time": (
+        picture(leased={"a": Held(7, ends=NOW + 100)}, fence=7),
+        Call("renew_many", [("a", 7, 400)]),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "call", "announced"), CALLS.values(), ids=CALLS.keys())
+async def test_what_ends_soon_and_before_all_others_is_announced(
+    space: Space, due_channel: PubSub, before: State, call: Call, announced: list[bytes]
+) -> None:
+    await space.seed(before)
+    await space.run_all([call])
+    # All messages up to now: the last is one that this test publishes.
+    await space.redis.publish(space.key("due"), "end")
+    for expected in (*announced, b"end"):
+        assert await received(due_channel) == expected
+
+
+async def test_a_delivery_that_ends_soon_is_announced(space: Space, due_channel: PubSub) -> None:
+    """Its process may be gone: another one that waits leases the item then."""
+    await due_channel.subscribe(space.key(f"push:{ME}"))
+    await due_channel.get_message(timeout=120)
+    await space.seed({"idle": {ME: (NOW + 10_000) // 100 * 32_768 + 400.0}})
+    assert await space.run("add_items", [new("a")]) == [1]
+    await space.redis.publish(space.key("due"), "end")
+    messages = [await due_channel.get_message(timeout=120) for _ in range(3)]
+    found = [message["data"] for message in messages if message is not None]
+    assert found[0].startswith(b"1 1 400 ")
+    assert found[1:] == [b"400", b"end"]

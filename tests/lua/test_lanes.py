@@ -54,20 +54,6 @@ async def test_higher_levels_are_leased_first_and_plain_items_are_level_0(space:
     assert await lease(space) == []
 
 
-async def test_no_key_of_lanes_is_left_when_all_is_leased_and_the_queue_is_plain_again(space: Space) -> None:
-    await add(space, row("p1"), row("a", 1), row("b", 0, "g"))
-    given = await leases(space, 2)
-    assert [one.id for one in given] == ["a", "p1"]
-    assert {"lanes", "levels"} < (await space.snapshot()).keys()
-    given += await leases(space, 2)
-    state = await space.snapshot()
-    assert not {"lanes", "levels", "held", "promoted", "turns:49", "turns:50"} & state.keys()
-    await complete(space, given)
-    assert await space.snapshot() == picture(fence=3)
-    await add(space, row("p2"))
-    assert listed((await space.snapshot())["queue"]) == ["p2"]
-
-
 async def test_an_item_of_a_lane_under_a_foreign_lease_is_watched_instead_of_leased(
     space: Space,
 ) -> None:

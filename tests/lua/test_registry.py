@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.exceptions import ResponseError
 
-from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, items_of, picture
+from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, items_of, picture, received
 
 if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
@@ -108,9 +108,7 @@ async def test_a_worker_is_told_by_a_message_and_at_its_next_heartbeat(space: Sp
     assert await space.run("worker_tell", worker=ME, what="quiet") == 0, "it is not registered"
     await space.seed(registered(ME))
     assert await space.run("worker_tell", worker=ME, what="quiet") == 1
-    message = await channel.get_message(timeout=120)
-    assert message is not None
-    assert message["data"] == b"quiet"
+    assert await received(channel) == b"quiet"
     assert (await beat(space))[2] == "quiet"
     await space.run("worker_leave")
     assert await space.snapshot() == {}

@@ -6,22 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lua.runs import Runs
-from tests.lua.space import NOW, Call, Expiring, Space
+from tests.lua.space import NOW, Call, Expiring
 from tests.stateful.interruption import Interrupter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from leasequeue.queue.plans.plan import StagePlan
+    from tests.lua.runs import Runs
 
 pytestmark = pytest.mark.core
-
-
-@pytest.fixture
-def runs(space: Space) -> Runs:
-    """Give the runs of an empty key space."""
-    return Runs(space)
 
 
 async def cancel(runs: Runs) -> int:

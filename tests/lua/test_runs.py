@@ -1,4 +1,4 @@
-"""Flow runs: what follows what, and how the runs end."""
+"""Flow runs: what follows what, how the runs end, and runs that are larger than one call."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
-from tests.lua.runs import RESULT, contents
-from tests.lua.space import Expiring, Space
+from tests.lua.runs import RESULT, Runs, contents
+from tests.lua.space import NOW, Expiring, Space
 
 if TYPE_CHECKING:
-    from tests.lua.runs import Runs
+    from tests.lua.runs import Row
 
 
 @pytest.mark.seed("GLD-O5", "GLD-B21", "GLD-G6", "GLD-L3", "GLD-L5")
@@ -377,3 +377,172 @@ async def test_the_rest_of_a_join_that_needs_no_more_is_reported(runs: Runs) -> 
     await runs.finish(rows["b/1"].failed())
     assert runs.rest == ["b/"]
     assert (await runs.states())["run"] == "failed"
+
+
+async def store(space: Space, row: Row, outcome: str, *, at: int = NOW) -> tuple[int, bytes]:
+    """Store the outcome of a step."""
+    accepted, stored = await space.run(
+        "run_once",
+        item=row.id,
+        lease=row.token,
+        of_stage=row.reference,
+        step="charge",
+        outcome=outcome,
+        now_ms=at,
+    )
+    return accepted, stored
+
+
+@pytest.mark.seed("GLD-B4")
+@pytest.mark.core
+async def test_the_first_outcome_stays_and_a_stale_holder_stores_none(space: Space) -> None:
+    runs = Runs(space)
+    await runs.start(runs.stage("a"))
+    [row] = await runs.lease()
+    later = NOW + 60_001
+    [again] = await runs.lease(at=later)
+    assert await store(space, row, "9", at=later) == (0, b"")
+    assert "o:a\0charge" not in await runs.fields()
+    assert await store(space, again, '{"n":1.10}', at=later) == (1, b'{"n":1.10}')
+    assert await store(space, again, "2", at=later) == (1, b'{"n":1.10}')
+    assert (await runs.fields())["o:a\0charge"] == '{"n":1.10}'
+    assert await runs.finish(again.done(), at=later) == [1]
+    assert await store(space, again, "3", at=later) == (0, b"")
+
+
+@pytest.mark.core
+async def test_no_outcome_is_stored_for_a_run_that_is_gone(space: Space) -> None:
+    runs = Runs(space)
+    await runs.start(runs.stage("a"))
+    [row] = await runs.lease()
+    await space.redis.delete(f"{space.prefix}:run:r")
+    before = await space.snapshot()
+    assert await store(space, row, "1") == (0, b"")
+    assert await store(space, row._replace(reference=b"no reference"), "1") == (0, b"")
+    assert await space.snapshot() == before
+
+
+@pytest.mark.seed("GLD-B17")
+async def test_more_children_than_one_call_adds(runs: Runs) -> None:
+    """The definitions are stored first; a holder that dies between two calls is followed by another."""
+    await runs.start(runs.stage("a"), runs.stage("b", "a"), result="a")
+    [row] = await runs.lease()
+    children = [runs.child(i) for i in range(180)]
+    for first in range(0, 180, 60):
+        text = b"[" + b",".join(child.json() for child in children[first : first + 60]) + b"]"
+        assert await runs.finish(row.ending("stage", text, str(first))) == [2]
+    assert await runs.finish(row.ending("fan", "181", "all")) == [-1]
+    assert await runs.finish(row.ending("fan", "180", "all")) == [2]
+    found = await runs.hash()
+    assert (found["j:a"], found["active"], found["s:a"]) == ("180 60 0 0 0 0", "61", "x")
+    at = 1_000_000 + 60_001
+    leased = {one.path: one for one in await runs.lease(61, at=at)}
+    while "a" not in leased:
+        leased |= {one.path: one for one in await runs.lease(250, at=at)}
+    assert await runs.finish(leased["a"].more(), at=at) == [2]
+    assert await runs.finish(leased["a"].more(), at=at) == [1]
+    assert (await runs.hash())["j:a"] == "180 180 0 0 0 0"
+    del leased["a"]
+    while len(leased) < 180:
+        leased |= {one.path: one for one in await runs.lease(250, at=at)}
+    rows = [row.done(row.path.partition("/")[2]) for row in leased.values()]
+    for start in range(0, 180, 60):
+        assert await runs.finish(*rows[start : start + 60], at=at) == [1] * 60
+    assert (await runs.hash())["j:a"] == "180 180 180 0 0 0"
+    [row] = await runs.lease(at=at)
+    assert row.path == "b"
+    await runs.finish(row.done(), at=at)
+    assert await runs.result() == {"stage": "a"}
+
+
+async def test_many_children_of_the_plan_are_added_by_the_holder_of_an_item(runs: Runs) -> None:
+    children = tuple(runs.child(i) for i in range(120))
+    await runs.start(StagePlan("all", children=children), runs.stage("b", "all"))
+    assert (await runs.hash())["j:all"] == "120 60 0 0 0 1"
+    rows = {row.path: row for row in [*await runs.lease(), *await runs.lease()]}
+    assert len(rows) == 61
+    assert await runs.finish(rows.pop("all").more()) == [1]
+    rows |= {row.path: row for row in await runs.lease()}
+    assert len(rows) == 120
+    for path in sorted(rows):
+        await runs.finish(rows[path].done())
+    assert await runs.step() == ["b"]
+    assert (await runs.states())["run"] == "completed"
+
+
+async def test_many_first_stages(runs: Runs) -> None:
+    names = [f"s{i}" for i in range(120)]
+    await runs.start(*map(runs.stage, names), runs.stage("end", *names))
+    rows = {row.path: row for row in [*await runs.lease(), *await runs.lease()]}
+    assert len(rows) == 61
+    assert await runs.finish(*(rows[name].done() for name in names[:50])) == [1] * 50
+    assert await runs.finish(rows[""].more()) == [1]
+    assert await runs.finish(*(rows[name].done() for name in names[50:60])) == [1] * 10
+    assert await runs.step() == sorted(names[60:])
+    assert await runs.step() == ["end"]
+    assert (await runs.states())["run"] == "completed"
+
+
+async def test_a_run_of_many_fields_is_stored_in_several_calls(runs: Runs) -> None:
+    plan = FlowPlan(tuple(runs.stage(f"s{i}", *([f"s{i - 1}"] if i else [])) for i in range(5)))
+    fields = plan.fields()
+
+    async def store(builder: str, start: int, stop: int) -> int:
+        part = {
+            "of_run": "r",
+            "builder": builder,
+            "is_first": int(not start),
+            "seal": int(stop == len(fields)),
+        }
+        reply: int = await runs.space.run("run_start", fields[start:stop], **part)
+        return reply
+
+    assert await store("one", 0, 5) == 1
+    assert isinstance((await runs.space.snapshot())["run:r"], Expiring)
+    assert await store("two", 0, 3) == 1
+    assert await store("one", 5, len(fields)) == -1
+    assert await store("two", 3, 8) == 1
+    assert await store("two", 8, len(fields)) == 1
+    after = await runs.space.snapshot()
+    assert not isinstance(after["run:r"], Expiring)
+    assert "building" not in await runs.fields()
+    assert await store("one", 0, 5) == 0
+    assert await store("one", 0, len(fields)) == 0
+    assert await runs.space.snapshot() == after
+    for i in range(5):
+        assert await runs.step() == [f"s{i}"]
+    assert (await runs.states())["run"] == "completed"
+
+
+async def test_children_that_are_not_added_when_the_run_ends_keep_it_from_nothing(runs: Runs) -> None:
+    """The run has failed at once: it expires when the children that were added have ended."""
+    children = tuple(runs.child(i) for i in range(120))
+    await runs.start(
+        runs.stage("a"),
+        StagePlan("many", children=children),
+        runs.stage("b"),
+        runs.stage("c", "a", join="fail"),
+    )
+    rows = {row.path: row for row in [*await runs.lease(), *await runs.lease()]}
+    assert await runs.finish(rows.pop("a").failed(), rows.pop("b").fan(children)) == [1, 1]
+    assert (await runs.states())["run"] == "failed"
+    assert await runs.finish(rows.pop("many").more()) == [1]
+    states = await runs.states()
+    assert (states["many"], states["b"]) == ("c", "c")
+    ended = [row.done() for row in rows.values()]
+    for start in range(0, len(ended), 50):
+        await runs.finish(*ended[start : start + 50])
+    assert (await runs.hash())["active"] == "0"
+    assert isinstance((await runs.space.snapshot())["run:r"], Expiring)
+
+
+async def test_first_stages_that_are_not_added_when_the_run_ends_keep_it_from_nothing(runs: Runs) -> None:
+    names = [f"s{i}" for i in range(120)]
+    await runs.start(*map(runs.stage, names), runs.stage("end", *names, join="fail"))
+    rows = {row.path: row for row in await runs.lease()}
+    assert await runs.finish(rows.pop("s0").failed(), rows.pop("").more()) == [1, 1]
+    ended = [row.done() for row in rows.values()]
+    for start in range(0, len(ended), 50):
+        await runs.finish(*ended[start : start + 50])
+    found = await runs.hash()
+    assert (found["active"], found["state"], found["error"]) == ("0", "failed", "s0: ValueError: bad")
