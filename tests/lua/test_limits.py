@@ -75,7 +75,8 @@ FULL: dict[str, tuple[State, Call, object, State]] = {
     ids=lambda script: script.name,
 )
 async def test_a_call_over_the_limit_is_refused_and_changes_nothing(space: Space, script: Script) -> None:
-    await space.seed(LEASED | {"sessions": {"lh:dead": NOW - 1.0}})
+    few = {item_id: LEASES[item_id] for item_id in IDS[:3]}
+    await space.seed(picture(leased=few, fence=3) | {"sessions": {"lh:dead": NOW - 1.0}})
     before = await space.snapshot()
     rows, arguments = CALLS[script.name]
     count = "count" in script.arguments.values()

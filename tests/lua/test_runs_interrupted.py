@@ -178,6 +178,8 @@ async def test_an_interrupted_call_whose_holder_has_died_is_continued_by_another
             await space.run_all([scenario.call])
         at = NOW
         for _ in range(9):
+            if (await runs.fields()).get("active", "0") == "0" and at > NOW + 60_001:
+                break  # one round more than it takes
             at += 60_001
             await space.run("light_clean", now_ms=at)
             rows = await runs.lease(at=at)

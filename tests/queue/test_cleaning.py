@@ -120,7 +120,7 @@ async def add(queue: AsyncWorkQueue, number: int, **how: Any) -> list[str]:
     return ids
 
 
-@pytest.mark.parametrize("removed", [1, 90, 700])
+@pytest.mark.parametrize("removed", [1, 700])
 @pytest.mark.parametrize("kind", ["plain", "controlled"])
 async def test_ids_that_are_cancelled_between_two_steps_hide_no_other(
     queue: AsyncWorkQueue,
@@ -284,7 +284,7 @@ async def test_fsck_drops_an_id_that_waits_twice(
 
 
 @pytest.mark.parametrize("kind", ["plain", "controlled"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_a_clean_finds_nothing_in_a_queue_that_is_used(
     make_queue: MakeQueue, redis: Redis, name: str, kind: str, seed: int
 ) -> None:

@@ -82,7 +82,7 @@ def is_blocked(queue: AsyncWorkQueue) -> bool:
     )
 
 
-@pytest.mark.parametrize("sessions", [1, 100])
+@pytest.mark.parametrize("sessions", [1, 20])
 @pytest.mark.parametrize("group", ["", "g"])
 async def test_a_slot_that_is_freed_is_used_by_one_waiting_session(
     make_queue: MakeQueue, trips: Trips, sessions: int, group: str
@@ -98,11 +98,11 @@ async def test_a_slot_that_is_freed_is_used_by_one_waiting_session(
             assert (await queue.counts()).leased == 2
             await queue.complete(held.pop(0))
             held.append(await leased.get())
-        # Two calls an item, one of the session that is woken, and some that cross; waking all would be 1,800.
+        # Two calls an item, one of the session that is woken, and some that cross; waking all would be 360.
         assert trips.count <= 80
 
 
-@pytest.mark.parametrize("sessions", [1, 100])
+@pytest.mark.parametrize("sessions", [1, 20])
 @pytest.mark.parametrize("group", ["", "g"])
 async def test_an_item_that_a_rate_permits_now_is_leased_by_one_waiting_session(
     make_queue: MakeQueue, trips: Trips, sessions: int, group: str
@@ -114,7 +114,7 @@ async def test_an_item_that_a_rate_permits_now_is_leased_by_one_waiting_session(
         await queue.add_items([Item(b"", f"i{n}") for n in range(15)], group=group or None)
         leases = [await leased.get() for _ in range(15)]
         assert {lease.id for lease in leases} == {f"i{n}" for n in range(15)}
-        assert trips.count <= 75
+        assert trips.count <= 75  # waking all would be 300
 
 
 async def test_items_added_for_a_group_that_has_used_its_rate_wake_few_sessions(

@@ -69,12 +69,14 @@ async def test_a_key_of_another_type(queue: AsyncWorkQueue, redis: Redis) -> Non
 
 
 @pytest.mark.parametrize(
-    "statement", ["error('a fault')", "local _ = (nil)[1]", "redis.call('HELLO', 'x', 'y')"]
+    ("statement", "behind", "script"),
+    [
+        ("error('a fault')", ("items/add_items", "flush()"), "add_items"),
+        ("local _ = (nil)[1]", ("items/lib/add", "local function add_rows(before)"), "add_items"),
+        ("redis.call('HELLO', 'x', 'y')", ("items/lib/add", "local function add_rows(before)"), "run_start"),
+        ("error('a fault')", ("items/add_items", "flush()"), "run_start"),
+    ],
 )
-@pytest.mark.parametrize(
-    "behind", [("items/add_items", "flush()"), ("items/lib/add", "local function add_rows(before)")]
-)
-@pytest.mark.parametrize("script", ["add_items", "run_start"])
 async def test_a_fault_in_a_script_or_in_one_that_it_calls(
     queue: AsyncWorkQueue,
     put_in: PutIn,

@@ -95,11 +95,11 @@ async def test_what_arrives_for_a_cancelled_caller_waits_for_the_next(
     queues: list[AsyncWorkQueue], make_queue: MakeQueue, redis: Redis
 ) -> None:
     others = [make_queue(name=queue.name) for queue in queues]
-    for number in range(10):
+    for number in range(5):
         waiting = asyncio.create_task(lease_from(queues, 5, 30))
         await blocked(redis, 3)
         adding = [asyncio.create_task(fill(queue, f"{number}")) for queue in others]
-        await asyncio.sleep(0.0005 * number)
+        await asyncio.sleep(0.001 * number)
         waiting.cancel()
         [given] = await asyncio.gather(waiting, return_exceptions=True)
         await asyncio.gather(*adding)

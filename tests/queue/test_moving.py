@@ -183,7 +183,7 @@ async def test_both_queues_have_events_of_a_move(queue: AsyncWorkQueue, other: A
 async def test_each_item_is_leased_once_though_it_moves_while_both_queues_are_worked_on(
     queue: AsyncWorkQueue, other: AsyncWorkQueue
 ) -> None:
-    ids = [f"{n}" for n in range(2000)]
+    ids = [f"{n}" for n in range(600)]
     await fill(queue, *ids)
     seen: list[str] = []
 
@@ -195,7 +195,7 @@ async def test_each_item_is_leased_once_though_it_moves_while_both_queues_are_wo
 
     async def move(one: AsyncWorkQueue, another: AsyncWorkQueue) -> None:
         for _ in range(20):
-            await one.admin.move(another, count=150)
+            await one.admin.move(another, count=50)
 
     await asyncio.gather(work(queue), work(other), move(queue, other), move(other, queue))
     assert sorted(seen, key=int) == ids

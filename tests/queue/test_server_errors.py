@@ -25,6 +25,7 @@ from leasequeue.errors import (
     WrongKeyType,
 )
 from leasequeue.queue.plans.stages import FinishRow, finish_stages
+from leasequeue.queue.pushes import listener
 from leasequeue.queue.queue import engine_of
 from leasequeue.wire.server_errors import translate
 from tests.eventually import eventually
@@ -78,9 +79,10 @@ async def test_a_replica_raises_server_read_only(admin: Redis, started: tuple[As
 
 
 async def test_a_primary_that_becomes_a_replica_while_a_caller_waits(
-    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue
+    admin: Redis, own: EmbeddedServer, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends blocked calls with a special error code, of the same meaning."""
+    monkeypatch.setattr(listener, "KEEP_MS", 500)  # it is told when it has to register again
     queue = make_queue(url=own.url)
     waiting = asyncio.create_task(queue.lease(30))
     await blocked(admin, 1)
