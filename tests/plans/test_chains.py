@@ -198,6 +198,7 @@ async def test_a_group_in_the_middle_and_one_of_nothing(
         assert [await run.result(timeout=120) for run in runs] == [15, 5, 1, 4]
 
 
+@pytest.mark.seed("GLD-T8")
 async def test_batches_threads_and_processes_are_stages(tasks: TaskQueue) -> None:
     local = tasks.task(run_in="process", name="pid")(pid.function)
 

@@ -48,32 +48,6 @@ async def test_a_function_fans_out_to_children_of_several_kinds(tasks: TaskQueue
         assert [one[0] for one in await pair.result(timeout=120)] == ["discord 3", "discord 4"]
 
 
-@pytest.mark.seed("GLD-T4")
-async def test_children_fan_out_again(tasks: TaskQueue) -> None:
-    @tasks.task
-    async def leaf(number: int) -> int:
-        return number
-
-    @tasks.task
-    async def branch(number: int) -> FanOut[int]:
-        return fan_out([leaf.call(number * 10 + i) for i in range(number)])
-
-    @tasks.task
-    async def trunk(number: int) -> FanOut[list[int]]:
-        return fan_out([branch.call(i) for i in range(number)])
-
-    @tasks.task
-    async def flat(given: list[list[int]]) -> list[int]:
-        return [number for part in given for number in part]
-
-    runs = [await trunk.call(4).chain().add(), await trunk.call(0).chain().add()]
-    chain = await trunk.call(4).then(flat).add()
-    async with working(new_worker(tasks)):
-        assert await runs[0].result(timeout=120) == [[], [10], [20, 21], [30, 31, 32]]
-        assert await runs[1].result(timeout=120) == []
-        assert await chain.result(timeout=120) == [10, 20, 21, 30, 31, 32]
-
-
 async def test_the_items_of_a_batch_fan_out(tasks: TaskQueue) -> None:
     @tasks.task
     async def same(number: int) -> int:

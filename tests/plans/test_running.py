@@ -1,21 +1,37 @@
-"""Tests of flows with workers and a server: what follows what."""
+"""Tests of flows with workers and a server: what follows what, on which queues, and steering the runs."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
-from leasequeue import FanOut, JobFailed, Next, RetryPolicy, TaskQueue, correlation_id, current_stage, fan_out
+from leasequeue import (
+    FanOut,
+    HandedOver,
+    JobFailed,
+    Next,
+    Reject,
+    RetryPolicy,
+    TaskQueue,
+    correlation_id,
+    current_stage,
+    fan_out,
+)
+from leasequeue.errors import JobCancelled, JobUnknown, UnknownAttribute
 from leasequeue.flow import Flow
-from leasequeue.queue.plans.stages import settle
-from leasequeue.queue.queue import engine_of
+from leasequeue.queue.plans.diagram import draw_run
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
+    from leasequeue.queue.plans.reading import FlowRunView
     from leasequeue.testing import Inline
+    from tests.queue.fixtures import MakeQueue
 
 
 @dataclass
@@ -86,29 +102,6 @@ async def test_a_stage_chooses_what_follows_and_a_later_one_joins_both_ways(task
         assert await runs[1].result(timeout=120) == [-1, "", "guest -1"]
 
 
-@pytest.mark.seed("GLD-O24")
-async def test_one_task_is_a_stage_of_two_flows_with_other_successors_in_each(tasks: TaskQueue) -> None:
-    @tasks.task
-    async def check(user_id: int) -> int:
-        return user_id
-
-    @tasks.task
-    async def double(check: int) -> int:
-        return check * 2
-
-    @tasks.task
-    async def negate(check: int) -> int:
-        return -check
-
-    one = Flow("one", tasks, attributes={"user_id": int})
-    two = Flow("two", tasks, attributes={"user_id": int})
-    one.stage(double, after=one.stage(check))
-    two.stage(negate, after=two.stage(check))
-    runs = [await one.start(user_id=4), await two.start(user_id=4)]
-    async with working(new_worker(tasks)):
-        assert [await run.result(timeout=120) for run in runs] == [8, -4]
-
-
 async def test_a_run_goes_on_as_it_was_planned_when_the_program_has_changed(tasks: TaskQueue) -> None:
     @tasks.task
     async def check(user_id: int) -> int:
@@ -132,32 +125,6 @@ async def test_a_run_goes_on_as_it_was_planned_when_the_program_has_changed(task
     drawn = await after.runs.mermaid(old.id)
     assert '"double<br/>done"' in drawn
     assert "negate" not in drawn
-
-
-@pytest.mark.seed("GLD-T8")
-async def test_a_task_for_batches_is_a_stage_like_any_other(tasks: TaskQueue) -> None:
-    sizes: list[int] = []
-
-    @tasks.task
-    async def check(user_id: int) -> int:
-        return user_id
-
-    @tasks.task(batch=10)
-    async def store(users: list[int]) -> list[str]:
-        sizes.append(len(users))
-        return [f"user {user}" for user in users]
-
-    @tasks.task
-    async def end(store: str) -> str:
-        return store.upper()
-
-    flow = Flow("access", tasks, attributes={"user_id": int})
-    first = flow.stage(check)
-    flow.stage(end, after=flow.stage(store, after=first, takes={"users": first}))
-    runs = [await flow.start(user_id=number) for number in range(4)]
-    async with working(new_worker(tasks)):
-        assert [await run.result(timeout=120) for run in runs] == [f"USER {number}" for number in range(4)]
-    assert sum(sizes) == 4
 
 
 @pytest.mark.seed("GLD-O19")
@@ -216,64 +183,6 @@ async def test_a_stage_is_retried_by_its_own_policy_and_has_a_limit_of_its_own(t
     assert len(attempts) == 10
 
 
-async def test_a_delayed_stage_waits_and_an_expired_one_fails_the_run(tasks: TaskQueue) -> None:
-    @tasks.task
-    async def check(user_id: int) -> int:
-        return user_id
-
-    flow = Flow("access", tasks, attributes={"user_id": int})
-    flow.stage(check, delay=60)
-    await flow.start(user_id=3)
-    assert (await tasks.queue.counts()).scheduled == 1
-
-
-async def test_a_stage_that_expires_fails_the_run(tasks: TaskQueue) -> None:
-    @tasks.task
-    async def check(user_id: int) -> int:
-        return user_id
-
-    flow = Flow("access", tasks, attributes={"user_id": int})
-    flow.stage(check, expires_in=0.001)
-    run = await flow.start(user_id=3)
-    await asyncio.sleep(0.005)
-    assert await tasks.queue.lease(5, block=False) is None  # which discards it
-    await settle(engine_of(tasks.queue))  # as the workers of the queue do
-    with pytest.raises(JobFailed, match="expired"):
-        await run.result(timeout=120)
-
-
-async def test_a_result_that_does_not_fit_fails_the_stage(tasks: TaskQueue) -> None:
-    values: dict[str, Any] = {
-        "type": "not a number",
-        "children": FanOut([]),
-        "choice": Next(1, "check"),
-    }
-
-    @tasks.task
-    async def check(case: str) -> int:
-        value: int = values[case]
-        return value
-
-    @tasks.task
-    async def choose(case: str) -> Next[int]:
-        return Next(1, case)
-
-    flow = Flow("access", tasks, attributes={"case": str})
-    flow.stage(check)
-    choosing = Flow("choosing", tasks, attributes={"case": str})
-    choosing.stage(check, after=choosing.stage(choose))
-    runs = {
-        "'not a number' is no result": await flow.start(case="type"),
-        "does not say that it returns FanOut": await flow.start(case="children"),
-        "does not say that it returns Next": await flow.start(case="choice"),
-        "unknown": await choosing.start(case="unknown"),
-    }
-    async with working(new_worker(tasks)):
-        for message, run in runs.items():
-            with pytest.raises(JobFailed, match=f"(?s)ResultMismatch.*{message}"):
-                await run.result(timeout=120)
-
-
 async def test_a_flow_runs_inline_in_tests(tasks: TaskQueue, leasequeue_inline: Inline) -> None:
     @tasks.task
     async def check(number: int) -> Next[int]:
@@ -291,3 +200,199 @@ async def test_a_flow_runs_inline_in_tests(tasks: TaskQueue, leasequeue_inline: 
     run = await flow.start(number=3)
     assert [one.task for one in inline.runs] == ["check", "access.double"]
     assert (await flow.runs.get(run.id)).state == "completed"
+
+
+async def test_stages_on_queues_of_their_own_are_served_by_any_worker_of_these(
+    tasks: TaskQueue, name: str
+) -> None:
+    places: list[str] = []
+
+    @tasks.task
+    async def check(user_id: int) -> int:
+        places.append(current_stage().lease.queue_name)
+        return user_id
+
+    flow = Flow("access", tasks, attributes={"user_id": int})
+    first = flow.stage(check)
+    second = flow.stage(check, name="slow", queue=f"{name}-slow", after=first, takes={"user_id": first})
+    flow.stage(check, name="end", after=second, takes={"user_id": second})
+    run = await flow.start(user_id=3)
+    only = new_worker(flow.only("slow"))
+    assert [handler.name for handler in only.handlers] == ["access.slow"]
+    async with working(new_worker(flow.only(first, "end"))), working(only):
+        assert await run.result(timeout=120) == 3
+    assert places == [name, f"{name}-slow", name]
+
+
+async def test_a_queue_with_a_handler_of_its_own_is_a_stage(
+    tasks: TaskQueue, name: str, make_queue: MakeQueue
+) -> None:
+    videos = make_queue(name=f"{name}-videos")
+    flow = Flow("access", tasks, attributes={"user_id": int})
+
+    @tasks.task
+    async def check(user_id: int) -> Member:
+        return Member(user_id, ["a"])
+
+    @tasks.task
+    async def end(render: list[str]) -> str:
+        return "-".join(render)
+
+    first = flow.stage(check)
+    takes: dict[str, Any] = {"user": "user_id", "roles": first.member("roles")}
+    flow.stage(end, after=flow.stage("render", queue=videos, after=first, takes=takes, args={"size": 2}))
+    worker = new_worker(tasks)
+
+    @worker.handler(videos)
+    async def render(payload: dict[str, Any]) -> list[str]:
+        stage = current_stage()
+        assert payload["meta"]["run"] == stage.run
+        return [str(payload["user"]), str(payload["size"]), stage.inputs["roles"].decode()]
+
+    run = await flow.start(user_id=3)
+    async with working(worker):
+        assert await run.result(timeout=120) == '3-2-["a"]'
+
+
+@pytest.mark.seed("GLD-O23", "GLD-B18")
+async def test_the_join_waits_for_a_child_that_was_handed_over(tasks: TaskQueue) -> None:
+    flow = Flow("access", tasks, attributes={"user_id": int})
+    handed_over = asyncio.Event()
+
+    @tasks.task
+    async def reward(user_id: int) -> str:
+        return f"reward {user_id}"
+
+    @tasks.task
+    async def by_hand(user_id: int) -> str:
+        assert user_id == 3
+        handed_over.set()
+        raise HandedOver
+
+    @tasks.task
+    async def rewards(user_id: int) -> FanOut[str]:
+        return fan_out([reward.call(user_id), by_hand.call(user_id)])
+
+    flow.stage(rewards)
+    run = await flow.start(user_id=3)
+    async with working(new_worker(tasks)):
+        await asyncio.wait_for(handed_over.wait(), 120)
+        with pytest.raises(TimeoutError):
+            await run.result(timeout=0.2)
+        assert await flow.runs.report(run.id, "rewards/1", "done")
+        assert await run.result(timeout=120) == ["reward 3", "done"]
+
+
+class Plan(StrEnum):
+    FREE = "free"
+
+
+ID = UUID(int=7)
+NOW = datetime(2026, 11, 22, 18, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def flow(tasks: TaskQueue) -> Flow:
+    types = {"user": UUID, "at": datetime, "plan": Plan, "guilds": list[int], "note": str | None}
+    flow = Flow("access", tasks, attributes=types, lookup=["user", "at", "plan", "guilds", "note"])
+
+    @tasks.task
+    async def check(user: UUID, plan: Plan) -> str:
+        return f"{user} {plan}"
+
+    flow.stage(check)
+    return flow
+
+
+def ids(views: list[FlowRunView]) -> set[str]:
+    return {view.id for view in views}
+
+
+@pytest.mark.seed("GLD-O13", "GLD-L4")
+async def test_runs_are_found_by_values_of_any_declared_type(tasks: TaskQueue, flow: Flow) -> None:
+    other = Flow("other", tasks, attributes={"user": UUID}, lookup=["user"])
+    other.stage(tasks.tasks[0], args={"plan": Plan.FREE})
+    await other.start(user=ID, id="o")
+    await flow.start(user=ID, at=NOW, plan=Plan.FREE, guilds=[1985, 7], id="a")
+    await flow.start(user=UUID(int=8), at=NOW, plan=Plan.FREE, guilds=[7], note="x", id="b")
+    assert ids(await flow.runs.find(user=ID)) == {"a"}
+    assert ids(await flow.runs.find(at=NOW)) == ids(await flow.runs.find(plan=Plan.FREE)) == {"a", "b"}
+    assert ids(await flow.runs.find(guilds=1985)) == ids(await flow.runs.find(guilds=[7, 1985])) == {"a"}
+    assert ids(await flow.runs.find(note="x")) == {"b"}
+    assert ids(await flow.runs.find(guilds=7, note=None)) == {"a"}
+    with pytest.raises(UnknownAttribute, match="no runs by 'guild': its lookup= has user, at, plan"):
+        await flow.runs.find(guild=7)
+
+
+@pytest.mark.seed("GLD-B15")
+async def test_the_runs_of_a_flow_are_those_of_its_name(tasks: TaskQueue, flow: Flow) -> None:
+    other = Flow("other", tasks, attributes={"user": UUID})
+    other.stage(tasks.tasks[0], args={"plan": Plan.FREE})
+    await other.start(user=ID, id="o")
+    await flow.start(user=ID, at=NOW, plan=Plan.FREE, guilds=[], id="a")
+    assert [view and view.id for view in await flow.runs.list()] == ["a"]
+    assert [view and view.id for view in await flow.runs.list(["o", "a", "?"])] == [None, "a", None]
+    with pytest.raises(JobUnknown):
+        await flow.runs.get("o")
+    assert (await flow.runs.get("a")).attributes["guilds"] == []
+
+
+async def test_a_run_is_cancelled_replayed_and_deleted(tasks: TaskQueue, flow: Flow) -> None:
+    run = await flow.start(user=ID, at=NOW, plan=Plan.FREE, guilds=[], id="a")
+    assert await flow.runs.cancel("a")
+    with pytest.raises(JobCancelled):
+        await run.result(timeout=120)
+    assert not await flow.runs.retry("a"), "it has not failed"
+    again = await flow.runs.replay("a")
+    async with working(new_worker(tasks)):
+        assert await flow.runs.result(again, timeout=120) == f"{ID} free"
+    assert await flow.runs.delete("a")
+    with pytest.raises(JobUnknown):
+        await flow.runs.get("a")
+
+
+@pytest.mark.seed("GLD-O20")
+async def test_a_run_is_drawn_with_states_and_counts(tasks: TaskQueue) -> None:
+    flow = Flow("access", tasks, attributes={"number": int})
+    held = asyncio.Event()
+
+    @tasks.task
+    async def check(number: int) -> int:
+        return number
+
+    @tasks.task
+    async def child(number: int) -> int:
+        if number == 1:
+            await held.wait()
+        return number
+
+    @tasks.task
+    async def fan(check: int) -> FanOut[int]:
+        return fan_out([child.call(number) for number in range(check)])
+
+    @tasks.task
+    async def end(fan: list[int]) -> None:
+        raise Reject(f"{fan}")
+
+    first = flow.stage(check)
+    flow.stage(end, after=flow.stage(fan, after=first))
+    run = await flow.start(number=3)
+    async with working(new_worker(tasks)):
+        async with asyncio.timeout(120):
+            while (await flow.runs.get(run.id)).progress[0] < 3:  # noqa: ASYNC110 - the state of the server
+                await asyncio.sleep(0.005)
+        assert (await flow.runs.mermaid(run.id)).splitlines()[:6] == [
+            "flowchart LR",
+            '    s0["check<br/>done"]',
+            '    s1[["fan<br/>fanned out<br/>3 children, 1 unfinished, 2 done"]]',
+            '    s2["end<br/>not entered"]',
+            "    s0 --> s1",
+            "    s1 --> s2",
+        ]
+        held.set()
+        with pytest.raises(JobFailed):
+            await run.result(timeout=120)
+    drawn = draw_run(await tasks.queue.flow_runs.get(run.id))
+    assert '    s2["end<br/>failed<br/>' in drawn
+    assert "    class s0,s1 done\n" in drawn
+    assert "    class s2 failed\n" in drawn

@@ -1,10 +1,11 @@
-"""A worker reads what a stage takes of its flow run, and records its outcome in the run."""
+"""A worker reads what a stage takes of its flow run; what its function does decides what follows."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,12 +13,15 @@ import pytest
 from leasequeue import (
     AsyncWorkQueue,
     FanOut,
+    Item,
     Lease,
+    Next,
     Provided,
     Reject,
     RetryPolicy,
     StageContext,
     TaskQueue,
+    call_sync,
     correlation_id,
     current_run,
     current_stage,
@@ -135,57 +139,6 @@ async def test_children_of_several_kinds_fan_out_again_and_their_results_are_a_l
     assert (await queue.counts()).total == 0
 
 
-async def test_more_children_than_one_call_adds(tasks: TaskQueue) -> None:
-    queue, count = tasks.queue, 600
-
-    @tasks.task
-    async def plan() -> FanOut[int]:
-        return FanOut([child(queue, "echo", numbers=n) for n in range(count)], join="settled")
-
-    @tasks.task(batch=50)
-    async def echo(numbers: list[int]) -> list[int | Exception]:
-        return [Reject("it is 7") if n == 7 else n for n in numbers]
-
-    @tasks.task
-    async def finish(numbers: list[int]) -> int:
-        assert numbers == [n for n in range(count) if n != 7]
-        return len(numbers)
-
-    await start(
-        queue,
-        stage(queue, "plan"),
-        stage(queue, "finish", call("finish", {"numbers": "plan/*"}), after=("plan",)),
-    )
-    async with working(new_worker(tasks)):
-        await ended(queue)
-    assert await field(queue, "r:finish") == str(count - 1)
-    assert [letter.id for letter in await queue.dead_letters.list()] == ["r/plan/7"]
-
-
-async def test_a_stage_that_fails_is_tried_again_and_then_fails_its_run(tasks: TaskQueue) -> None:
-    attempts: list[int] = []
-
-    @tasks.task
-    async def first(lease: Lease = Provided()) -> None:
-        attempts.append(lease.attempt)
-        raise ValueError("no luck")
-
-    @tasks.task
-    async def second() -> None:
-        raise AssertionError
-
-    queue = tasks.queue
-    await start(queue, stage(queue, "first"), stage(queue, "second", after=("first",)))
-    async with working(new_worker(tasks)):
-        await ended(queue, "failed")
-    assert attempts == [1, 2, 3]
-    assert await states(queue) == {"": "failed", "first": "f"}
-    assert (await field(queue, "error") or "").startswith("first: Traceback")
-    (letter,) = await queue.dead_letters.list()
-    assert letter.id == "r/first"
-    assert "no luck" in letter.error
-
-
 async def test_the_stages_of_runs_that_are_gone_or_cancelled_are_dropped(
     queue: AsyncWorkQueue, redis: Redis
 ) -> None:
@@ -244,52 +197,6 @@ async def test_the_correlation_id_is_in_the_context_and_in_the_log(
     assert {one for one, _ in seen} == {"request-7", None}
     (record,) = [record for record in caplog.records if "to be logged" in record.getMessage()]
     assert (record.run, record.stage, record.correlation) == ("r", "first", "request-7")  # type: ignore[attr-defined]
-
-
-async def test_the_rest_of_a_join_that_needs_no_more_is_cancelled(tasks: TaskQueue) -> None:
-    queue, started = tasks.queue, asyncio.Event()
-
-    @tasks.task
-    async def plan() -> FanOut[int]:
-        return FanOut([child(queue, "quick"), child(queue, "slow"), child(queue, "late")], join="n:1")
-
-    @tasks.task
-    async def quick() -> int:
-        await started.wait()
-        return 1
-
-    @tasks.task
-    async def slow() -> int:
-        started.set()
-        await asyncio.sleep(60)
-        return 2
-
-    @tasks.task
-    async def late() -> int:
-        await asyncio.sleep(60)
-        return 3
-
-    @tasks.task
-    async def finish(first: list[int]) -> list[int]:
-        return first
-
-    await start(
-        queue,
-        stage(queue, "plan"),
-        stage(queue, "finish", call("finish", {"first": "plan"}), after=("plan",)),
-    )
-    async with working(new_worker(tasks)):
-        await ended(queue)
-        await counted(queue, "nothing is left", lambda counts: counts.total == 0)
-    assert await field(queue, "r:finish") == "[1]"
-    assert await states(queue) == {
-        "": "completed",
-        "plan": "d",
-        "finish": "d",
-        "plan/0": "d",
-        "plan/1": "c",
-        "plan/2": "c",
-    }
 
 
 async def test_maintenance_settles_stages_whose_items_were_cancelled_or_dropped(
@@ -359,3 +266,87 @@ async def test_a_separate_process_knows_its_stage(tasks: TaskQueue) -> None:
     async with working(new_worker(tasks)):
         await ended(queue)
     assert await field(queue, "r:first") == "8"
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (object(), "ResultError: .* cannot be written"),
+        (float("nan"), "ResultError: .* cannot be written"),
+        ("text", "ResultMismatch: the result of stage 'first' .* is no result of it"),
+        (Next(1, "missing"), "ResultMismatch: the result of stage 'first' .* chooses .*missing"),
+        (Next(FanOut([]), "second"), "ResultMismatch: .* cannot choose"),
+        (FanOut([], join="n:1"), "ResultMismatch: .* no children"),
+    ],
+)
+async def test_a_result_that_cannot_be_used_fails_the_stage_and_nothing_is_half_done(
+    tasks: TaskQueue, value: Any, problem: str
+) -> None:
+    async def first() -> Any:
+        return value
+
+    if not isinstance(value, (Next, FanOut)):
+        first.__annotations__["return"] = int
+    tasks.task(first)
+
+    @tasks.task
+    async def second() -> None:
+        raise AssertionError
+
+    queue = tasks.queue
+    await start(queue, stage(queue, "first", choice=True), stage(queue, "second", after=("first",)))
+    async with working(new_worker(tasks)):
+        await ended(queue, "failed")
+    assert await states(queue) == {"": "failed", "first": "f"}
+    (letter,) = await queue.dead_letters.list()
+    assert re.match(problem, letter.error), letter.error
+    assert letter.attempt == 1
+
+
+async def test_what_only_stages_return_is_an_error_of_other_items(queue: AsyncWorkQueue) -> None:
+    worker = new_worker()
+
+    @worker.handler(queue)
+    async def handle(data: bytes) -> object:
+        with pytest.raises(NotAStage):
+            current_stage()
+        with pytest.raises(NotAStage):
+            await once("a", asyncio.sleep, 0)
+        return Next(1, "a") if data == b"next" else FanOut([])
+
+    await queue.add_item(Item(b"next"))
+    await queue.add_item(Item(b"fan"))
+    async with working(worker):
+        await counted(queue, "both are dead letters", lambda counts: counts.dead == 2)
+    for letter in await queue.dead_letters.list():
+        assert "ResultMismatch" in letter.error
+
+
+async def test_a_step_of_a_stage_is_done_once(tasks: TaskQueue) -> None:
+    charged: list[int] = []
+
+    async def charge(amount: int) -> dict[str, int]:
+        charged.append(amount)
+        return {"amount": amount}
+
+    @tasks.task
+    async def pay(lease: Lease = Provided()) -> list[Any]:
+        receipt = await once("charge", charge, 5)
+        again = await once("charge", lambda: charge(6))
+        if lease.attempt == 1:
+            raise ValueError("after the charge")
+        return [receipt, again]
+
+    @tasks.task
+    def ship(paid: list[Any]) -> dict[str, int]:
+        return call_sync(once, "ship", charge, len(paid))
+
+    queue = tasks.queue
+    await start(
+        queue, stage(queue, "pay"), stage(queue, "ship", call("ship", {"paid": "pay"}), after=("pay",))
+    )
+    async with working(new_worker(tasks)):
+        await ended(queue)
+    assert charged == [5, 2]
+    assert await field(queue, "r:pay") == '[{"amount":5},{"amount":5}]'
+    assert await field(queue, "o:ship\0ship") == '{"amount":2}'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -111,29 +110,6 @@ async def test_a_join_that_needs_no_more_cancels_children_that_are_not_added(tas
         await stages.fan(engine_of(queue), lease)
         await ended(queue)
         await counted(queue, "nothing is left", lambda counts: counts.total == 0)
-
-
-async def test_a_cancelled_run_interrupts_the_handlers_of_its_stages(tasks: TaskQueue) -> None:
-    begun, cancelled = asyncio.Event(), asyncio.Event()
-
-    @tasks.task
-    async def slow() -> None:
-        begun.set()
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-
-    queue = tasks.queue
-    await start(queue, stage(queue, "slow"), stage(queue, "next", call("slow"), after=("slow",)))
-    async with working(new_worker(tasks)):
-        await begun.wait()
-        assert await queue.flow_runs.cancel("r")
-        await ended(queue, "cancelled")
-        await asyncio.wait_for(cancelled.wait(), 120)
-    assert await states(queue) == {"": "cancelled", "slow": "c"}
-    assert (await queue.counts()).total == 0
 
 
 async def test_a_stage_whose_attempts_are_used_up_has_failed(tasks: TaskQueue, redis: Redis) -> None:

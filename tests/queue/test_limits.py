@@ -54,7 +54,7 @@ async def test_limits_are_set_changed_and_removed_one_by_one(queue: AsyncWorkQue
 
 async def test_many_groups_have_limits(queue: AsyncWorkQueue, redis: Redis) -> None:
     await queue.limits.set(group="g0", concurrency=1)
-    limits = {f"concurrency/g{number}": number + 1 for number in range(700)}
+    limits: dict[Any, Any] = {f"concurrency/g{number}": number + 1 for number in range(700)}
     await redis.hset(f"{queue.name}:control", mapping=limits)
     found = await queue.limits.get()
     assert found.groups == {f"g{number}": Limit(concurrency=number + 1) for number in range(700)}
