@@ -66,9 +66,8 @@ def draw(url: str, number: int) -> Drawn:
     values = {key.removeprefix(start): (machine.redis.dump(key), machine.redis.pttl(key) > 0) for key in keys}
     held = [(lease.id, lease.token) for lease in machine.held]
     machine.run(machine.queue.close())
-    machine.runner.close()
     machine.redis.delete(*keys, "none")
-    machine.redis.close()
+    machine.live.close()
     return Drawn(machine.now, machine.model.return_front, values, held)
 
 

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Known:
-    """An unfinished item."""
+    """An unfinished item. Tokens and times are those of the ledger."""
 
     data: bytes
+    level: int = 0
+    group: str | None = None
+    expires: int | None = None
     first: int | None = None
     last: int | None = None
     attempt: int = 0
     leased_ms: int = 0
-    expires: int | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Letter:
     died_ms: int
     attempt: int
     token: int
+    level: int = 0
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,13 @@ class Held:
 
 @dataclass
 class Model:
-    """A queue. Times are in ms; `waiting` begins with the next item and may hold ghosts and doubles."""
+    """A queue. Times are in ms; `waiting` begins with the next item and may hold ghosts and doubles.
 
-    return_front: bool
+    Levels and groups are kept, and change no order: which item is the next is decided by `lease` for plain
+    queues alone. What others have leased is told by `grant`.
+    """
+
+    return_front: bool = False
     items: dict[str, Known] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)
     leased: dict[str, int] = field(default_factory=dict)
@@ -49,19 +58,30 @@ class Model:
     recent: dict[str, int] = field(default_factory=dict)
     fence: int = 0
 
-    def add(self, item_id: str, data: bytes, now: int, delay: int) -> bool:
-        return self.add_with(item_id, data, now, delay)
+    def state(self, item_id: str) -> str:
+        """Return the state of an item."""
+        if item_id in self.leased:
+            return "leased"
+        return "scheduled" if item_id in self.scheduled else "waiting"
 
-    def add_with(
+    def ids(self, *states: str) -> list[str]:
+        """Return the ids in some states."""
+        return [one for one in self.items if self.state(one) in states]
+
+    def oldest(self, elapsed: int, now: int) -> list[str]:
+        """Return the ids of leases that began so long ago, the oldest first."""
+        began = sorted((self.items[one].leased_ms, self.items[one].last, one) for one in self.leased)
+        return [one for at, _, one in began if at <= now - elapsed]
+
+    def add(
         self,
         item_id: str,
-        data: bytes,
+        known: Known,
         now: int,
-        delay: int,
+        delay: int = 0,
         *,
         window: int = 0,
         replaces: bool = False,
-        expires_in: int = 0,
     ) -> bool:
         waits = item_id in self.items and item_id not in self.leased
         if item_id in self.items and not (replaces and waits):
@@ -71,7 +91,7 @@ class Model:
         # An id that was scheduled while it waited is still in the list.
         stays = waits and not delay and (item_id not in self.scheduled or item_id in self.waiting)
         self.scheduled.pop(item_id, None)
-        self.items[item_id] = Known(data, expires=now + expires_in if expires_in else None)
+        self.items[item_id] = known
         if not stays:
             self._wait(item_id, now, delay, front=False)
         if window:
@@ -89,12 +109,15 @@ class Model:
             if self._is_late(known, now):
                 del self.items[item_id]
                 continue
-            self.fence += 1
-            known.first, known.last = known.first or self.fence, self.fence
-            known.attempt, known.leased_ms = known.attempt + 1, now
-            self.leased[item_id] = now + lease_ms
+            self.grant(Held(item_id, self.fence + 1), now, lease_ms)
             given.append((Held(item_id, self.fence), known.data, known.attempt))
         return given
+
+    def grant(self, held: Held, now: int, lease_ms: int) -> None:
+        known, self.fence = self.items[held.id], held.token
+        known.first, known.last = known.first or held.token, held.token
+        known.attempt, known.leased_ms = known.attempt + 1, now
+        self.leased[held.id] = now + lease_ms
 
     def complete(self, held: Held, *, fenced: bool) -> bool:
         known = self.items.get(held.id)
@@ -135,21 +158,29 @@ class Model:
         self._wait(held.id, now, delay, front=front)
         return True
 
+    def end_lease(self, item_id: str) -> None:
+        del self.leased[item_id]
+        self.waiting.insert(0, item_id)
+
     def fail(self, held: Held, error: str, now: int, retry_in: int | None) -> bool:
         if not self.holds(held):
             return False
         del self.leased[held.id]
+        known = self.items[held.id]
         if retry_in is not None:
+            known.error = error
             self._wait(held.id, now, retry_in, front=False)
             return True
-        known = self.items.pop(held.id)
-        self.dead[held.id] = Letter(known.data, error, now, known.attempt, held.token)
+        del self.items[held.id]
+        facts = (known.attempt, held.token, known.level, known.group)
+        self.dead[held.id] = Letter(known.data, error, now, *facts)
         return True
 
     def requeue(self, item_id: str) -> bool:
         if item_id not in self.dead or item_id in self.items:
             return False
-        self.items[item_id] = Known(self.dead.pop(item_id).data)
+        letter = self.dead.pop(item_id)
+        self.items[item_id] = Known(letter.data, letter.level, letter.group)
         self.waiting.append(item_id)
         return True
 
@@ -186,7 +217,11 @@ class Model:
         return known.expires is not None and known.expires <= now and known.attempt == 0
 
     def _end(self, item_id: str) -> None:
+        self.leave(item_id)
         del self.items[item_id]
+
+    def leave(self, item_id: str) -> None:
+        """Let an item leave its state."""
         if item_id in self.leased:
             del self.leased[item_id]
         elif item_id in self.scheduled:
@@ -194,6 +229,15 @@ class Model:
         elif item_id in self.waiting:
             youngest = len(self.waiting) - 1 - self.waiting[::-1].index(item_id)
             del self.waiting[youngest]
+
+    def enter(self, item_id: str, due: int | None, deadline: int | None = None) -> None:
+        """Let an item be scheduled, be leased, or wait."""
+        if deadline is not None:
+            self.leased[item_id] = deadline
+        elif due is not None:
+            self.scheduled[item_id] = due
+        else:
+            self.waiting.append(item_id)
 
     def _wait(self, item_id: str, now: int, delay: int, *, front: bool) -> None:
         if delay:

@@ -7,13 +7,11 @@ leased: if the limits permit an item, a lease finds it. In the end every item is
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -21,14 +19,16 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
-from redis import Redis
 
-from leasequeue import AsyncWorkQueue, Item, Lease
+from leasequeue import Item
+from tests.stateful.live import Live, run_machine
+from tests.stateful.model import Held, Known, Model
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+
+    from leasequeue import Lease
 
 pytestmark = [pytest.mark.core]
 
@@ -49,12 +49,10 @@ class ControlMachine(RuleBasedStateMachine):
     @initialize(limited=st.sampled_from([(), (None, 2), ("*", 1)]))
     def begin(self, limited: tuple[()] | tuple[str | None, int]) -> None:
         self.name = f"control-{next(_names)}"
-        self.now = 1_700_000_000.0
-        self.runner = asyncio.Runner()
-        self.redis: Any = Redis.from_url(self.url)  # its stubs mix bytes and str
-        self.queue = AsyncWorkQueue.from_url(self.url, self.name, clock=lambda: self.now)
-        self.waiting: dict[str, tuple[int, str | None]] = {}
-        self.held: dict[str, tuple[Lease, tuple[int, str | None]]] = {}
+        self.live = Live(self.url)
+        self.queue = self.live.open(self.name)
+        self.model = Model()
+        self.held: dict[str, Lease] = {}
         self.paused: set[str | None] = set()
         self.limits: dict[str | None, int] = {}
         self.burst = 0
@@ -67,12 +65,20 @@ class ControlMachine(RuleBasedStateMachine):
             self.add(3, "b", 2)
             self.lease(5)
 
+    @property
+    def now(self) -> float:
+        return self.live.now / 1000
+
+    @property
+    def waiting(self) -> dict[str, Known]:
+        return {one: self.model.items[one] for one in self.model.ids("waiting")}
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(work)
+        return self.live.wait(work)
 
     def permits(self, group: str | None) -> bool:
         """Return whether an item of a group may be leased now."""
-        running = Counter(its for _, (_, its) in self.held.values())
+        running = Counter(self.model.items[one].group for one in self.held)
         others = None not in self.paused and group not in self.paused
         in_queue = len(self.held) < self.limits.get(None, LONG)
         in_group = group is None or running[group] < self.limits.get(group, self.limits.get("*", LONG))
@@ -90,21 +96,24 @@ class ControlMachine(RuleBasedStateMachine):
         ids = [f"i{next(self.ids)}" for _ in range(count)]
         added = self.queue.add_items([Item(b"", one) for one in ids], priority=level, group=group)
         assert all(self.run(added))
-        self.waiting |= dict.fromkeys(ids, (level, group))
+        assert all(self.model.add(one, Known(b"", level, group), self.live.now) for one in ids)
 
     @rule(count=st.integers(1, 5))
     def lease(self, count: int) -> None:
         leases = self.run(self.queue.lease_many(count, LONG, block=False))
         for lease in leases:
-            level, group = self.waiting.pop(lease.id)
-            assert self.permits(group), f"{lease.id} was leased"
-            higher = {one for one, (its, of) in self.waiting.items() if its > level and self.permits(of)}
+            waiting, known = self.waiting, self.model.items[lease.id]
+            assert lease.id in waiting
+            assert self.permits(known.group), f"{lease.id} was leased"
+            higher = {
+                one for one, its in waiting.items() if its.level > known.level and self.permits(its.group)
+            }
             assert not higher, f"{lease.id} was leased before {higher}"
-            self.held[lease.id] = lease, (level, group)
+            self.model.grant(Held(lease.id, lease.token), self.live.now, LONG * 1000)
+            self.held[lease.id] = lease
             self.leased_at.append(self.now)
         if len(leases) < count:
-            missed = {one for one, (_, group) in self.waiting.items() if self.permits(group)}
-            assert not missed
+            assert not {one for one, its in self.waiting.items() if self.permits(its.group)}, "missed"
 
     @precondition(lambda self: self.held)
     @rule(
@@ -112,21 +121,22 @@ class ControlMachine(RuleBasedStateMachine):
     )
     def finish(self, pick: int, how: str) -> None:
         item_id = sorted(self.held)[pick % len(self.held)]
-        lease, its = self.held.pop(item_id)
+        lease, now = self.held.pop(item_id), self.live.now
+        held = Held(item_id, lease.token)
         if how == "complete":
-            assert self.run(self.queue.complete(lease))
+            assert self.run(self.queue.complete(lease)) == self.model.complete(held, fenced=False)
         elif how == "release":
-            assert self.run(self.queue.release(lease, front=bool(pick % 2)))
-            self.waiting[item_id] = its
-        elif how == "fail":
-            assert self.run(self.queue.fail(lease, "an error", retry_in=0))
-            self.waiting[item_id] = its
+            front = bool(pick % 2)
+            released = self.run(self.queue.release(lease, front=front))
+            assert released == self.model.release(held, now, 0, front=front)
         elif how == "cancel":
-            assert self.run(self.queue.cancel(item_id))
+            assert self.run(self.queue.cancel(item_id)) == self.model.cancel(item_id)
         else:
-            assert self.run(self.queue.fail(lease, "an error"))
-            assert self.run(self.queue.dead_letters.requeue(item_id)) == [True]
-            self.waiting[item_id] = its
+            retry_in = 0 if how == "fail" else None
+            failed = self.run(self.queue.fail(lease, "an error", retry_in=retry_in))
+            assert failed == self.model.fail(held, "an error", now, retry_in)
+        if how == "end":
+            assert self.run(self.queue.dead_letters.requeue(item_id)) == [self.model.requeue(item_id)]
         self.lease(5)  # whatever is permitted now
 
     @rule(group=GROUPS | st.just("*"), limit=st.one_of(st.none(), st.integers(1, 4)))
@@ -159,7 +169,7 @@ class ControlMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0, 1, 10, 25]))
     def move_the_clock(self, seconds: int) -> None:
-        self.now += seconds
+        self.live.now += seconds * 1000
 
     @rule()
     def clean(self) -> None:
@@ -171,23 +181,23 @@ class ControlMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(min_value=0))
     def another_client_pushes_an_id(self, pick: int) -> None:
         """Make a double, as foreign clients do."""
-        self.redis.lpush(f"{self.name}:queue", sorted(self.waiting)[pick % len(self.waiting)])
+        self.live.server.lpush(f"{self.name}:queue", sorted(self.waiting)[pick % len(self.waiting)])
 
     @invariant()
     def the_leases_are_counted(self) -> None:
-        if hasattr(self, "waiting"):
+        if hasattr(self, "ids"):
             counts = self.run(self.queue.counts())
             assert counts.leased == len(self.held)
             assert counts.waiting >= len(self.waiting)
 
     def teardown(self) -> None:
-        if not hasattr(self, "waiting"):
+        if not hasattr(self, "ids"):
             return
         for group in (None, "a", "b", "ü/*", "*"):
             self.run(self.queue.limits.remove(group=group))
             if group != "*":
                 self.run(self.queue.resume(group=group))
-        for lease, _ in self.held.values():
+        for lease in self.held.values():
             assert self.run(self.queue.complete(lease))
         left = {lease.id for lease in self.run(self.queue.lease_many(500, LONG, block=False))}
         assert left == self.waiting.keys()
@@ -195,24 +205,13 @@ class ControlMachine(RuleBasedStateMachine):
             self.run(self.queue.cancel(item_id))
         self.run(self.queue.lease_many(500, LONG, block=False))
         self.run(self.queue.close())
-        self.runner.close()
-        keys = [one for one in self.redis.scan_iter(count=1000) if one.startswith(f"{self.name}:".encode())]
-        self.redis.close()
-        endless = {key.decode().removeprefix(f"{self.name}:") for key in keys}
-        assert endless <= {"fence", "cancelled"}
+        left = self.live.keys_of(self.name)
+        self.live.close()
+        assert left <= {"fence", "cancelled"}
 
 
 @pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.long)])
 @pytest.mark.seed("GLD-B9", "GLD-B13")
 def test_no_limit_is_exceeded_and_no_pause_broken(redis_url: str, examples: int) -> None:
     ControlMachine.url = redis_url
-    run_state_machine_as_test(
-        ControlMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-            print_blob=True,
-        ),
-    )
+    run_machine(ControlMachine, examples)

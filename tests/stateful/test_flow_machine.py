@@ -12,14 +12,12 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from leasequeue.queue.plans.stages import FinishRow, fan, report, settle
@@ -27,6 +25,7 @@ from leasequeue.queue.queue import engine_of
 from tests.stateful.flows.cutting import stoppable_scripts
 from tests.stateful.flows.plans import children, plans
 from tests.stateful.flows.world import World
+from tests.stateful.live import run_machine
 
 if TYPE_CHECKING:
     from leasequeue import Lease
@@ -196,14 +195,4 @@ class FlowMachine(RuleBasedStateMachine):
 def test_every_run_keeps_to_its_plan(redis_url: str, examples: int) -> None:
     FlowMachine.url = redis_url
     with stoppable_scripts():
-        run_state_machine_as_test(
-            FlowMachine,
-            settings=settings(
-                max_examples=examples,
-                stateful_step_count=40,
-                deadline=None,
-                suppress_health_check=[HealthCheck.too_slow],
-                print_blob=True,
-                derandomize=examples == QUICK,  # the long one searches
-            ),
-        )
+        run_machine(FlowMachine, examples, repeats=examples == QUICK)  # the long one searches

@@ -7,12 +7,10 @@ holder of each incarnation. In the end all leases expire, and every item is leas
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,12 +18,11 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
-from redis import Redis
 
 from leasequeue import AsyncWorkQueue, Item, Lease
-from tests.stateful.model import Held, Letter, Model
+from tests.stateful.live import Live, run_machine
+from tests.stateful.model import Held, Known, Letter, Model
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -49,24 +46,25 @@ class QueueMachine(RuleBasedStateMachine):
     @initialize(front=st.booleans())
     def begin(self, front: bool) -> None:  # noqa: FBT001 - Hypothesis fills it in
         self.name = f"machine-{next(_names)}"
-        self.now = 1_700_000_000_000
-        self.runner = asyncio.Runner()
-        self.redis: Any = Redis.from_url(self.url)  # its stubs mix bytes and str
-        self.queue = AsyncWorkQueue.from_url(
-            self.url, self.name, return_to="front" if front else "end", clock=lambda: self.now / 1000
-        )
+        self.live = Live(self.url)
+        self.redis = self.live.server
+        self.queue = self.live.open(self.name, return_to="front" if front else "end")
         self.model = Model(return_front=front)
         self.held: list[Lease] = []
         self.highest: dict[str, int] = {}
         self.completed: set[tuple[str, int]] = set()
 
+    @property
+    def now(self) -> int:
+        return self.live.now
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(work)
+        return self.live.wait(work)
 
     @rule(item_id=IDS, data=st.binary(max_size=9), delay=DELAYS)
     def add(self, item_id: str, data: bytes, delay: int) -> None:
         added = self.run(self.queue.add_item(Item(data, item_id), delay=delay))
-        assert added == self.model.add(item_id, data, self.now, delay * 1000)
+        assert added == self.model.add(item_id, Known(data), self.now, delay * 1000)
 
     @rule(
         item_id=IDS,
@@ -87,21 +85,16 @@ class QueueMachine(RuleBasedStateMachine):
     ) -> None:
         options = {"dedupe_for": window or None, "replace": replaces, "expires_in": expires_in or None}
         added = self.run(self.queue.add_item(Item(data, item_id), delay=delay, **options))  # type: ignore[arg-type]
-        expected = self.model.add_with(
-            item_id,
-            data,
-            self.now,
-            delay * 1000,
-            window=window * 1000,
-            replaces=replaces,
-            expires_in=expires_in * 1000,
+        known = Known(data, expires=self.now + expires_in * 1000 if expires_in else None)
+        expected = self.model.add(
+            item_id, known, self.now, delay * 1000, window=window * 1000, replaces=replaces
         )
         assert added == expected
 
     @rule(ids=st.lists(IDS, max_size=5))
     def add_many(self, ids: list[str]) -> None:
         added = self.run(self.queue.add_items([Item(item_id, item_id) for item_id in ids]))
-        assert added == [self.model.add(item_id, item_id.encode(), self.now, 0) for item_id in ids]
+        assert added == [self.model.add(item_id, Known(item_id.encode()), self.now) for item_id in ids]
 
     @rule(count=st.integers(1, 4), lease_time=LEASES)
     def lease(self, count: int, lease_time: int) -> None:
@@ -186,7 +179,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.integers(0, 700))
     def move_the_clock(self, seconds: int) -> None:
-        self.now += seconds * 1000
+        self.live.now += seconds * 1000
 
     @rule()
     def light_clean(self) -> None:
@@ -247,9 +240,7 @@ class QueueMachine(RuleBasedStateMachine):
             one.id: Letter(one.data or b"", one.error, round(one.died_at * 1000), one.attempt, one.token)
             for one in letters
         } == self.model.dead
-        kept = [
-            one for one in self.redis.scan_iter(count=1000) if one.startswith(f"{self.name}:dead:".encode())
-        ]
+        kept = self.live.keys_of(f"{self.name}:dead")
         assert len(kept) == len(letters) == len(self.model.dead)
 
     def _times(self, key: str) -> dict[str, int]:
@@ -267,7 +258,7 @@ class QueueMachine(RuleBasedStateMachine):
         # All holders are gone. Two rounds, because a released item with a delay falls due after the leases.
         returned: dict[str, bytes] = {}
         for _ in range(2):
-            self.now += 1_000_000
+            self.live.now += 1_000_000
             self.model.discard_late(self.now)
             for lease in self.run(self.queue.lease_many(100, 60, block=False)):
                 returned[lease.id] = lease.data
@@ -275,11 +266,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert returned == {item_id: known.data for item_id, known in self.model.items.items()}
         assert self.run(self.queue.dead_letters.drop_all()) == len(self.model.dead)
         self.run(self.queue.close())
-        self.runner.close()
-        self.redis.delete(f"{self.name}:cancelled", f"{self.name}:recent")
-        left = [one for one in self.redis.scan_iter(count=1000) if one.startswith(f"{self.name}:".encode())]
-        self.redis.close()
-        assert left in ([], [f"{self.name}:fence".encode()])
+        left = self.live.keys_of(self.name)
+        self.live.close()
+        assert left <= {"fence", "cancelled", "recent"}
 
 
 async def session_of(queue: AsyncWorkQueue) -> str:
@@ -295,13 +284,4 @@ def _list(reply: Any) -> list[Any]:
 @pytest.mark.seed("RWQ-G1", "RWQ-G2", "RWQ-G3", "RWQ-B6")
 def test_a_queue_equals_its_model(redis_url: str, examples: int) -> None:
     QueueMachine.url = redis_url
-    run_state_machine_as_test(
-        QueueMachine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=40,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow],
-            print_blob=True,
-        ),
-    )
+    run_machine(QueueMachine, examples)

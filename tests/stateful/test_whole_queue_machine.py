@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,10 +19,10 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from tests.stateful.flows.cutting import stoppable_scripts
+from tests.stateful.live import run_machine
 from tests.stateful.whole.world import World
 
 pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
@@ -62,12 +61,12 @@ class WholeQueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.held)
     @rule(pick=st.integers(min_value=0))
     def complete(self, pick: int) -> None:
-        self.world.complete(self.world.held[pick % len(self.world.held)])
+        self.world.complete(*self.world.held[pick % len(self.world.held)])
 
     @precondition(lambda self: self.world.held)
     @rule(pick=st.integers(min_value=0), retry_in=st.sampled_from([0, 500]))
     def fail(self, pick: int, retry_in: int) -> None:
-        self.world.fail(self.world.held[pick % len(self.world.held)], retry_in)
+        self.world.fail(*self.world.held[pick % len(self.world.held)], retry_in)
 
     @rule(at=SIDES, ids=IDS)
     def cancel(self, at: int, ids: list[str]) -> None:
@@ -92,7 +91,7 @@ class WholeQueueMachine(RuleBasedStateMachine):
     @rule(at=SIDES, stop=STOPS)
     def delete(self, at: int, stop: int | None) -> None:
         self.world.delete(self.world.sides[at], stop=stop)
-        if not self.world.sides[at].items:
+        if not self.world.sides[at].model.items:
             self.world.furnish(self.world.sides[at])
 
     @rule(at=SIDES, count=st.integers(1, 4), elapsed=st.sampled_from([0, 50]), stop=STOPS)
@@ -139,14 +138,4 @@ class WholeQueueMachine(RuleBasedStateMachine):
 def test_calls_on_whole_queues_lose_and_double_nothing(redis_url: str, examples: int) -> None:
     WholeQueueMachine.url = redis_url
     with stoppable_scripts():
-        run_state_machine_as_test(
-            WholeQueueMachine,
-            settings=settings(
-                max_examples=examples,
-                stateful_step_count=30,
-                deadline=None,
-                suppress_health_check=[HealthCheck.too_slow],
-                print_blob=True,
-                derandomize=examples == QUICK,  # the long one searches
-            ),
-        )
+        run_machine(WholeQueueMachine, examples, steps=30, repeats=examples == QUICK)  # the long one searches

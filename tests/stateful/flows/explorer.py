@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leasequeue.queue.plans.plan import ChildPlan
 from leasequeue.queue.plans.stages import FinishRow
 from tests.stateful.explorer.engine import Broken, Found, Server, checked
-from tests.stateful.flows.world import NOW_MS, ROUND_MS, Known, World, settle_queue
+from tests.stateful.flows.world import ROUND_MS, Known, World, settle_queue
+from tests.stateful.live import NOW_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis import Redis
-
-from leasequeue import AsyncWorkQueue, Lease
 from leasequeue.errors import FlowRunUnfinished, JobUnknown, ScriptFailed
 from leasequeue.queue.lease import StageRef
 from leasequeue.queue.plans.stages import (
@@ -24,15 +20,15 @@ from leasequeue.queue.plans.stages import (
 from leasequeue.queue.queue import engine_of
 from tests.stateful.flows.cutting import STOPPED, stop_next, stop_none
 from tests.stateful.flows.rules import FlowRunState, problems, steps
+from tests.stateful.live import Live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
+    from leasequeue import AsyncWorkQueue, Lease
     from leasequeue.queue.plans.plan import FlowPlan, StagePlan
 
 T = TypeVar("T")
-#: When the tests begin, in ms.
-NOW_MS = 1_700_000_000_000
 #: How long leases last, in seconds, and how far the clock moves when all of them are to end, in ms.
 LEASE_S = 100
 ROUND_MS = 300_000
@@ -69,7 +65,7 @@ async def settle_queue(queue: AsyncWorkQueue) -> None:
     await settle(engine_of(queue))
 
 
-class World:
+class World(Live):
     """The queues, and the runs that were started.
 
     Args:
@@ -78,11 +74,9 @@ class World:
     """
 
     def __init__(self, url: str, name: str) -> None:
+        super().__init__(url)
         self.names = (f"{{{name}}}", f"{{{name}}}:other")
-        self.now = NOW_MS
-        self.runner = asyncio.Runner()
-        self.server: Any = Redis.from_url(url)  # its stubs mix bytes and str
-        self.queues = [AsyncWorkQueue.from_url(url, one, clock=lambda: self.now / 1000) for one in self.names]
+        self.queues = [self.open(one) for one in self.names]
         self.home = self.queues[0]
         self.runs: dict[str, Known] = {}
         #: The ids of runs that were not kept when they ended.
@@ -92,17 +86,6 @@ class World:
         self.choices: dict[tuple[str, str], tuple[str, ...]] = {}
         #: Whether a stopped call was not made good yet: an item may be missing, or there still.
         self.open_ends = False
-
-    def close(self) -> None:
-        """Close the queues."""
-        for queue in self.queues:
-            self.wait(queue.close())
-        self.runner.close()
-        self.server.close()
-
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
-        return self.runner.run(work)
 
     # ------------------------------------------------------------------------------------ calls
 
