@@ -49,7 +49,7 @@ class Size(NamedTuple):
     writes: int | None
 
 
-SMALL = Size(12, 1)
+SMALL = Size(6, 1)
 LARGE = Size(60, None)
 
 
