@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leasequeue.worker import Reject, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Escape(BaseException):
@@ -96,16 +99,17 @@ def _nested() -> Exception:
 
 
 #: What makes each exception.
-UNREADABLE = {
+UNREADABLE: dict[str, Callable[[], Exception]] = {
     **{one.__qualname__: one for one in (Delegating, Silent, Exiting, Numeric, Untrue)},
     "a loop of causes": _looped,
     "nested groups": _nested,
     "a group of it": lambda: ExceptionGroup("group", [Delegating(), Exiting()]),
 }
-SIGNALS = {one.__qualname__: one for one in (Unset, Odd, SilentReject)}
+SIGNALS: dict[str, Callable[[], Exception]] = {one.__qualname__: one for one in (Unset, Odd, SilentReject)}
 
 
 def raise_named(name: str) -> None:
-    """Raise one of these, as a handler in another process."""
-    error = (UNREADABLE | SIGNALS)[name]()
-    raise error
+    """Raise one of these, if it is one, as a handler in another process."""
+    if make := (UNREADABLE | SIGNALS).get(name):
+        error = make()
+        raise error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import TaskQueue
+from tests.autoscale.scaling import Platform
 from tests.queue.fixtures import make_queue, queue
 
 if TYPE_CHECKING:
@@ -20,3 +21,9 @@ async def tasks(redis_url: str, name: str) -> AsyncIterator[TaskQueue]:
     """Open a task queue on the queue of this test."""
     async with TaskQueue.from_url(redis_url, name) as tasks:
         yield tasks
+
+
+@pytest.fixture
+def platform() -> Platform:
+    """Give the back ends of the autoscalers of this test, in memory."""
+    return Platform()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +15,7 @@ from leasequeue.errors import BackendError
 from tests.autoscale.backend_bench import config_of, refusal
 from tests.autoscale.scaling import register
 from tests.eventually import eventually
+from tests.processes import lives
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
@@ -184,15 +184,6 @@ async def test_registrations_that_cannot_be_read_are_an_error(name: str) -> None
     await backend.request(3)
     assert await backend.requested() == 3
     await backend.close()
-
-
-def lives(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - it may vanish at any time
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - as above
 
 
 async def test_the_back_end_of_kubernetes_is_opened_with_its_settings() -> None:

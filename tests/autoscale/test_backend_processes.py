@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +18,7 @@ from leasequeue.worker.supervision import SupervisedProcess
 from tests.autoscale.backend_bench import SLEEP, bench, refusal
 from tests.cli.program import leasequeue
 from tests.eventually import eventually
+from tests.processes import lives
 from tests.queue.asking import until
 from tests.queue.fixtures import make_queue, queue
 
@@ -143,7 +143,7 @@ async def test_a_worker_whose_launcher_was_killed_is_still_a_unit(
     os.kill(launcher, signal.SIGKILL)
 
     async def is_adopted() -> bool:
-        return await backend.ready() == await backend.requested() == 1 and runs(worker.pid)
+        return await backend.ready() == await backend.requested() == 1 and lives(worker.pid)
 
     await until("its worker counts", is_adopted)
     await backend.request(1)
@@ -151,7 +151,7 @@ async def test_a_worker_whose_launcher_was_killed_is_still_a_unit(
 
     async def is_scaled_in() -> bool:
         await backend.request(0)
-        return not runs(worker.pid)
+        return not lives(worker.pid)
 
     await until("it is scaled in", is_scaled_in)
 
@@ -163,16 +163,7 @@ async def test_a_unit_is_killed_with_what_it_has_started(bench: ProcessBench) ->
     child = bench.folder / "child"
     await eventually("it has started a program", lambda: child.exists() and child.read_text() != "")
     assert "was ordered to stop" in await refusal(backend, 0)
-    await eventually("the program has ended, too", lambda: not runs(int(child.read_text())))
-
-
-def runs(pid: int) -> bool:
-    """Return whether a process runs; one that has ended may not be reaped yet."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
+    await eventually("the program has ended, too", lambda: not lives(int(child.read_text())))
 
 
 async def test_what_a_unit_has_started_is_no_unit(bench: ProcessBench) -> None:
@@ -336,8 +327,9 @@ async def test_a_failure_at_the_start_stands_until_a_unit_is_at_work(
 
 
 async def test_each_end_is_logged(bench: ProcessBench, caplog: pytest.LogCaptureFixture) -> None:
-    backend = bench.open(["sh", "-c", "exit 3"])
+    backend = bench.open(["sh", "-c", "echo began $$ >> record; exit 3"], directory=str(bench.folder))
     assert await refusal(backend, 2) == ""
+    await eventually("both have begun", lambda: len(bench.recorded("began")) == 2)
     await eventually("they end", lambda: not bench.pids())
     assert await refusal(backend, 0) == "", "none is wanted any more"
     assert caplog.text.count("exit code 3") == 2

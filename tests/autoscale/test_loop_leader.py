@@ -35,11 +35,6 @@ __all__ = ["clock", "tidy"]
 LEASE, LONGER = 30.0, 40.0
 
 
-@pytest.fixture
-def platform() -> Platform:
-    return Platform()
-
-
 @dataclass
 class Copy:
     """A copy of the autoscaler that runs, and its reports."""

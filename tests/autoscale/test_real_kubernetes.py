@@ -147,14 +147,6 @@ async def test_the_account_of_the_manifests_may_scale(media: KubernetesBackend) 
     assert await media.ready() == 0
 
 
-@pytest.mark.usefixtures("cluster")
-async def test_a_stateful_set_is_scaled() -> None:
-    spot = KubernetesBackend("media/spot", name="media-spot", namespace="prod", kind="StatefulSet")
-    await spot.request(3)
-    assert (await spot.requested(), await spot.ready()) == (3, 0)
-    await spot.close()
-
-
 async def test_ready_pods_are_counted(media: KubernetesBackend, administrator: AsyncClient) -> None:
     await media.request(4)
     found = await administrator.get(Deployment, "media", namespace="prod")
@@ -211,41 +203,6 @@ async def test_a_change_between_reading_and_writing_is_a_conflict(
         said = KubernetesServer([Workload("media")])._write(Workload("media"), OUTDATED)[1]["message"]
         assert caught.value.problem.endswith(f"no success in 8 attempts; at last: 409: {said}")
         assert await media.requested() == 1
-
-
-async def test_two_leaders_at_once_end_with_the_number_of_one_of_them(media: KubernetesBackend) -> None:
-    others = [KubernetesBackend("media/steady", name="media", namespace="prod") for _ in range(4)]
-    await asyncio.gather(*(one.request(units) for units, one in enumerate([media, *others], start=20)))
-    assert await media.requested() in range(20, 25)
-    await asyncio.gather(*(one.close() for one in others))
-
-
-async def test_a_deployment_that_vanishes_and_comes_back(
-    media: KubernetesBackend, administrator: AsyncClient, documents: list[dict[str, Any]]
-) -> None:
-    await administrator.delete(Deployment, "media", namespace="prod", grace_period=0)
-    for call in (media.ready(), media.requested(), media.request(3)):
-        with pytest.raises(BackendError, match=r"there is none\. Create it, .*404: .*not found"):
-            await call
-    again = next(
-        one for one in documents if (one["kind"], one["metadata"]["name"]) == ("Deployment", "media")
-    )
-    await administrator.create(codecs.from_dict(again))
-    await media.request(3)
-    assert await media.requested() == 3
-
-
-async def test_an_api_server_that_is_killed_and_comes_back(
-    media: KubernetesBackend, cluster: ApiServer
-) -> None:
-    await media.request(2)
-    await cluster.kill()
-    with pytest.raises(BackendError, match="ConnectError"):
-        await media.request(6)
-    await cluster.start()
-    assert await media.requested() == 2
-    await media.request(6)
-    assert await media.requested() == 6
 
 
 @pytest.mark.seed("RWQ-O22", "RWQ-O24")

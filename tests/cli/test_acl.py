@@ -17,7 +17,6 @@ from leasequeue.queue.queue import engine_of
 from leasequeue.wire.access import Role, commands_of
 from leasequeue.wire.scripts import load
 from tests.cli.permits import NAME, Permit, facts, opened, permit, refused
-from tests.cli.program import usage_error
 from tests.cli.whole_life import the_whole_life
 from tests.eventually import eventually
 from tests.lua.space import Space
@@ -110,19 +109,6 @@ async def test_the_rule_in_an_error_permits_the_call(
 
 async def handle(item: Item) -> None:
     """Do nothing."""
-
-
-@pytest.mark.parametrize("rules", ["-incrby", "-blmove", "resetkeys ~other:*"])
-async def test_a_worker_that_could_not_work_does_not_start(admin: Redis, permit: Permit, rules: str) -> None:
-    url = await permit("q", "other")
-    await command(admin, "ACL", "SETUSER", "bob", *rules.split())
-    client = Redis.from_url(url)
-    worker = new_worker()
-    for name in ("other", "q"):
-        worker.handler(AsyncWorkQueue(name, client))(handle)
-    with pytest.raises(AccessDenied, match="leasequeue acl"):
-        await worker.run()
-    await client.aclose()
 
 
 async def test_a_worker_says_what_it_may_not_do_and_works(
@@ -232,8 +218,3 @@ async def test_a_user_that_may_not_ask_is_told(
     printed = await leasequeue("acl", "q", LEASEQUEUE_URL=url)
     assert (printed.code, printed.out) == (5, "")
     assert "command" in printed.error
-
-
-@pytest.mark.parametrize("user", ["", "a b"])
-async def test_a_name_that_no_user_can_have_is_refused(leasequeue: Leasequeue, user: str) -> None:
-    assert "--user" in usage_error(await leasequeue("acl", "q", "--user", user))

@@ -217,20 +217,3 @@ async def test_an_event_loop_that_stands_still_is_not_live(monkeypatch: pytest.M
         monkeypatch.setattr(http, "STILL_SECONDS", -10.0)
         status, text = get(server, "/live")
         assert (status, "the event loop has stood still" in text) == (503, True)
-
-
-async def test_a_second_copy_answers_once_the_address_is_free(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(Kept()) as first:
-        config = replace(CONFIG, http=first.url.removeprefix("http://"))
-        async with serving(Kept(replace(REPORT, number=8)), config) as second:
-            await eventually("it warns", lambda: "in use; trying again" in caplog.text)
-            assert get(second, "/report")[1]["number"] == 7
-            first.close()
-
-            def is_taken_over() -> bool:
-                try:
-                    return bool(get(second, "/report")[1]["number"] == 8)
-                except ConnectionError:
-                    return False
-
-            await eventually("the second copy answers", is_taken_over)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import Item
-from tests.cli.program import started, usage_error
+from tests.cli.program import started
 from tests.queue.asking import take, until
 
 if TYPE_CHECKING:
@@ -82,49 +82,34 @@ async def test_a_deep_clean_restores_items_that_are_in_no_list(
     ]
 
 
-@pytest.mark.seed("RWQ-O21", "RWQ-B1")
-async def test_a_watch_reclaims_expired_leases_until_ctrl_c(queue: AsyncWorkQueue, redis_url: str) -> None:
-    await leave_an_expired_lease(queue, "before")
-    async with watching(redis_url, queue.name) as (process, _):
-        await is_waiting(queue, "before")
-        await take(queue, 100)
-        await leave_an_expired_lease(queue, "second")
-        await is_waiting(queue, "second")
-        process.send_signal(signal.SIGINT)
-        out, err = await process.communicate()
-        assert (process.returncode, out) == (0, b"")
-        assert err.endswith(b"stopped\n")
-
-
-async def test_a_watch_runs_schedules_and_drops_old_dead_letters_until_sigterm(
-    queue: AsyncWorkQueue, redis_url: str
+@pytest.mark.seed("RWQ-O21", "RWQ-O28", "RWQ-B1")
+async def test_a_watch_reclaims_repairs_runs_schedules_and_drops_dead_letters_until_ctrl_c(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str
 ) -> None:
     await queue.add_item(Item(b"x", id="dead"))
     await queue.fail(await take(queue), "given up")
-    await queue.schedules.every(0.1, "poll")
-    async with watching(redis_url, queue.name, "--keep-dead", "0s") as (process, _):
-
-        async def is_done() -> bool:
-            counts = await queue.counts()
-            return counts.waiting > 0 and counts.dead == 0
-
-        await until("the schedule has ticked and the dead letter is gone", is_done)
-        process.terminate()
-        assert await process.wait() == 0
-
-
-@pytest.mark.seed("RWQ-O28")
-async def test_a_watch_can_start_with_a_deep_clean_and_log_json(
-    queue: AsyncWorkQueue, redis: Redis, redis_url: str
-) -> None:
-    await leave_an_orphan(redis, queue, "x")
-    async with watching(redis_url, queue.name, "--deep", "--json") as (process, err):
+    await leave_an_expired_lease(queue, "before")
+    await leave_an_orphan(redis, queue, "orphan")
+    options = ("--keep-dead", "0s", "--deep", "--json")
+    async with watching(redis_url, queue.name, *options) as (process, err):
         line = json.loads(await err.readline())
         assert line["level"] == "info"
         assert f"cleaned {queue.name}" in line["message"]
-        assert [view.id for view in await queue.inspect()] == ["x"]
-        process.terminate()
-        assert await process.wait() == 0
+        assert {view.id for view in await queue.inspect()} == {"before", "orphan"}
+        await queue.schedules.every(0.1, "poll")
+
+        async def has_ticked() -> bool:
+            counts = await queue.counts()
+            return counts.waiting > 2 and counts.dead == 0
+
+        await until("the schedule has ticked and the dead letter is gone", has_ticked)
+        await queue.lease_many(100, 100)
+        await leave_an_expired_lease(queue, "second")
+        await is_waiting(queue, "second")
+        process.send_signal(signal.SIGINT)
+        out, rest = await process.communicate()
+        assert (process.returncode, out) == (0, b"")
+        assert json.loads(rest.splitlines()[-1])["message"] == "stopped"
 
 
 async def test_a_watch_continues_when_the_server_was_away(
@@ -141,10 +126,3 @@ async def test_a_watch_continues_when_the_server_was_away(
         await is_waiting(queue, "x")
         process.terminate()
         assert await process.wait() == 0
-
-
-async def test_wrong_usage_is_refused(leasequeue: Leasequeue) -> None:
-    assert "Missing argument 'QUEUE'" in usage_error(await leasequeue("clean"))
-    assert "must be at least 0.1 s" in usage_error(await leasequeue("clean", "q", "--watch", "--every", "0s"))
-    for option in ("--every", "--keep-dead"):
-        assert "needs --watch" in usage_error(await leasequeue("clean", "q", option, "1s"))

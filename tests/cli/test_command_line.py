@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 import typer
@@ -18,7 +20,11 @@ from typer.testing import CliRunner
 from leasequeue import Item
 from leasequeue.cli.app import COMMANDS, app, load
 from leasequeue.cli.options import format_time, parse_duration
-from tests.cli.program import run_process, started, usage_error
+from leasequeue.cli.pipeline import FORMATS, URL_VARIABLES, facts
+from leasequeue.cli.server import DEFAULT_URL
+from leasequeue.spark import options
+from leasequeue.spark.jobs.load import Format
+from tests.cli.program import started, usage_error
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from leasequeue.testing import Proxy
     from tests.cli.program import Leasequeue
     from tests.conftest import MakeServer
+
 
 #: Arguments for each command that uses a server.
 CALLS = {
@@ -69,6 +76,7 @@ CALLS = {
     "flow cancel": ("flow", "cancel", "emails", "x"),
 }
 NO_SERVER = "redis://127.0.0.1:1"
+ESTIMATE = ("autoscale", "estimate", "--rate", "50/s", "--service-time", "2s")
 
 
 def complete(*words: str, url: str = NO_SERVER) -> list[str]:
@@ -102,29 +110,103 @@ def test_a_command_and_the_overview_have_the_same_text(name: str) -> None:
     assert load(name).help.split("\n\n")[0].replace("\n", " ") == COMMANDS[name].help
 
 
+#: Wrong usage, and what is said of it.
+USAGE: list[tuple[tuple[str, ...], str]] = [
+    (("shov",), "No such command 'shov'. Did you mean 'show'?"),
+    (("add", "q"), "give either the data, - for standard input, or --file"),
+    (("add", "q", "x", "--file", "-"), "give either the data, - for standard input, or --file"),
+    (("add", "q", "--file", "-", "--id", "x"), "cannot be combined with --content-id or --file"),
+    (("add", "q", "x", "--content-id", "--id", "x"), "cannot be combined with --content-id or --file"),
+    (("add", "q", "x", "--delay", "soon"), "'soon' is not a duration; write 500ms, 30s, 5m, 1h30m, 2d or 1w"),
+    (
+        ("add", "q", "x", "--delay", "60d"),
+        "'60d' is longer than 30d, the longest that is accepted; use --at, which takes any time",
+    ),
+    (("add", "q", "x", "--expires-in", "31d"), "'31d' is longer than 30d, the longest that is accepted"),
+    (("add", "q", "x", "--at", "2030-01-31T09:00"), "not a time with a zone; write 2030-01-31T09:00Z"),
+    (("add", "q", "x", "--at", "2030-01-31T09:00Z", "--delay", "5m"), "a delay or a time, not both"),
+    (("add", "q", "--file", "/nowhere"), "/nowhere: No such file or directory; 0 items were added"),
+    (("add", "q", "x", "--id", ""), "id: got '', expected a string of 1 to 512 bytes"),
+    (("add", "q", "x", "--priority", "10"), "from -9 to 9"),
+    (("add", "q", "x", "--group", ""), "group"),
+    (("show", "q", "--count", "5000"), "'--count': '5000' is not a whole number from 1 to 1,000"),
+    (("show", "q", "--state", "bad"), "'--state': 'bad' is not one of waiting, leased, scheduled"),
+    (
+        ("show", "q", "--state", "dead"),
+        "'dead' is not one of waiting, leased, scheduled; `leasequeue dead ls QUEUE` lists dead letters",
+    ),
+    (("cancel", "q"), "give either ids or --data"),
+    (("cancel", "q", "a", "--data", "x"), "give either ids or --data"),
+    (("cancel", "q", "a", "--limit", "3"), "goes with --data"),
+    (("clean",), "Missing argument 'QUEUE'"),
+    (("clean", "q", "--watch", "--every", "0s"), "must be at least 0.1 s"),
+    (("clean", "q", "--every", "1s"), "needs --watch"),
+    (("clean", "q", "--keep-dead", "1s"), "needs --watch"),
+    (("clean", "q", "--lines"), "takes no queues"),
+    (("dead", "ls", "q", "--start", "1.5"), "'--start': '1.5' is not a whole number"),
+    (("dead", "requeue", "q"), "give exactly one of ids or --all"),
+    (("dead", "requeue", "q", "d1", "--all"), "give exactly one of ids or --all"),
+    (("dead", "drop", "q"), "give exactly one of ids, --all or --older-than"),
+    (("dead", "drop", "q", "--all", "--older-than", "1d"), "give exactly one of ids, --all or --older-than"),
+    (("events", "q", "--publish", "--live"), "--stop, and alone"),
+    (("flow", "ls", "q", "--state", "done"), "is not one of active, completed"),
+    (("flow", "show", "q", "r", "--mermaid", "--json"), "cannot be combined with --json"),
+    (("flow", "find", "q", "f", "user_id"), "'user_id' is not a name and a value, such as user_id=62"),
+    (("flow", "find", "q", "f", "=62"), "'=62' is not a name and a value, such as user_id=62"),
+    (("fsck",), "Missing argument 'QUEUE'"),
+    (("limits", "q", "--rate", "0/s"), "expected a rate such as"),
+    (("limits", "q", "--rate", "1/s", "--remove", "all"), "cannot be combined"),
+    (("mv", "q", "other", "c", "--count", "1"), "not both"),
+    (("mv", "q", "q"), "another queue"),
+    (("schedule", "rm", "q"), "Missing argument 'NAME'"),
+    (("schedule", "add", "q", "s"), "either --every or --cron"),
+    (("schedule", "add", "q", "s", "--every", "5m", "--cron", "* * * * *"), "either --every or --cron"),
+    (
+        ("schedule", "add", "q", "s", "--cron", "* * * * *", "--start", "2030-01-31T09:00Z"),
+        "only be given with --every",
+    ),
+    (("schedule", "add", "q", "s", "--every", "5m", "--tz", "UTC"), "only be given with --cron"),
+    (("schedule", "add", "q", "s", "--every", "5m", "--args", "{}"), "only be given with --task"),
+    (("schedule", "add", "q", "s", "data", "--every", "5m", "--task", "x"), "cannot be combined with DATA"),
+    (("schedule", "add", "q", "s", "--every", "5m", "--task", "x", "--args", "{"), "'{' is not JSON"),
+    (("schedule", "add", "q", "s", "--every", "5m", "--task", "x", "--args", "[]"), "is not a JSON object"),
+    (("acl", "q", "--user", "a b"), "--user"),
+    (("stats", "--every", "0.01s"), "must be at least 0.1 s"),
+    (("stats", "--port", "70000"), "from 1 to 65,535"),
+    (("worker", "a:b", "--processes", "0"), "'--processes': '0' is not a whole number from 1 to 1,000"),
+    (("worker", "a:b", "--log-format", "xml"), "'--log-format': 'xml' is not one of text, json"),
+    (("worker", "a:b", "--concurrency", "0"), "--concurrency"),
+    (("worker", "a:b", "--grace", "-1"), "--grace"),
+    (("worker", "a:b", "--exit-on-unhealthy", "50ms"), "--exit-on-unhealthy"),
+    (
+        ("worker", "a:b", "--url", "redis://localhost"),
+        'the program names the server: `TaskQueue.from_url(os.environ["LEASEQUEUE_URL"], "emails")`',
+    ),
+    (("autoscale", "--once"), "Missing argument 'FILE'"),
+    (
+        ("autoscale", "estimate", "--rate", "fast"),
+        "'fast' is not a rate; write 50/s, 100/m, 5000/h or 20000/d",
+    ),
+    (("autoscale", "estimate", "--rate", "5/s"), "Missing option '--service-time'"),
+    ((*ESTIMATE, "--workers", "0"), "'0' is not a whole number from 1 to 1,000,000"),
+    ((*ESTIMATE, "--confidence", "1"), "'1' is not a number from 0.5 to 0.9999"),
+    ((*ESTIMATE, "--backlog", "-1"), "'-1' is not a whole number from 0 to 1,000,000,000"),
+    ((*ESTIMATE, "--age-target", "40d"), "'40d' is longer than 30d"),
+    (("demo", "--lease", "nan"), "'--lease': 'nan' is not a number from 0.1 to 60"),
+    (("demo", "/nowhere"), "FOLDER: /nowhere is not a folder"),
+    (("pipeline", "load", "q", "x", "--format", "xml"), "'--format': 'xml' is not one of csv, json, parquet"),
+    (("pipeline", "backfill", "q", "x", "--rate", "fast"), "'--rate': 'fast' is not a number"),
+]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (
-            ("add", "q", "x", "--delay", "60d"),
-            "'60d' is longer than 30d, the longest that is accepted; use --at, which takes any time",
-        ),
-        (("add", "q", "x", "--expires-in", "31d"), "'31d' is longer than 30d, the longest that is accepted"),
-        (
-            ("show", "q", "--state", "dead"),
-            "'dead' is not one of waiting, leased, scheduled; `leasequeue dead ls QUEUE` lists dead letters",
-        ),
-        (
-            ("worker", "app:tasks", "--url", "redis://localhost"),
-            'the program names the server: `TaskQueue.from_url(os.environ["LEASEQUEUE_URL"], "emails")`',
-        ),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
+    ("arguments", "says"), USAGE, ids=lambda one: " ".join(one) if isinstance(one, tuple) else ""
 )
-async def test_a_value_that_belongs_elsewhere_is_refused_with_the_place(
+async def test_wrong_usage_is_refused_before_the_server_is_asked(
     leasequeue: Leasequeue, arguments: tuple[str, ...], says: str
 ) -> None:
-    assert says in usage_error(await leasequeue(*arguments))
+    outcome = await leasequeue(*arguments, stdin=b"x\n", LEASEQUEUE_URL=NO_SERVER)
+    assert says in usage_error(outcome)
 
 
 async def test_old_dead_letters_are_dropped_by_an_age_above_that_of_a_delay(
@@ -134,15 +216,8 @@ async def test_old_dead_letters_are_dropped_by_an_age_above_that_of_a_delay(
     assert (outcome.code, outcome.out) == (0, "0 dropped\n")
 
 
-async def test_an_unknown_command_is_refused_with_the_most_similar_one(leasequeue: Leasequeue) -> None:
-    assert "No such command 'shov'. Did you mean 'show'?" in usage_error(await leasequeue("shov"))
-
-
 # ------------------------------------------------------------------------------------------------- completion
 
-
-#: Lets a test name the shell; otherwise it is the one that started the tests.
-NAMED_SHELL = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
 
 #: Presses tab after `leasequeue dead drop --o`.
 PRESS_TAB = """
@@ -155,21 +230,25 @@ complete -p leasequeue
 """
 
 
-async def test_the_completion_script_of_a_shell_is_printed() -> None:
-    async def script_of(shell: str) -> None:
-        outcome = await run_process("--show-completion", shell, stdin=b"", cwd=None, **NAMED_SHELL)
+@pytest.fixture
+def named_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the test name the shell; otherwise it is the one that started the tests."""
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+
+
+@pytest.mark.usefixtures("named_shell")
+async def test_the_completion_script_of_a_shell_is_printed(leasequeue: Leasequeue) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        outcome = await leasequeue("--show-completion", shell)
         assert (outcome.code, outcome.err) == (0, "")
         assert f"_LEASEQUEUE_COMPLETE=complete_{shell}" in outcome.out
 
-    await asyncio.gather(*map(script_of, ("bash", "zsh", "fish")))
 
-
-async def test_completion_can_be_installed(tmp_path: Path) -> None:
-    home = {"HOME": str(tmp_path), **NAMED_SHELL}
-    async with started("--install-completion", "bash", environment=home) as process:
-        out, err = await process.communicate()
-    assert (process.returncode, err) == (0, b"")
-    assert b"completion installed" in out
+@pytest.mark.usefixtures("named_shell")
+async def test_completion_can_be_installed(leasequeue: Leasequeue, tmp_path: Path) -> None:
+    outcome = await leasequeue("--install-completion", "bash", HOME=str(tmp_path))
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "completion installed" in outcome.out
     script = tmp_path / ".bash_completions" / "leasequeue.sh"
     assert str(script) in (tmp_path / ".bashrc").read_text()
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -236,31 +315,6 @@ async def test_a_key_of_another_type_is_exit_code_5(leasequeue: Leasequeue, redi
     outcome = await leasequeue("add", name, "x")
     assert outcome.code == 5
     assert "choose another name" in outcome.error
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("show", "q", "--count", "5000"), "'--count': '5000' is not a whole number from 1 to 1,000"),
-        (("show", "q", "--count", "x"), "'--count': 'x' is not a whole number from 1 to 1,000"),
-        (("show", "q", "--state", "bad"), "'--state': 'bad' is not one of waiting, leased, scheduled"),
-        (("dead", "ls", "q", "--start", "1.5"), "'--start': '1.5' is not a whole number"),
-        (("serve", "--port", "0"), "'--port': '0' is not a whole number from 1 to 65,535"),
-        (("worker", "a:b", "--processes", "0"), "'--processes': '0' is not a whole number from 1 to 1,000"),
-        (("worker", "a:b", "--log-format", "xml"), "'--log-format': 'xml' is not one of text, json"),
-        (("demo", "--lease", "nan"), "'--lease': 'nan' is not a number from 0.1 to 60"),
-        (("demo", "/nowhere"), "FOLDER: /nowhere is not a folder"),
-        (
-            ("pipeline", "load", "q", "x", "--format", "xml"),
-            "'--format': 'xml' is not one of csv, json, parquet",
-        ),
-        (("pipeline", "backfill", "q", "x", "--rate", "fast"), "'--rate': 'fast' is not a number"),
-    ],
-)
-def test_an_option_says_what_it_accepts(arguments: tuple[str, ...], error: str) -> None:
-    outcome = CliRunner().invoke(app, arguments)
-    assert outcome.exit_code == 2
-    assert error in " ".join(outcome.output.replace("│", " ").split())
 
 
 THEIRS = "keys that begin with 'a:item:' belong to the queue 'a'"
@@ -331,3 +385,126 @@ def test_times_are_formatted_in_utc() -> None:
     assert format_time(None) is None
     assert format_time(0.5) == "1970-01-01T00:00:00.500Z"
     assert format_time(1e30) is not None
+
+
+# --------------------- what a command imports: it starts quickly. Times would depend on the machine; these do
+
+
+#: Runs commands one after the other, and prints after each which modules have been imported.
+PROGRAM = """
+import gc, json, sys
+from leasequeue.cli import main
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    try:
+        main()
+    except SystemExit:
+        pass
+    print(json.dumps([gc.isenabled(), *sys.modules]), file=sys.stderr)
+"""
+#: What takes long to import, and has no part in the command.
+NEEDLESS = {"anyio", "leasequeue.alive", "leasequeue.tasks.queue", "leasequeue.worker", "lua", "pydantic"}
+#: For the autoscaler's back end for Kubernetes alone.
+OF_KUBERNETES = {"lightkube", "httpx2"}
+
+
+AUTOSCALE = """
+name = "media"
+[jobs.resize]
+[deployments.resize]
+backend = "command"
+command = { request = ["true", "{units}"] }
+"""
+
+
+async def run(redis_url: str, *commands: tuple[str, ...]) -> tuple[str, list[set[str]]]:
+    """Run commands in one process; return what it has printed, and had imported after each of them."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROGRAM, json.dumps(commands)),
+        env={**os.environ, "LEASEQUEUE_URL": redis_url},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    found = []
+    for line in err.decode().splitlines():
+        collects, *imported = json.loads(line)
+        assert collects or "leasequeue.cli.ls" not in imported, "it is off only while a command is imported"
+        found.append({*imported})
+    assert len(found) == len(commands)
+    return out.decode(), found
+
+
+async def test_a_command_imports_only_what_it_needs(
+    queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    """The version neither the Redis client nor rich, items no tables, and tables no workers and tasks."""
+    await queue.add_item(Item(b'{"task": "send", "args": {}}', id="x"))
+    commands = (("add", queue.name, "hello"), ("show", queue.name, "--json"), ("ls", queue.name))
+    (tmp_path / "autoscale.toml").write_text(AUTOSCALE)
+    once = ("autoscale", f"{tmp_path / 'autoscale.toml'}", "--once")
+    out, found = await run(redis_url, ("--version",), *commands, once)
+    version, *items, table, autoscaler = found
+    assert re.match(r"leasequeue \S+\n", out)
+    assert not {"asyncio", "msgspec", "pydantic", "redis", "rich.console"} & version
+    ours = {name for name in version if name.startswith("leasequeue.")}
+    assert ours == {"leasequeue.cli", "leasequeue.cli.app", "leasequeue.lazy"}
+    assert not {*NEEDLESS, "rich.console"} & set().union(*items)
+    assert not NEEDLESS & table
+    assert "leasequeue.autoscale.backends" in autoscaler
+    assert not OF_KUBERNETES & autoscaler
+    assert f"{queue.name} " in out
+
+
+# -------------------------------- the report of `leasequeue pipeline`. Its commands are tested in tests/spark
+
+
+def test_a_total_and_a_state_with_the_same_name_are_both_printed() -> None:
+    report = {
+        "leased": 2381,
+        "dead_letters": 81,
+        "per_second": 13.150876527552242,
+        "wait_p50": 0.126,
+        "service_p50": None,
+        "now": {"leased": 0, "dead": 81},
+    }
+    assert facts(report) == {
+        "leased": 2381,
+        "dead letters": 81,
+        "per second": "13.2",
+        "wait p50": "126 ms",
+        "service p50": None,
+        "leased at the end": 0,
+        "dead at the end": 81,
+    }
+
+
+#: A program that runs the command line as if Spark were not installed, and prints each exit code.
+WITHOUT_SPARK = """
+import sys
+sys.modules["pyspark"] = None
+from leasequeue.cli import main
+for arguments in (["--help"], ["load", "--help"], ["redrive", "emails"]):
+    sys.argv[1:] = ["pipeline", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        print("exit code", end.code)
+"""
+
+
+def test_without_spark_there_is_help_and_a_job_names_the_extra() -> None:
+    program = [sys.executable, "-c", WITHOUT_SPARK]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.stdout.count("Usage: leasequeue pipeline") == 2
+    assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == [
+        *["exit code 0"] * 2,
+        "exit code 2",
+    ]
+    [error] = done.stderr.splitlines()
+    assert 'pip install "leasequeue[spark]"' in error
+
+
+def test_the_options_of_a_job_are_those_of_spark() -> None:
+    assert get_args(Format) == FORMATS
+    assert (options.URL_VARIABLES, options.DEFAULT_URL) == (URL_VARIABLES, DEFAULT_URL)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import Item
-from tests.cli.program import started, usage_error
+from tests.cli.program import started
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
@@ -149,20 +149,3 @@ async def test_drop_asks_for_a_confirmation_on_a_terminal(
         os.close(ours)
         os.close(theirs)
     assert len(await left(queue)) == stay
-
-
-@pytest.mark.parametrize(
-    ("command", "arguments", "message"),
-    [
-        ("requeue", (), "give exactly one of ids or --all"),
-        ("requeue", ("d1", "--all"), "give exactly one of ids or --all"),
-        ("drop", (), "give exactly one of ids, --all or --older-than"),
-        ("drop", ("d1", "--older-than", "1d"), "give exactly one of ids, --all or --older-than"),
-        ("drop", ("--all", "--older-than", "1d", "--yes"), "give exactly one of ids, --all or --older-than"),
-    ],
-)
-async def test_wrong_usage_changes_nothing(
-    leasequeue: Leasequeue, queue: AsyncWorkQueue, command: str, arguments: tuple[str, ...], message: str
-) -> None:
-    assert message in usage_error(await leasequeue("dead", command, queue.name, *arguments))
-    assert len(await left(queue)) == 5

@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 
 from leasequeue.cli.app import app
 from leasequeue.cli.demo import run, workers
-from leasequeue.cli.demo.run import merge
 from tests.cli.program import run_process, started
-from tests.cli.worker_bench import gone
+from tests.processes import gone
 
 DEMO = ("demo", "--workers", "3")
 
@@ -125,20 +124,22 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     assert not output.exists()
 
 
-@pytest.mark.slow
-def test_a_missing_line_fails_the_demo(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(parts: Path, output: Path) -> int:
-        late = merge(parts, output)
-        first, second, *others = output.read_bytes().splitlines(keepends=True)
-        assert b"0/0.txt" in first
-        output.write_bytes(b"".join([second, *others, others[-1]]))
-        return late
-
-    monkeypatch.setattr(run, "merge", careless)
+def test_what_is_wrong_with_the_output_fails_the_demo(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = tmp_path / "out.jsonl"
-    result = CliRunner().invoke(app, ["demo", str(folder), "--lease", "0.3", "--output", str(output)])
+
+    async def careless(demo: run.Demo) -> dict[str, Any]:
+        lines = [run.dump(workers.describe(demo.folder, path)) for _, path in sorted(demo.files.items())]
+        output.write_bytes(b"".join([*lines[1:], lines[-1]]))
+        demo.say("a file named [b]file")
+        return demo._report([], late=1, left=0)
+
+    monkeypatch.setattr(run.Demo, "run", careless)
+    result = CliRunner().invoke(app, ["demo", str(folder), "--output", str(output)])
     assert result.exit_code == 1, result.output
-    assert "missing: 0/0.txt\nduplicated: 2/8.txt\n" in result.stdout
+    assert "missing: 0/0.txt\nduplicated: 2/8.txt\n60 items were not completed exactly" in result.stdout
+    assert "[b]file" in result.stderr
 
 
 def test_unusable_arguments_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasequeue import FanOut, Flow, RetryPolicy, TaskQueue, fan_out
-from tests.cli.program import usage_error
 from tests.worker.working import new_worker
 
 if TYPE_CHECKING:
@@ -109,9 +108,6 @@ async def test_ls_chooses_by_state_flow_and_count(leasequeue: Leasequeue, progra
     assert await ids("--flow", "other") == []
     outcome = await leasequeue("flow", "ls", program.name, "--state", "active", "--flow", "access")
     assert outcome.error == f"{program.name} has no active runs of 'access'"
-    assert "is not one of active, completed" in usage_error(
-        await leasequeue("flow", "ls", program.name, "--state", "done")
-    )
 
 
 async def test_show_prints_a_run_with_its_stages(leasequeue: Leasequeue, program: Program) -> None:
@@ -156,8 +152,6 @@ async def test_show_prints_json_and_a_diagram(leasequeue: Leasequeue, program: P
     }
     outcome = await leasequeue("flow", "show", program.name, "bad", "--mermaid")
     assert (outcome.code, outcome.out.splitlines()[0]) == (0, "flowchart LR")
-    both = await leasequeue("flow", "show", program.name, "bad", "--mermaid", "--json")
-    assert "cannot be combined with --json" in usage_error(both)
 
 
 async def test_find_finds_by_all_of_the_attributes(leasequeue: Leasequeue, program: Program) -> None:
@@ -174,9 +168,6 @@ async def test_find_finds_by_all_of_the_attributes(leasequeue: Leasequeue, progr
     outcome = await leasequeue("flow", "find", program.name, "access", "user_id=9", "guilds=7")
     assert outcome.code == 1
     assert outcome.error == f"{program.name!r} has no run of 'access' with user_id=9 guilds=7"
-    for wrong in ("user_id", "=62"):
-        refused = await leasequeue("flow", "find", program.name, "access", wrong)
-        assert f"{wrong!r} is not a name and a value, such as user_id=62" in usage_error(refused)
 
 
 async def test_cancel_ends_runs(leasequeue: Leasequeue, program: Program) -> None:

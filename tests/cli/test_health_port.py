@@ -11,8 +11,9 @@ import pytest
 
 from leasequeue import Item
 from tests.cli.test_worker_processes import children
-from tests.cli.worker_bench import TIMEOUT, Bench, gone
+from tests.cli.worker_bench import TIMEOUT, Bench
 from tests.ports import free_port
+from tests.processes import gone
 from tests.queue.asking import until
 
 if TYPE_CHECKING:

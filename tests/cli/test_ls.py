@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import Item
+from leasequeue import AsyncWorkQueue, Item
+from leasequeue.queue.limits import Limit
 from leasequeue.wire import discovery
 from leasequeue.wire.discovery import find_queues
-from tests.queue.asking import take
+from tests.cli.program import started, usage_error
+from tests.queue.asking import take, until
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
     from tests.cli.program import Leasequeue
     from tests.queue.fixtures import MakeQueue
+
 
 TITLES = ["queue", "waiting", "leased", "scheduled", "dead"]
 
@@ -96,3 +101,154 @@ async def test_the_other_queues_are_counted_if_one_cannot_be(
     assert outcome.code == 0
     assert outcome.error.startswith("spoiled: ")
     assert outcome.table == [TITLES, [queue.name, "1", "0", "0", "0"]]
+
+
+# ------------------------------------------------------------------------------------------ `leasequeue fsck`
+
+
+async def test_a_right_queue_has_no_problem(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    await queue.add_items([Item(b"x"), Item(b"y")])
+    await take(queue, 30)
+    outcome = await leasequeue("fsck", queue.name)
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+
+
+async def test_what_is_repaired_is_shown_for_each_queue(
+    leasequeue: Leasequeue, make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    first, second = make_queue(name=f"{name}-1"), make_queue(name=f"{name}-2")
+    await redis.set(f"{first.name}:item:a", "x")
+    await second.add_item(Item(b"x", id="b"))
+    await take(second, 30)
+    await redis.delete(f"{second.name}:deadlines")
+    outcome = await leasequeue("fsck", first.name, second.name, "--json")
+    assert outcome.code == 1
+    assert outcome.documents == [
+        {
+            "queue": first.name,
+            "problem": "lost_item",
+            "count": 1,
+            "repaired": True,
+            "found": "an item is in no list",
+            "done": "requeued, to the end",
+            "examples": ["a"],
+        },
+        {
+            "queue": second.name,
+            "problem": "lost_lease",
+            "count": 1,
+            "repaired": True,
+            "found": "an item has the lease keys of a lease, and no entry in `P:deadlines`",
+            "done": "the entry was written; the lease expires with the keys",
+            "examples": ["b"],
+        },
+    ]
+    assert (await leasequeue("fsck", first.name, second.name)).code == 0
+
+
+async def test_what_is_left_to_the_user_has_its_own_exit_code(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.add_item(Item(b"x", id="a"))
+    await redis.set(f"{queue.name}:lease:a", "a client of another library")
+    outcome = await leasequeue("fsck", queue.name)
+    assert outcome.code == 3
+    titles, row = outcome.table
+    assert titles == ["queue", "problem", "count", "done", "examples"]
+    assert row[:3] == [queue.name, "endless_foreign_lease", "1"]
+    assert "not repaired: delete the key" in outcome.out
+
+
+# -------------------------------------------- `leasequeue limits`, `leasequeue pause` and `leasequeue resume`
+
+
+async def test_limits_are_set_shown_and_removed(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    outcome = await leasequeue("limits", queue.name)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "has no limits" in outcome.error
+    assert (
+        await leasequeue("limits", queue.name, "--rate", "10/s", "--burst", "5", "--ageing", "1m")
+    ).code == 0
+    assert (await leasequeue("limits", queue.name, "--group", "*", "--concurrency", "2")).code == 0
+    outcome = await leasequeue("limits", queue.name, "--group", "g", "--rate", "1/m", "--json")
+    assert [(row["of"], row["group"], row["rate"], row["concurrency"]) for row in outcome.documents] == [
+        ("queue", None, "10/s", None),
+        ("each group", "*", None, 2),
+        ("group", "g", "1/m", None),
+    ]
+    outcome = await leasequeue("limits", queue.name, "--group", "g")
+    assert (len(outcome.out.splitlines()), outcome.err) == (2, "")
+    assert (await leasequeue("limits", queue.name, "--remove", "rate")).code == 0
+    assert (await leasequeue("limits", queue.name, "--remove", "rate")).code == 1
+    assert (await leasequeue("limits", queue.name, "--remove", "all", "--group", "g")).code == 0
+    found = await queue.limits.get()
+    assert (found.queue, found.each_group, found.groups) == (Limit(), Limit(concurrency=2), {})
+
+
+async def test_a_queue_and_a_group_are_paused_and_resumed(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
+) -> None:
+    assert (await leasequeue("resume", queue.name)).code == 1
+    assert (await leasequeue("pause", queue.name, "--reason", "the mail server is down")).code == 0
+    outcome = await leasequeue("pause", queue.name, "--group", "g", "--for", "1h", "--json")
+    assert (outcome.code, outcome.document["group"], outcome.document["reason"]) == (0, "g", "")
+    outcome = await leasequeue("limits", queue.name)
+    assert "the mail server is down" in outcome.out
+    assert len(outcome.out.splitlines()) == 3
+    assert (await leasequeue("resume", queue.name)).code == 0
+    outcome = await leasequeue("resume", queue.name, "--group", "g", "--json")
+    assert (outcome.code, outcome.document["resumed"]) == (0, True)
+    outcome = await leasequeue("resume", queue.name, "--group", "g")
+    assert (outcome.code, "'g'" in outcome.error) == (1, True)
+    past = await leasequeue("pause", queue.name, "--until", "2020-01-01T00:00Z")
+    assert "2020-01-01T00:00:00+00:00, expected a time in the future" in usage_error(past)
+
+
+# ---------------------------------------------------------------------------------------- `leasequeue events`
+
+
+async def test_kept_events_are_switched_on_printed_and_switched_off(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
+) -> None:
+    missing = await leasequeue("events", queue.name)
+    assert (missing.code, missing.out) == (2, "")
+    assert "keeps no events: `leasequeue events" in missing.error
+    assert (await leasequeue("events", queue.name, "--keep", "100")).error == (
+        f"{queue.name} keeps about 100 events from now on"
+    )
+    await queue.add_item(Item(b"12", id="a"))
+    await queue.complete(await take(queue))
+    lines = (await leasequeue("events", queue.name)).table
+    assert [(line[1], line[2]) for line in lines] == [("added", "a"), ("leased", "a"), ("completed", "a")]
+    assert lines[0][0].endswith("Z")
+    assert lines[0][3:] == ["size=2"]
+    chosen = await leasequeue("events", queue.name, "--json", "--kind", "leased", "--id", "a")
+    assert chosen.document["holder"] == queue.session
+    assert chosen.document["due"] > chosen.document["at"]
+    rest = await leasequeue("events", queue.name, "--json", "--since", str(chosen.document["number"]))
+    assert rest.document["what"] == "completed"
+    assert (await leasequeue("events", queue.name, "--stop")).code == 0
+    assert (await leasequeue("events", queue.name)).code == 2
+
+
+@pytest.mark.slow
+async def test_published_events_are_printed_until_it_is_stopped(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, redis: Redis, redis_url: str
+) -> None:
+    assert (await leasequeue("events", queue.name, "--publish")).code == 0
+    command = ("events", queue.name, "--live", "--json", "--url", redis_url)
+    async with started(*command) as process:
+        assert process.stdout
+
+        async def subscribed() -> bool:
+            [(_, count)] = await redis.pubsub_numsub(f"{queue.name}:live")
+            return int(count) > 0
+
+        await until("the command reads", subscribed)
+        await queue.add_item(Item(b"12", id="a"))
+        await queue.complete(await take(queue), result=b"done", keep_result=None)
+        events = [json.loads(await process.stdout.readline()) for _ in range(3)]
+        assert [event["what"] for event in events] == ["added", "leased", "completed"]
+        assert (events[2]["result"], events[2]["result_encoding"]) == ("done", "utf-8")
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0

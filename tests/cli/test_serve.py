@@ -43,28 +43,24 @@ async def serving(*arguments: str) -> AsyncIterator[tuple[Process, str, str]]:
         yield process, url[0], words
 
 
-async def test_the_server_runs_until_ctrl_c() -> None:
-    async with serving() as (process, url, words), Redis.from_url(url) as client:
-        assert await client.ping()
+async def test_the_data_is_in_the_folder_and_the_port_is_used_until_sigterm_or_ctrl_c(tmp_path: Path) -> None:
+    async with serving("--dir", str(tmp_path)) as (process, url, words), Redis.from_url(url) as client:
+        assert str(tmp_path) in words
         assert f'AsyncWorkQueue.from_url("{url}"' in words
         assert f"\n  export LEASEQUEUE_URL={url}\n" in words
+        await client.set("key", "value")
+        process.terminate()
+        assert await process.wait() == 0
+    port = url.rpartition(":")[2].removesuffix("/0")
+    again = ("--dir", str(tmp_path), "--port", port)
+    async with serving(*again) as (process, same, _), Redis.from_url(url) as client:
+        assert same == url
+        assert await client.get("key") == b"value"
         process.send_signal(signal.SIGINT)
         _, err = await process.communicate()
         assert (process.returncode, err) == (0, b"")
         with pytest.raises(RedisConnectionError):
             await client.ping()
-
-
-async def test_the_data_is_in_the_folder_and_the_port_is_used_until_sigterm(tmp_path: Path) -> None:
-    async with serving("--dir", str(tmp_path)) as (process, url, words), Redis.from_url(url) as client:
-        assert str(tmp_path) in words
-        await client.set("key", "value")
-        process.terminate()
-        assert await process.wait() == 0
-    port = url.rpartition(":")[2].removesuffix("/0")
-    async with serving("--dir", str(tmp_path), "--port", port) as (_, same, _), Redis.from_url(url) as client:
-        assert same == url
-        assert await client.get("key") == b"value"
 
 
 async def test_a_server_that_ends_unexpectedly_is_reported() -> None:
@@ -81,12 +77,6 @@ async def test_the_reason_why_a_server_does_not_start_is_reported(make_server: M
     code, out, err = await run_process("serve", "--port", str(port))
     assert (code, out) == (1, "")
     assert "in use" in err
-
-
-async def test_the_version_is_printed() -> None:
-    code, out, _ = await run_process("--version")
-    assert code == 0
-    assert re.fullmatch(r"leasequeue \S+\n", out)
 
 
 def test_without_the_extra_the_error_names_it() -> None:

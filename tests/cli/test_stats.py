@@ -16,7 +16,7 @@ from leasequeue import AsyncWorkQueue, Item
 from leasequeue.cli import exporter as exporter_module
 from leasequeue.cli.exporter import Exporter
 from leasequeue.queue.queue import engine_of
-from tests.cli.program import started, usage_error
+from tests.cli.program import started
 from tests.cli.test_health_port import get
 from tests.ports import free_port
 from tests.queue.asking import until
@@ -109,9 +109,9 @@ async def test_without_names_the_queues_of_the_server_are_shown(
     assert "over 0.0 s" in outcome.out
 
 
-async def test_wrong_usage_is_refused(leasequeue: Leasequeue, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "must be at least 0.1 s" in usage_error(await leasequeue("stats", "--every", "0.01s"))
-    assert "from 1 to 65,535" in usage_error(await leasequeue("stats", "--port", "70000"))
+async def test_without_the_extra_the_error_names_it(
+    leasequeue: Leasequeue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "leasequeue.cli.exporter", None)
     outcome = await leasequeue("stats", "--port", "9464")
     assert (outcome.code, "leasequeue[prometheus]" in outcome.error) == (2, True)

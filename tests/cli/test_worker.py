@@ -7,48 +7,51 @@ import json
 import os
 import re
 import signal
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
 from redis.asyncio import Redis
 
-from leasequeue import AsyncWorkQueue, Item
+from leasequeue import AsyncWorkQueue, Item, TaskQueue, Worker
+from leasequeue.cli.worker import process
+from leasequeue.cli.worker.settings import WorkerSettings
 from leasequeue.cli.worker.target import Unusable, find_worker
+from leasequeue.queue.lease import Failure
+from leasequeue.worker.signals import LAST_SECONDS
 from tests.cli.program import usage_error
-from tests.cli.worker_bench import LIMITS, PROGRAM, TARGET, Bench, gone
+from tests.cli.worker_bench import LIMITS, PROGRAM, TARGET, Bench
+from tests.docs.pages import DOCS, blocks
+from tests.processes import gone
+from tests.queue.asking import take
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.cli.program import Leasequeue
+    from tests.cli.worker_bench import Bench
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
 
-async def is_at_the_front(queue: AsyncWorkQueue, id_: str) -> None:
-    """Check that an item waits before a new one, and that its run did not count as an attempt."""
+async def are_at_the_front(queue: AsyncWorkQueue, *ids: str) -> None:
+    """Check that items wait before a new one, and that their runs did not count as attempts."""
     await queue.add_item(Item(b"sleep 0", id="another"))
-    first, second = await queue.lease_many(2, 30, block=False)
-    assert (first.id, second.id) == (id_, "another")
-    assert first.attempt == 1
-    assert (await queue.counts()).total == 2
+    *first, last = await queue.lease_many(len(ids) + 1, 30, block=False)
+    assert ({one.id for one in first}, last.id) == ({*ids}, "another")
+    assert {one.attempt for one in first} == {1}
+    assert (await queue.counts()).total == len(ids) + 1
 
 
 # ---------------------------------------------------------------------------------------------------- working
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_worker_runs_until_a_signal(
-    bench: Bench, queue: AsyncWorkQueue, number: signal.Signals
-) -> None:
+async def test_a_worker_runs_until_a_signal(bench: Bench, queue: AsyncWorkQueue) -> None:
     async with bench.working() as worker:
         for n in range(5):
             await queue.add_item(Item(b"sleep 0", id=f"{n}"))
         await bench.ended(5)
-        worker.signal(number)
-        assert await worker.code() == 0
+        assert await worker.stop() == 0
     assert {id_ for id_, _ in bench.recorded("ended")} == {"0", "1", "2", "3", "4"}
     assert bench.recorded("over") == []
     assert bench.record.read_text().endswith(f"lifespan over {worker.process.pid}\n")
@@ -60,11 +63,14 @@ async def test_a_worker_runs_until_a_signal(
     await worker.logged("stopped: 5 completed")
 
 
-async def test_failures_are_logged_as_warnings_and_the_last_one_with_a_traceback(
+async def test_failures_are_logged_as_warnings_and_on_request_each_run_is(
     bench: Bench, queue: AsyncWorkQueue
 ) -> None:
-    await queue.add_item(Item(b"boom", id="x"))
-    async with bench.working() as worker:
+    """Of the last failure there is a traceback. The target is a function in a module."""
+    (bench.folder / "app.py").write_text(PROGRAM.read_text())
+    await queue.add_items([Item(b"sleep 0", id="y"), Item(b"boom", id="x")])
+    async with bench.worker("--log-level", "debug", target="app:make") as worker:
+        await worker.logged("DEBUG .*'y'.* returned")
         await worker.logged(
             r"WARNING.*'x'.* failed \(attempt 1\): ValueError: no such thing; retry in 0\.\d s"
         )
@@ -92,17 +98,6 @@ async def test_log_lines_can_be_json(bench: Bench, queue: AsyncWorkQueue) -> Non
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", failed[1]["time"])
 
 
-async def test_the_target_can_be_a_function_in_a_module_and_each_run_can_be_logged(
-    bench: Bench, queue: AsyncWorkQueue
-) -> None:
-    (bench.folder / "app.py").write_text(PROGRAM.read_text())
-    await queue.add_item(Item(b"sleep 0", id="x"))
-    async with bench.worker("--log-level", "debug", target="app:make") as worker:
-        await bench.ended()
-        await worker.logged("DEBUG .*'x'.* returned")
-        assert await worker.stop() == 0
-
-
 # --------------------------------------------------------------------------------------------------- stopping
 
 
@@ -110,7 +105,7 @@ async def test_a_run_can_end_within_the_grace_time(bench: Bench, queue: AsyncWor
     await queue.add_item(Item(b"hold", id="x"))
     async with bench.working() as worker:
         await bench.began()
-        worker.signal()
+        worker.signal(signal.SIGINT)
         await worker.logged("got a signal")
         await queue.add_item(Item(b"hold", id="later"))
         bench.release()
@@ -120,19 +115,38 @@ async def test_a_run_can_end_within_the_grace_time(bench: Bench, queue: AsyncWor
 
 
 @LIMITS
-@pytest.mark.parametrize("order", ["hold", "block", "query", "refuse", "thread"])
 async def test_items_of_runs_that_exceed_the_grace_time_are_released(
-    bench: Bench, make_queue: MakeQueue, order: str, limits: str
+    bench: Bench, queue: AsyncWorkQueue, make_queue: MakeQueue, limits: str
 ) -> None:
-    """The run waits, blocks the loop, blocks signal handlers too, refuses to be cancelled, or is a thread."""
-    queue = make_queue(name=bench.environment["QUEUE"] + "-thread" * (order == "thread"))
-    await queue.add_item(Item(order.encode(), id="x"))
+    """A run waits, another refuses to be cancelled; a third is in a thread, a fourth in a process."""
+    of_thread, of_process = (make_queue(name=f"{queue.name}-{place}") for place in ("thread", "process"))
+    await queue.add_items([Item(b"hold", id="hold"), Item(b"refuse", id="refuse")])
+    await of_thread.add_item(Item(b"x", id="thread"))
+    await of_process.add_item(Item(b"process", id="process"))
+    async with bench.working("--grace", "0.3", LIMITS=limits) as worker:
+        pids = dict(await bench.began(4))
+        assert pids["process"] != pids["thread"] == worker.process.pid
+        assert await worker.stop() == 3
+    await gone(pids["process"])
+    assert bench.recorded("ended") == []
+    assert "was interrupted" in worker.log
+    assert "keeps running although" in worker.log
+    await are_at_the_front(queue, "hold", "refuse")
+    await are_at_the_front(of_thread, "thread")
+    await are_at_the_front(of_process, "process")
+
+
+@LIMITS
+async def test_the_item_of_a_run_that_keeps_signal_handlers_from_running_is_released(
+    bench: Bench, queue: AsyncWorkQueue, limits: str
+) -> None:
+    await queue.add_item(Item(b"query", id="x"))
     async with bench.working("--grace", "0.3", LIMITS=limits) as worker:
         await bench.began()
         assert await worker.stop() == 3
     assert bench.recorded("ended") == []
-    assert re.search("was interrupted|keeps running although|releasing 1 runs", worker.log)
-    await is_at_the_front(queue, "x")
+    assert "the event loop is blocked: releasing 1 runs" in worker.log
+    await are_at_the_front(queue, "x")
 
 
 @LIMITS
@@ -146,21 +160,21 @@ async def test_runs_that_ended_before_the_event_loop_was_blocked_are_not_run_aga
         assert await queue.counts() == (0, 3, 0, 0)
         assert await worker.stop() == 3
     assert len(bench.recorded("ended")) == 2
-    await is_at_the_front(queue, "x")
+    assert "the event loop is blocked: releasing" in worker.log
+    await are_at_the_front(queue, "x")
 
 
 @LIMITS
-@pytest.mark.parametrize("order", ["hold", "block"])
-async def test_a_second_signal_interrupts_the_runs(
-    bench: Bench, queue: AsyncWorkQueue, order: str, limits: str
+async def test_a_second_signal_ends_a_process_whose_event_loop_is_blocked(
+    bench: Bench, queue: AsyncWorkQueue, limits: str
 ) -> None:
-    await queue.add_item(Item(order.encode(), id="x"))
+    await queue.add_item(Item(b"block", id="x"))
     async with bench.working("--grace", "600", LIMITS=limits) as worker:
         await bench.began()
         worker.signal()
         await worker.logged("runs have 600 s to finish")
         assert await worker.stop() == 3
-    await is_at_the_front(queue, "x")
+    await are_at_the_front(queue, "x")
 
 
 async def test_a_third_signal_ends_the_process(bench: Bench, queue: AsyncWorkQueue) -> None:
@@ -171,7 +185,7 @@ async def test_a_third_signal_ends_the_process(bench: Bench, queue: AsyncWorkQue
             worker.signal()
             await worker.logged(logged)
         assert await worker.code() == 3
-    await is_at_the_front(queue, "x")
+    await are_at_the_front(queue, "x")
 
 
 @LIMITS
@@ -185,17 +199,15 @@ async def test_a_thread_of_the_users_code_does_not_keep_the_process(
     await worker.logged("still runs after the worker has ended: ending the process")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_a_process_of_a_handler_ends_with_the_worker(
-    bench: Bench, make_queue: MakeQueue, number: signal.Signals
+async def test_a_process_of_a_handler_ends_with_a_worker_that_is_killed(
+    bench: Bench, make_queue: MakeQueue
 ) -> None:
     queue = make_queue(name=f"{bench.environment['QUEUE']}-process")
     await queue.add_item(Item(b"x", id="x"))
-    async with bench.working("--grace", "0.3") as worker:
+    async with bench.working() as worker:
         [(_, pid)] = await bench.began()
-        assert pid != worker.process.pid
-        worker.signal(number)
-        assert await worker.code() == (3 if number == signal.SIGTERM else -signal.SIGKILL)
+        worker.signal(signal.SIGKILL)
+        assert await worker.code() == -signal.SIGKILL
         await gone(pid)
 
 
@@ -268,9 +280,10 @@ async def test_a_worker_whose_server_is_full_goes_on(
     async with AsyncWorkQueue.from_url(server.url, name) as queue, Redis.from_url(server.url) as client:
         await queue.add_item(Item(b"hold", id="x"))
         await client.config_set("maxmemory", 1)
-        async with bench.working("--exit-on-unhealthy", "100ms", REDIS_URL=server.url) as worker:
+        options = ("--exit-on-unhealthy", "100ms")
+        async with bench.working(*options, REDIS_URL=server.url, LIMITS="short") as worker:
             await bench.began()
-            await asyncio.sleep(3)  # it looks every 1.3 s
+            await asyncio.sleep(1)  # it looks every 0.1 s
             bench.release()
             await bench.ended()
             assert await worker.stop() == 0
@@ -282,21 +295,6 @@ async def server_pid(url: str) -> int:
 
 
 # ------------------------------------------------------------------------------------------------ wrong usage
-
-
-@pytest.fixture
-def user_code(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give a folder whose modules this process can import. It forgets them at the end of the test."""
-    monkeypatch.chdir(bench.folder)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in ("QUEUE", "RECORD", "REDIS_URL"):
-        monkeypatch.setenv(name, bench.environment[name])
-    yield bench.folder
-    folders = (bench.folder, PROGRAM.parent)
-    for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None)
-        if file and Path(file).parent in folders and "tests" not in name:
-            del sys.modules[name]
 
 
 @pytest.mark.parametrize(
@@ -313,6 +311,9 @@ def user_code(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("broken:worker", "SyntaxError"),
         ("needs:worker", "ModuleNotFoundError: No module named 'nosuch'"),
         ("json.py:worker", "has the name of another module"),
+        ("jobs:nothing", "jobs:nothing has no task or handler: see TaskQueue.task"),
+        ("jobs:missing", "a module with tasks of jobs:missing cannot be imported"),
+        ("mails:send", "mails:send is <task send> .AsyncTask., not a TaskQueue"),
     ],
 )
 def test_an_unusable_target_is_reported_with_the_users_part_of_the_traceback(
@@ -324,6 +325,8 @@ def test_an_unusable_target_is_reported_with_the_users_part_of_the_traceback(
         "broken": "def f(:\n",
         "needs": "import nosuch\n",
         "json": "worker = 1\n",
+        "jobs": JOBS,
+        "mails": MAILS,
     }.items():
         (user_code / f"{name}.py").write_text(text)
     with pytest.raises(Unusable, match=message) as caught:
@@ -333,21 +336,10 @@ def test_an_unusable_target_is_reported_with_the_users_part_of_the_traceback(
     assert bool(frames) == (target in {"app:fails", "crashing:worker", "broken:worker", "needs:worker"})
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"), [("fails", "LookupError: no settings"), ("needy", "does not provide database")]
-)
-async def test_an_unusable_target_is_exit_code_2(bench: Bench, name: str, problem: str) -> None:
-    async with bench.worker(target=f"{PROGRAM}:{name}") as worker:
+async def test_an_unusable_target_is_exit_code_2(bench: Bench) -> None:
+    async with bench.worker(target=f"{PROGRAM}:fails") as worker:
         assert await worker.code() == 2
-    assert problem in worker.log
-
-
-@pytest.mark.parametrize(
-    "options",
-    [("--concurrency", "0"), ("--grace", "-1"), ("--exit-on-unhealthy", "50ms"), ("--log-level", "loud")],
-)
-async def test_options_out_of_range_are_refused(leasequeue: Leasequeue, options: tuple[str, str]) -> None:
-    assert options[0] in usage_error(await leasequeue("worker", "nosuch:worker", *options))
+    assert "LookupError: no settings" in worker.log
 
 
 # ---------------------------------------------------------------------------------------------------- --check
@@ -396,3 +388,165 @@ async def test_check_runs_no_lifespan_unless_it_is_asked_to(leasequeue: Leaseque
     assert "--lifespan" in usage_error(
         await leasequeue("worker", TARGET, "--lifespan", stdin=b"", **environment)
     )
+
+
+# ---------------------------- `leasequeue worker` that cannot start: one line that says why, and an exit code
+
+
+async def test_a_worker_that_is_refused_says_so_in_one_line_and_ends(
+    bench: Bench, make_server: MakeServer
+) -> None:
+    server = await make_server()
+    wrong = server.url.removesuffix("0") + "99"
+    async with bench.worker(REDIS_URL=wrong) as worker:
+        assert await worker.code() == 5
+    [line] = worker.lines
+    assert "the worker cannot start: ERR DB index is out of range" in line
+    assert not bench.record.exists(), "its lifespan was not run"
+
+
+async def test_a_process_that_is_refused_ends_with_its_supervisor(
+    bench: Bench, make_server: MakeServer
+) -> None:
+    server = await make_server()
+    wrong = server.url.removesuffix("0") + "99"
+    async with bench.worker("--max-runs", "9", REDIS_URL=wrong) as worker:
+        assert await worker.code() == 5
+    assert "cannot start: stopping" in worker.log
+    assert "Traceback" not in worker.log
+
+
+async def test_a_lifespan_that_raises_is_one_line_and_its_own_traceback(bench: Bench) -> None:
+    async with bench.worker(HANGS_AT="nowhere") as worker:
+        assert await worker.code() == 1
+    assert "CRITICAL" in worker.lines[0]
+    assert worker.lines[0].endswith("the lifespan has failed:\n")
+    assert worker.lines[-1] == "LookupError: no database\n"
+    assert re.findall(r'File "(.+?)"', worker.log) == [str(PROGRAM)]
+
+
+# ------------------------------------- what the options of `leasequeue worker` change of the program's worker
+
+
+@pytest.mark.parametrize(
+    ("says", "options", "has"),
+    [
+        (None, {"processes": 3}, 2),
+        (None, {"processes": 8}, 1),
+        (None, {"processes": 100}, 1),
+        (None, {"processes": 1}, None),  # one for each core
+        (6, {"processes": 4}, 6),
+        (6, {"processes": 4, "handler_processes": 5}, 5),
+    ],
+)
+def test_worker_processes_share_the_cores_for_the_processes_of_handlers(
+    monkeypatch: pytest.MonkeyPatch,
+    says: int | None,
+    options: dict[str, int],
+    has: int | None,
+) -> None:
+    """Unless the program or an option says how many each of them has."""
+    monkeypatch.setattr(process, "usable_cores", lambda: 8)
+    monkeypatch.setattr(process, "find_worker", lambda _: Worker(handler_processes=says))
+    settings = WorkerSettings(target="program:worker", **options)  # type: ignore[arg-type]  # numbers
+    assert process.prepare(settings).handler_processes == has
+
+
+# --------------------------- the program for the command line and the manifest that the pages on workers show
+
+
+HOW_TO = DOCS / "how-to"
+
+
+def titled(page: Path, title: str) -> str:
+    """Return the block of a page with this title."""
+    [found] = [block.code for block in blocks(page) if block.title == title]
+    return found
+
+
+async def test_the_program_on_the_page_can_run(
+    leasequeue: Leasequeue, user_code: Path, redis_url: str
+) -> None:
+    (user_code / "app.py").write_text(titled(HOW_TO / "worker.md", "app.py"))
+    outcome = await leasequeue("worker", "app:worker", "--check", REDIS_URL=redis_url)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert re.search(r"^letters +send +loop", outcome.out, re.MULTILINE)
+    assert "50 runs at once, grace 30 s" in outcome.out
+
+
+def test_the_manifest_gives_a_worker_enough_time_to_stop() -> None:
+    manifest: Any = yaml.safe_load(titled(HOW_TO / "shutdown.md", "worker.yaml"))
+    assert (manifest["apiVersion"], manifest["kind"]) == ("apps/v1", "Deployment")
+    pod = manifest["spec"]["template"]
+    assert manifest["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
+    [container] = pod["spec"]["containers"]
+    assert container["command"][:2] == ["leasequeue", "worker"]
+    arguments = container["args"]
+    assert all(isinstance(argument, str) for argument in arguments)
+    grace = float(arguments[arguments.index("--grace") + 1])
+    assert pod["spec"]["terminationGracePeriodSeconds"] >= grace + LAST_SECONDS + 5
+
+
+async def test_the_pages_name_only_options_that_exist(leasequeue: Leasequeue) -> None:
+    known = set(re.findall(r"--[a-z-]+", (await leasequeue("worker", "--help")).out))
+    for name in ("shutdown.md", "worker.md"):
+        assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (HOW_TO / name).read_text())) <= known
+
+
+# ---------------------------- tasks on the command line: `leasequeue worker app:tasks`, and `leasequeue show`
+
+
+JOBS = """
+import os
+from leasequeue import TaskQueue
+
+tasks = TaskQueue.from_url(os.environ["REDIS_URL"], os.environ["QUEUE"], include=["mails"])
+nothing = TaskQueue.from_url(os.environ["REDIS_URL"], "nothing")
+missing = TaskQueue.from_url(os.environ["REDIS_URL"], "missing", include=["nosuch"])
+"""
+MAILS = """
+from jobs import tasks
+
+@tasks.task
+async def send(to: str) -> str:
+    return f"to {to}"
+"""
+
+
+async def test_show_names_the_task(leasequeue: Leasequeue, queue: AsyncWorkQueue, redis_url: str) -> None:
+    async with TaskQueue.from_url(redis_url, queue.name) as tasks:
+
+        @tasks.task
+        async def send_mail(to: str) -> None: ...
+
+        await send_mail.options(id="m1").add("ann")
+        await send_mail.options(id="m2").add("bob")
+    outcome = await leasequeue("show", queue.name)
+    assert [row[-2:] for row in outcome.table[1:]] == [
+        ["send_mail", '{"to":"ann"}'],
+        ["send_mail", '{"to":"bob"}'],
+    ]
+    assert "task     send_mail" in (await leasequeue("show", queue.name, "m1")).out
+    (document,) = (await leasequeue("show", queue.name, "m1", "--json")).documents
+    assert document["item"]["task"] == "send_mail"
+    await queue.fail_many([Failure(await take(queue), "it failed")])
+    (document,) = (await leasequeue("dead", "ls", queue.name, "--json")).documents
+    assert (document["id"], document["task"]) == ("m1", "send_mail")
+
+
+@pytest.mark.slow
+async def test_a_worker_runs_the_tasks_of_a_task_queue(bench: Bench) -> None:
+    (bench.folder / "jobs.py").write_text(JOBS)
+    (bench.folder / "mails.py").write_text(MAILS)
+    environment = {"PYTHONPATH": f"{bench.folder}:{bench.environment['PYTHONPATH']}"}
+    async with (
+        bench.worker(target="jobs:tasks", **environment) as worker,
+        TaskQueue.from_url(bench.environment["REDIS_URL"], bench.environment["QUEUE"]) as tasks,
+    ):
+
+        @tasks.task
+        async def send(to: str) -> str:
+            raise NotImplementedError
+
+        assert await (await send.add("ann")).result(timeout=120) == "to ann"
+        assert await worker.stop() == 0

@@ -13,7 +13,8 @@ import pytest
 
 from leasequeue import Fleet, Item
 from leasequeue.cli.worker.supervisor import badness
-from tests.cli.worker_bench import LIMITS, PROGRAM, Bench, Running, gone, is_running
+from tests.cli.worker_bench import LIMITS, PROGRAM, Bench, Running
+from tests.processes import gone, lives
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
@@ -30,41 +31,17 @@ async def children(running: Running, count: int) -> list[int]:
     return [int(pid) for pid in await running.logged(WORKING, times=count)]
 
 
-async def test_a_process_that_is_killed_is_restarted(bench: Bench, queue: AsyncWorkQueue) -> None:
-    async with bench.worker("--processes", "2") as running:
-        first, second = await children(running, 2)
-        os.kill(first, signal.SIGKILL)
-        await running.logged(rf"worker process {first} ended with SIGKILL; restarting in 0.5 s")
-        [third] = set(await children(running, 3)) - {first, second}
-        for n in range(10):
-            await queue.add_item(Item(b"sleep 0.01", id=f"{n}"))
-        await bench.ended(10)
-        assert {pid for _, pid in bench.recorded("ended")} <= {second, third}
-        assert await running.stop() == 0
-        await gone(second, third)
-    assert (await queue.counts()).total == 0
-
-
-@LIMITS
-@pytest.mark.parametrize("order", ["hold", "block", pytest.param("query", marks=pytest.mark.long)])
-async def test_processes_release_their_items_and_end_when_their_supervisor_is_killed(
-    bench: Bench, queue: AsyncWorkQueue, order: str, limits: str
+@pytest.mark.seed("WRQ-O11", "WRQ-O16")
+async def test_a_process_that_is_killed_is_restarted_and_its_item_runs_in_another_at_once(
+    bench: Bench, queue: AsyncWorkQueue
 ) -> None:
-    """Also processes whose event loop is blocked."""
-    await queue.add_item(Item(order.encode(), id="x"))
-    async with bench.worker("--processes", "2", LIMITS=limits) as running:
-        pids = await children(running, 2)
-        await bench.began()
-        running.signal(signal.SIGKILL)
-        await gone(*pids)
-    lease = await queue.lease(30, block=False)
-    assert lease is not None
-    assert (lease.id, lease.attempt) == ("x", 1)
+    """Leases last for an hour, and peers look at nothing: the supervisor tells them.
 
-
-async def test_each_process_is_a_worker_with_a_name_of_its_own(bench: Bench, queue: AsyncWorkQueue) -> None:
-    async with bench.worker("--processes", "2", "--name", "mailer") as running:
-        pids = await children(running, 2)
+    A service manager signals all processes at once, and the supervisor passes the signal on: it is one.
+    """
+    alone = {"LEASE": "3600", "DEAD_AFTER": "3600", "PEERS": "never"}
+    async with bench.worker("--processes", "2", "--name", "mailer", **alone) as running:
+        first = {*await children(running, 2)}
 
         async def are_registered() -> bool:
             return len(await Fleet(queue).workers()) == 2
@@ -72,62 +49,70 @@ async def test_each_process_is_a_worker_with_a_name_of_its_own(bench: Bench, que
         await until("both are registered", are_registered)
         workers = await Fleet(queue).workers()
         assert {one.name for one in workers} == {"mailer-1", "mailer-2"}
-        assert {one.pid for one in workers} == {*pids}
-        assert await running.stop() == 0
+        assert {one.pid for one in workers} == first
+        await queue.add_item(Item(b"hold", id="x"))
+        [(_, victim)] = await bench.began()
+        os.kill(victim, signal.SIGKILL)
+        await running.logged(rf"worker process {victim} ended with SIGKILL; restarting in 0.5 s")
+        [_, (_, other)] = await bench.began(2)
+        alive = {*await children(running, 3)} - {victim}
+        assert other in alive
+        for pid in (*alive, running.process.pid):
+            os.kill(pid, signal.SIGTERM)
+        await running.logged("got a signal", times=3)
+        bench.release()
+        assert await running.code() == 0
+        await gone(*alive)
+    assert bench.recorded("ended") == [("x", other)]
+    assert (await queue.counts()).total == 0
     assert await Fleet(queue).workers() == []
 
 
-async def test_the_exit_code_is_the_worst_of_the_processes(bench: Bench, queue: AsyncWorkQueue) -> None:
-    await queue.add_item(Item(b"hold", id="x"))
-    async with bench.worker("--processes", "2", "--grace", "0.3") as running:
-        await children(running, 2)
-        await bench.began()
-        assert await running.stop() == 3
-    assert await queue.counts() == (1, 0, 0, 0)
+@LIMITS
+async def test_processes_release_their_items_and_end_when_their_supervisor_is_killed(
+    bench: Bench, queue: AsyncWorkQueue, limits: str
+) -> None:
+    """Also processes whose event loop is blocked."""
+    orders = ["hold", "block", *["query"] * (limits == "real")]
+    await queue.add_items(Item(order, id=order) for order in orders)
+    options = ("--processes", f"{len(orders)}", "--concurrency", "1")
+    async with bench.worker(*options, LIMITS=limits) as running:
+        pids = await children(running, len(orders))
+        await bench.began(len(orders))
+        running.signal(signal.SIGKILL)
+        await gone(*pids)
+    leases = await queue.lease_many(9, 30, block=False)
+    assert {(one.id, one.attempt) for one in leases} == {(order, 1) for order in orders}
 
 
 def test_the_exit_code_of_a_crash_is_worse_than_all_others() -> None:
     assert sorted([1, 4, 3, 0, 5, 2, 99], key=badness) == [0, 3, 4, 2, 5, 1, 99]
 
 
-async def test_a_second_signal_reaches_all_processes(bench: Bench, queue: AsyncWorkQueue) -> None:
+async def test_a_second_signal_interrupts_the_runs_of_all_processes_and_a_third_kills_a_frozen_one(
+    bench: Bench, queue: AsyncWorkQueue
+) -> None:
+    """Its end is the worst of the three, and so the exit code."""
     await queue.add_items([Item(b"hold"), Item(b"hold")])
-    async with bench.worker("--processes", "2", "--grace", "600", "--concurrency", "1") as running:
-        await children(running, 2)
-        await bench.began(2)
-        running.signal()
-        await running.logged("got a signal")
-        assert await running.stop() == 3
-    assert await queue.counts() == (2, 0, 0, 0)
-
-
-async def test_a_signal_to_all_processes_at_once_is_one_signal(bench: Bench, queue: AsyncWorkQueue) -> None:
-    """Service managers do that: the supervisor passes on a signal that its processes already have."""
-    await queue.add_item(Item(b"hold", id="x"))
-    async with bench.worker("--processes", "2") as running:
-        pids = await children(running, 2)
-        await bench.began()
-        for pid in (*pids, running.process.pid):
-            os.kill(pid, signal.SIGTERM)
-        await running.logged("got a signal", times=3)
-        bench.release()
-        assert await running.code() == 0
-    assert [id_ for id_, _ in bench.recorded("ended")] == ["x"]
-
-
-async def test_a_frozen_process_is_killed_by_the_third_signal(bench: Bench) -> None:
-    async with bench.worker("--processes", "2") as running:
-        frozen, _ = await children(running, 2)
+    async with bench.worker("--processes", "3", "--grace", "600", "--concurrency", "1") as running:
+        pids = await children(running, 3)
+        busy = {pid for _, pid in await bench.began(2)}
+        [frozen] = {*pids} - busy
         os.kill(frozen, signal.SIGSTOP)
-        for logged in ("got a signal", "got a second", "got a third"):
-            running.signal()
-            await running.logged(f"supervisor: {logged}")
+        running.signal()
+        await running.logged("supervisor: got a signal")
+        running.signal()
+        await gone(*busy)
+        assert await queue.counts() == (2, 0, 0, 0)
+        assert lives(frozen)
+        running.signal()
         assert await running.code() == 1
+        await running.logged("supervisor: got a third")
         await gone(frozen)
 
 
 async def test_a_worker_that_cannot_start_is_not_restarted(bench: Bench) -> None:
-    async with bench.worker("--processes", "2", target="nosuch:worker") as running:
+    async with bench.worker("--max-runs", "9", target="nosuch:worker") as running:
         assert await running.code() == 2
     assert "there is no module 'nosuch'" in running.log
 
@@ -149,7 +134,7 @@ async def test_a_change_of_code_restarts_the_worker(bench: Bench, queue: AsyncWo
         await bench.ended()
         await running.logged("SyntaxError")
         await running.logged("ended with exit code 2; waiting for a change")
-        assert not is_running(first)
+        assert not lives(first)
 
         module.write_text(PROGRAM.read_text().replace("concurrency=10", "concurrency=7"))
         await running.logged("7 runs at once")
@@ -160,7 +145,7 @@ async def test_a_change_of_code_restarts_the_worker(bench: Bench, queue: AsyncWo
 # ------------------------------------------------------------------------------------------- rolling restarts
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.long)])
 async def test_a_rolling_restart_runs_no_item_twice_and_waits_for_no_lease(
     bench: Bench, queue: AsyncWorkQueue, count: int
 ) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from leasequeue import Item
 from tests.cli.test_worker_processes import WORKING, children
-from tests.cli.worker_bench import LIMITS, Bench, gone, is_running
+from tests.cli.worker_bench import LIMITS, Bench
+from tests.processes import gone, lives
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
@@ -30,7 +31,7 @@ async def test_a_process_is_replaced_after_so_many_runs_and_finishes_those_that_
         await running.logged(rf"supervisor: replacing worker process ({first})")
         await queue.add_item(Item(b"sleep 0", id="next"))
         await bench.ended(4)
-        assert is_running(first)
+        assert lives(first)
         bench.release()
         await running.logged(rf"worker process {first}, which was replaced, ended with exit code 0")
         await gone(first)
@@ -43,6 +44,7 @@ async def test_a_process_is_replaced_after_so_many_runs_and_finishes_those_that_
     assert (await queue.counts()).total == 0
 
 
+@pytest.mark.long
 async def test_each_item_runs_once_while_processes_are_replaced_all_the_time(
     bench: Bench, queue: AsyncWorkQueue
 ) -> None:
@@ -58,37 +60,24 @@ async def test_each_item_runs_once_while_processes_are_replaced_all_the_time(
     assert (await queue.counts()).total == 0
 
 
+@LIMITS
 async def test_a_process_is_replaced_when_it_uses_too_much_memory(
-    bench: Bench, queue: AsyncWorkQueue
+    bench: Bench, queue: AsyncWorkQueue, limits: str
 ) -> None:
-    async with bench.worker("--max-memory", "400M") as running:
+    """Until it has finished its runs; a signal interrupts them after the grace time."""
+    async with bench.worker("--max-memory", "200M", "--grace", "0.3", LIMITS=limits) as running:
         [first] = await children(running, 1)
         await queue.add_item(Item(b"hold", id="long"))
         await bench.began()
         await queue.add_item(Item(b"sleep 0", id="small"))
         await bench.ended()
-        await queue.add_item(Item(b"grow 400", id="large"))
+        await queue.add_item(Item(b"grow 200", id="large"))
         [second] = set(await children(running, 2)) - {first}
         await running.logged(r"MiB of memory, more than --max-memory")
-        assert is_running(first)
-        bench.release()
-        await gone(first)
-        assert dict(bench.recorded("ended")) == dict.fromkeys(("small", "large", "long"), first)
-        assert await running.stop() == 0
-        await gone(second)
-
-
-@LIMITS
-async def test_a_signal_interrupts_what_a_replaced_process_still_runs_after_the_grace_time(
-    bench: Bench, queue: AsyncWorkQueue, limits: str
-) -> None:
-    await queue.add_items([Item(b"hold", id="long"), Item(b"sleep 0", id="short")])
-    options = ("--max-runs", "1", "--concurrency", "2", "--grace", "0.3")
-    async with bench.worker(*options, LIMITS=limits) as running:
-        pids = await children(running, 2)
+        assert lives(first)
+        assert dict(bench.recorded("ended")) == dict.fromkeys(("small", "large"), first)
         assert await running.stop() == 3
-        await gone(*pids)
-    assert [id_ for id_, _ in bench.recorded("ended")] == ["short"]
+        await gone(first, second)
     lease = await queue.lease(30, block=False)
     assert lease is not None
     assert (lease.id, lease.attempt) == ("long", 1)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
 PROGRAM = Path(__file__).with_name("worker_program.py")
 TARGET = f"{PROGRAM}:worker"
@@ -147,18 +146,22 @@ class Bench:
         return self.recorded(event)
 
 
-def is_running(pid: int) -> bool:
-    """Return whether a process runs; a zombie does not."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, check=False).stdout
-    return state[:1] not in (b"", b"Z")
-
-
-async def gone(*pids: int) -> None:
-    """Wait until none of the processes runs."""
-    await eventually(f"{pids} have ended", lambda: not any(map(is_running, pids)), within=TIMEOUT)
-
-
 @pytest.fixture
 def bench(tmp_path: Path, redis_url: str, name: str) -> Bench:
     """Give a place where `leasequeue worker` runs."""
     return Bench(tmp_path, redis_url, name)
+
+
+@pytest.fixture
+def user_code(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a folder whose modules this process can import. It forgets them at the end of the test."""
+    monkeypatch.chdir(bench.folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("QUEUE", "RECORD", "REDIS_URL"):
+        monkeypatch.setenv(name, bench.environment[name])
+    yield bench.folder
+    folders = (bench.folder, PROGRAM.parent)
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if file and Path(file).parent in folders and "tests" not in name:
+            del sys.modules[name]

@@ -41,7 +41,7 @@ log = logging.getLogger("program")
 IS_SHORT = os.environ.get("LIMITS") == "short"
 if IS_SHORT and HANGS_AT != "end":  # for tests that reach the time limits of a stop
     signals.BLOCKED_SECONDS, signals.LAST_SECONDS = 0.5, 1.0
-    health.BLOCKED_SECONDS = 0.5
+    health.BLOCKED_SECONDS, health.CHECK_SECONDS = 0.5, 0.1
     executor.CLEAN_UP_SECONDS, executor.HURRIED_SECONDS = 0.3, 0.3
     runtime.ACKNOWLEDGE_SECONDS = 0.5
     process.EXIT_SECONDS = 0.5

@@ -88,8 +88,7 @@ async def test_add(make_queue: MakeQueue, redis: Redis, name: str, *, warm: bool
     await at_every_step(once)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("block", [False, True])
+@pytest.mark.parametrize(("count", "block"), [(3, False), (1, True)])
 @pytest.mark.parametrize("warm", [False, True])
 async def test_lease(
     make_queue: MakeQueue, redis: Redis, name: str, *, count: int, block: bool, warm: bool

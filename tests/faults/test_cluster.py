@@ -13,6 +13,7 @@ import pytest
 from redis.crc import key_slot
 
 from leasequeue import AsyncWorkQueue, InvalidArgument, Item, Worker, lease_from, list_queues
+from leasequeue.autoscale import Autoscaler, load_config
 from leasequeue.errors import ServerBusy, ServerRefused
 from tests.eventually import LIMIT_SECONDS
 from tests.faults.cluster_nodes import NODES, owner, port_of
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from redis.asyncio import Redis, RedisCluster
+
+
+def ends_of_move(nodes: list[Redis], name: str = "{moving}") -> tuple[str, Redis, Redis]:
+    """Return the name of a queue, the node that has its slot at first, and the one it is to move to."""
+    source = owner(nodes, name)
+    return name, source, nodes[(nodes.index(source) + 1) % NODES]
 
 
 async def start_moving(name: str, source: Redis, target: Redis) -> None:
@@ -123,9 +130,7 @@ async def test_operations_on_whole_queues_work_on_every_node(
 @pytest.mark.slow
 async def test_a_queue_follows_its_slot_to_another_node(nodes: list[Redis], cluster: RedisCluster) -> None:
     """A waiting caller gets items that arrive on the new node; leases and tokens have moved with the slot."""
-    name = "{moving}"
-    source = owner(nodes, name)
-    target = nodes[(nodes.index(source) + 1) % NODES]
+    name, source, target = ends_of_move(nodes)
     async with AsyncWorkQueue(name, cluster) as waiter, AsyncWorkQueue(name, cluster) as adder:
         await adder.add_items([Item(b"x", id="held"), Item(b"x", id="done")])
         held, done = await adder.lease_many(2, 60)
@@ -155,9 +160,7 @@ async def test_a_queue_follows_a_slot_that_is_moved_at_one_moment(
     nodes: list[Redis], cluster: RedisCluster
 ) -> None:
     """Valkey 9 moves a slot with all its keys at once; only then the old node names the new one."""
-    name = "{moving}"
-    source = owner(nodes, name)
-    target = nodes[(nodes.index(source) + 1) % NODES]
+    name, source, target = ends_of_move(nodes)
     async with AsyncWorkQueue(name, cluster) as waiter, AsyncWorkQueue(name, cluster) as adder:
         await adder.add_items([Item(b"x", id="held"), Item(b"x", id="done")])
         held, done = await adder.lease_many(2, 60)
@@ -210,8 +213,7 @@ async def test_twelve_queues_share_three_connections_to_each_node(nodes: list[Re
     """And one for each queue. They go with the slots, and those of a node without queues are closed."""
     url = f"redis://127.0.0.1:{port_of(nodes[0])}"
     names = [f"{{queue-{n}}}" for n in range(12)]
-    source = owner(nodes, names[0])
-    target = nodes[(nodes.index(source) + 1) % NODES]
+    _, source, target = ends_of_move(nodes, names[0])
     there = [name for name in names if owner(nodes, name) is source]
     assert len(there) < 12
     worker, ran = Worker(), list[bytes]()
@@ -301,9 +303,7 @@ async def test_each_event_loop_finds_the_node_of_a_queue(nodes: list[Redis], clu
 @pytest.mark.parametrize("kind", ["embedded", "redis7"])
 async def test_a_queue_waits_while_its_slot_is_being_moved(nodes: list[Redis], cluster: RedisCluster) -> None:
     """After each key that is moved, every call waits; none fails, no item is lost, each has one answer."""
-    name = "{moving}"
-    source = owner(nodes, name)
-    target = nodes[(nodes.index(source) + 1) % NODES]
+    name, source, target = ends_of_move(nodes)
     async with AsyncWorkQueue(name, cluster) as queue, AsyncWorkQueue(name, cluster) as waiter:
         await queue.add_items([Item(b"x", id=f"{n}") for n in range(6)])
         await queue.add_item(Item(b"x", id="late"), delay=0.01)
@@ -379,9 +379,7 @@ async def test_a_slot_that_is_being_moved_for_too_long_raises_server_busy(
     nodes: list[Redis], cluster: RedisCluster
 ) -> None:
     """Calls are repeated until the reply timeout has passed, and nothing was applied."""
-    name = "{moving}"
-    source = owner(nodes, name)
-    target = nodes[(nodes.index(source) + 1) % NODES]
+    name, source, target = ends_of_move(nodes)
     async with AsyncWorkQueue(name, cluster, reply_timeout=1) as queue:
         await queue.add_items([Item(b"x", id=f"{n}") for n in range(3)])
         lease = await take(queue)
@@ -404,33 +402,10 @@ async def test_a_slot_that_is_being_moved_for_too_long_raises_server_busy(
 
 
 @pytest.mark.slow
-async def test_a_caller_waits_for_items_while_the_slot_of_its_empty_queue_is_moved(
-    nodes: list[Redis], cluster: RedisCluster
-) -> None:
-    """Its blocking move follows the slot: the caller gets the item and no error."""
-    name = "{moving}"
-    source = owner(nodes, name)
-    target = nodes[(nodes.index(source) + 1) % NODES]
-    async with AsyncWorkQueue(name, cluster) as waiter, AsyncWorkQueue(name, cluster) as adder:
-        waiting = asyncio.create_task(take(waiter, 60))
-        await blocked(source, 1)
-        await start_moving(name, source, target)
-        adding = asyncio.create_task(adder.add_item(Item(b"x", id="x")))
-        await asyncio.sleep(0.1)
-        assert not adding.done()
-        await finish_moving(nodes, name, source, target)
-        async with asyncio.timeout(120):
-            assert await adding
-            assert (await waiting).id == "x"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["embedded", "redis7"])
 async def test_readers_of_published_events_follow_the_slot(nodes: list[Redis], cluster: RedisCluster) -> None:
     """Only the node of the queue has work: the events are published to its readers alone."""
-    name = "{moving}"
-    source = owner(nodes, name)
-    target = nodes[(nodes.index(source) + 1) % NODES]
+    name, source, target = ends_of_move(nodes)
     async with AsyncWorkQueue(name, cluster) as queue, AsyncWorkQueue(name, cluster) as reader:
         await queue.events.keep(count=1000)
         await queue.events.publish()
@@ -458,8 +433,7 @@ async def test_flow_runs_go_on_between_each_two_keys_that_are_moved(
     nodes: list[Redis], cluster: RedisCluster, tmp_path: Path
 ) -> None:
     flows, stop = Flows(tmp_path, "{moving}"), asyncio.Event()
-    source = owner(nodes, flows.name)
-    target = nodes[(nodes.index(source) + 1) % NODES]
+    _, source, target = ends_of_move(nodes, flows.name)
     home, other = (AsyncWorkQueue(one, cluster) for one in flows.names)
     async with home, other, asyncio.timeout(120), asyncio.TaskGroup() as group:
         worker = flows.worker(home, other)
@@ -484,9 +458,7 @@ async def test_other_workers_see_a_worker_live_whose_slot_has_moved(
     nodes: list[Redis], cluster: RedisCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The old node keeps its connections open: those that do not fail follow the others to the new node."""
-    name = "{moving}"
-    source = owner(nodes, name)
-    target = nodes[(nodes.index(source) + 1) % NODES]
+    name, source, target = ends_of_move(nodes)
     server = (await target.info("server"))["run_id"]
     async with (
         AsyncWorkQueue(name, cluster) as queue,
@@ -510,3 +482,38 @@ async def test_other_workers_see_a_worker_live_whose_slot_has_moved(
         worker.stop()
         await running
     assert "cannot see whether this process lives" not in caplog.text
+
+
+# ------------------------------------------------ the autoscaler of queues on a cluster, each in its own slot
+
+
+async def test_its_queue_and_those_of_the_jobs_are_on_any_nodes(
+    nodes: list[Redis], cluster: RedisCluster, tmp_path: Path
+) -> None:
+    path, names = tmp_path / "autoscale.toml", [f"{{{n}}}" for n in range(8)]
+    path.write_text(
+        f"""name = "{{auto}}"
+url = "redis://127.0.0.1:{port_of(nodes[0])}"
+cluster = true
+[http]
+address = "127.0.0.1:0"
+[deployments.all]
+jobs = {names}
+backend = "http"
+max_units = 100
+"""
+        + "".join(f'[jobs."{name}"]\nservice_time = "30s"\n' for name in names)
+    )
+    for count, name in enumerate(names):
+        async with AsyncWorkQueue(name, cluster) as queue:
+            await queue.add_items([Item(b"x") for _ in range(count)])
+    async with Autoscaler(load_config(path)) as autoscaler:
+        for number in (1, 2):
+            report = await autoscaler.once()
+            assert (report.number, report.errors) == (number, ())
+            assert [job.signals.waiting for job in report.jobs] == [*range(8)]
+    async with Autoscaler(load_config(path)) as other:
+        last = await other.last_report()
+    assert last is not None
+    assert last.number == 2
+    assert last.tiers[0].wanted >= 14, "28 items of 30 s within a minute"

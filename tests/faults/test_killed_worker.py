@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
+from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from leasequeue import Item
+from leasequeue.queue.plans.stages import start_run
 from leasequeue.queue.pushes import listener
-from tests.faults.worker_program import STEPS
+from leasequeue.queue.queue import engine_of
+from tests.faults.stage_program import CHILDREN, STEPS, plan_of, worker_for
+from tests.faults.worker_program import STEPS as STEPS_OF_WORK
+from tests.plans.flows import ended, field, states
+from tests.processes import printed, program
 from tests.queue.asking import blocked, command, keys_like, registered, take, until
 from tests.queue.keyspace import audit, left_over
+from tests.worker.working import working
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 
     from leasequeue import AsyncWorkQueue
     from leasequeue.testing import Proxy
+
 
 #: Longer than any test: leases expire when the test says so.
 LEASE_SECONDS = 3600.0
@@ -38,22 +45,18 @@ class Worker:
 
     async def reach(self, step: str) -> None:
         """Let it continue until it is about to take this step."""
-        for passed in STEPS[: STEPS.index(step) + 1]:
-            if passed != STEPS[0]:
+        for passed in STEPS_OF_WORK[: STEPS_OF_WORK.index(step) + 1]:
+            if passed != STEPS_OF_WORK[0]:
                 self.proceed()
             await self.announced(passed)
 
     async def announced(self, step: str) -> None:
         """Wait until it announces this step."""
-        if self._process.stdout is None:
-            raise AssertionError("stdin and stdout are pipes")
-        async with asyncio.timeout(120):
-            assert await self._process.stdout.readline() == f"{step}\n".encode()
+        await printed(self._process, f"{step}\n".encode())
 
     def proceed(self) -> None:
         """Let it take the announced step."""
-        if self._process.stdin is None:
-            raise AssertionError("stdin and stdout are pipes")
+        assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
 
     def stop(self) -> None:
@@ -68,18 +71,8 @@ class Worker:
 @asynccontextmanager
 async def worker_on(url: str, name: str, lease_seconds: float = LEASE_SECONDS) -> AsyncIterator[Worker]:
     """Start a worker; it is killed at the end of the block if it still runs."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.faults.worker_program", url, name, f"{lease_seconds}"),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
+    async with program("tests.faults.worker_program", url, name, f"{lease_seconds}") as process:
         yield Worker(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def expire(redis: Redis, name: str) -> None:
@@ -159,18 +152,16 @@ def test_a_session_outlives_every_call_that_may_move_an_item_to_it() -> None:
     assert listener.KEEP_MS > 1000 * (listener.BLOCK_SECONDS + 1)
 
 
-@pytest.mark.parametrize(("step", "attempt"), [("lease", 1), ("work", 2), ("complete", 2)])
 @pytest.mark.seed("RWQ-G3", "WRQ-O11", "WRQ-O15")
-async def test_killed_before_and_while_it_holds_the_lease(
-    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str, step: str, attempt: int
+async def test_killed_while_it_holds_the_lease(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
     await queue.add_item(Item(b"x", id="x"))
     async with worker_on(redis_url, name) as worker:
-        await worker.reach(step)
+        await worker.reach("work")
         await worker.kill()
-    found = await audit(redis, name)
-    assert (found.waiting, found.leased) == (([b"x"], []) if step == "lease" else ([], [b"x"]))
-    await recovered(queue, redis, attempt)
+    assert (await audit(redis, name)).leased == [b"x"]
+    await recovered(queue, redis, attempt=2)
 
 
 async def test_killed_before_its_completion_is_sent(
@@ -208,13 +199,36 @@ async def test_killed_before_it_gets_the_reply_to_its_completion(
     assert not await left_over(redis, name)
 
 
-async def test_killed_after_it_has_completed(
-    queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
+# ---------------------- a worker is killed at any step of a flow run: each stage is entered once, and the run
+
+
+#: Before the run, in it, before a reply, and while it fans out; the others are for `make test-long`.
+QUICK = {"read", "handler", "before:more", "after:finish"}
+
+
+@pytest.mark.parametrize(
+    "step", [pytest.param(step, marks=() if step in QUICK else pytest.mark.long) for step in STEPS]
+)
+@pytest.mark.seed("GLD-G5", "GLD-B2", "GLD-B3", "GLD-B4", "GLD-B5")
+async def test_a_run_ends_although_its_worker_was_killed(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str, step: str
 ) -> None:
-    await queue.add_item(Item(b"x", id="x"))
-    async with worker_on(redis_url, name) as worker:
-        await worker.reach("end")
-        await worker.kill()
-    assert await queue.lease(30, block=False) is None
-    await queue.close()
-    assert not await left_over(redis, name)
+    await queue.events.keep(count=10_000)
+    assert await start_run(engine_of(queue), plan_of(queue), "r")
+    async with program("tests.faults.stage_program", redis_url, queue.name, step) as process:
+        async with asyncio.timeout(120):
+            assert await process.wait() == -signal.SIGKILL
+    await expire(redis, queue.name)
+    async with working(worker_for(redis_url, queue.name)):
+        await ended(queue)
+
+    children = {f"plan/{n}": "d" for n in range(CHILDREN)}
+    assert await states(queue) == {"": "completed", "plan": "d", "finish": "d"} | children
+    assert await field(queue, "r:finish") == str(CHILDREN)
+    counts = await queue.counts()
+    assert (counts.total, counts.dead) == (0, 0)
+    happened = Counter([(event.what, event.id) async for event in queue.events(follow=False)])
+    once = dict.fromkeys(
+        ((kind, f"r/{path}") for kind in ("added", "completed") for path in ("plan", "finish", *children)), 1
+    )
+    assert {what: number for what, number in happened.items() if what[0] in ("added", "completed")} == once

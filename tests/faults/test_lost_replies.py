@@ -41,7 +41,7 @@ CALLS: dict[str, tuple[Callable[[AsyncWorkQueue, Lease], Awaitable[Any]], Expect
     "complete, result": (lambda q, lease: q.complete(lease, result=b"r"), ([b"b"], [], [], [b"d"])),
     "renew": (lambda q, lease: q.renew(lease, 90), ([b"b"], [b"a"], [], [b"d"])),
     "release": (lambda q, lease: q.release(lease), ([b"a", b"b"], [], [], [b"d"])),
-    "fail": (lambda q, lease: q.fail(lease, "why"), ([b"b"], [], [], [b"d", b"a"])),
+    "fail": (lambda q, lease: q.fail(lease, "why"), ([b"b"], [], [], [b"a", b"d"])),
     "fail, retry": (lambda q, lease: q.fail(lease, "", retry_in=60), ([b"b"], [], [b"a"], [b"d"])),
     "requeue": (lambda q, _: q.dead_letters.requeue("d"), ([b"b", b"d"], [b"a"], [], [])),
     "drop": (lambda q, _: q.dead_letters.drop("d"), ([b"b"], [b"a"], [], [])),
@@ -83,7 +83,7 @@ async def start(make_queue: MakeQueue, proxy: Proxy) -> tuple[AsyncWorkQueue, Le
 
 async def state(redis: Redis, name: str) -> Expected:
     found = await places(redis, name)
-    return found.waiting, sorted(found.leased), found.scheduled, found.dead
+    return found.waiting, sorted(found.leased), found.scheduled, sorted(found.dead)
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -2,53 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.processes import printed, program
 from tests.queue.asking import command, take, until
 from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
-    from asyncio.subprocess import Process
-    from collections.abc import AsyncIterator
-
     from redis.asyncio import Redis
 
     from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
 STEP = timedelta(milliseconds=20)
-
-
-@asynccontextmanager
-async def ticking(url: str, name: str) -> AsyncIterator[Process]:
-    """Run a process that ticks; it is killed at the end, if not before."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.faults.ticking_program", url, name),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def begun(process: Process) -> None:
-    """Wait until it has ticked."""
-    if process.stdout is None:
-        raise AssertionError("it is a pipe")
-    async with asyncio.timeout(120):
-        assert await process.stdout.readline() == b"ticking\n"
+TICKING = "tests.faults.ticking_program"
 
 
 async def taken(queue: AsyncWorkQueue, count: int) -> list[datetime]:
@@ -71,13 +43,15 @@ def steps(times: list[datetime]) -> set[timedelta]:
 
 
 @pytest.mark.slow
-async def test_each_tick_is_added_once_by_four_processes_of_which_two_are_killed(
+async def test_each_tick_is_added_once_by_three_processes_of_which_two_are_killed(
     queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
     async with AsyncExitStack() as stack:
-        first, second, *others = [await stack.enter_async_context(ticking(redis_url, name)) for _ in range(4)]
-        for process in (first, second, *others):
-            await begun(process)
+        first, second, third = [
+            await stack.enter_async_context(program(TICKING, redis_url, name)) for _ in range(3)
+        ]
+        for process in (first, second, third):
+            await printed(process, b"ticking")
         await queue.schedules.every(STEP, "a", catch_up="all")
         times = await taken(queue, 50)
         first.kill()
@@ -94,9 +68,8 @@ async def test_missed_ticks_follow_the_policy_when_all_processes_were_dead(
     make_queue: MakeQueue, redis: Redis, redis_url: str, name: str
 ) -> None:
     every, once = make_queue(), make_queue(name=f"{name}-once")
-    async with ticking(redis_url, every.name) as process, ticking(redis_url, once.name) as other:
-        await begun(process)
-        await begun(other)
+    async with program(TICKING, redis_url, every.name, once.name) as process:
+        await printed(process, b"ticking")
         await every.schedules.every(STEP, "a", catch_up="all")
         await once.schedules.every(STEP, "a", catch_up="once")
         times, last_times = await taken(every, 20), await taken(once, 20)
@@ -113,7 +86,7 @@ async def test_missed_ticks_follow_the_policy_when_all_processes_were_dead(
         return await clock() > alive_until + 1
 
     await until("no process has ticked for a second", a_while_is_over)
-    async with ticking(redis_url, every.name), ticking(redis_url, once.name):
+    async with program(TICKING, redis_url, every.name, once.name):
         times += await taken(every, 80)
         after_the_gap = await taken(once, 5)
     assert steps(times + await rest(every)) == {STEP}, "all: none is missing"

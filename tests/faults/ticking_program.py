@@ -1,6 +1,6 @@
-"""A process that only ticks the schedules of a queue, until it is ended.
+"""A process that only ticks the schedules of queues, until it is ended.
 
-python -m tests.faults.ticking_program URL QUEUE
+python -m tests.faults.ticking_program URL QUEUE ...
 
 It writes a line when it has ticked for the first time.
 """
@@ -13,15 +13,15 @@ import sys
 from leasequeue import AsyncWorkQueue
 
 
-async def main(url: str, name: str) -> None:
+async def main(url: str, *names: str) -> None:
     """Tick, and sleep until something is due."""
-    async with AsyncWorkQueue.from_url(url, name) as queue:
-        due_in = await queue.schedules.tick()
-        sys.stdout.write("ticking\n")
-        sys.stdout.flush()
-        while True:
-            await asyncio.sleep(min(due_in, 0.05))
-            due_in = await queue.schedules.tick()
+    queues = [AsyncWorkQueue.from_url(url, name) for name in names]
+    due_in = min([await queue.schedules.tick() for queue in queues])
+    sys.stdout.write("ticking\n")
+    sys.stdout.flush()
+    while True:
+        await asyncio.sleep(min(due_in, 0.05))
+        due_in = min([await queue.schedules.tick() for queue in queues])
 
 
 if __name__ == "__main__":

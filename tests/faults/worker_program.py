@@ -13,7 +13,7 @@ import sys
 from leasequeue import AsyncWorkQueue
 
 #: The steps, in order.
-STEPS = ("lease", "work", "complete", "end")
+STEPS = ("lease", "work", "complete")
 
 
 async def announce(step: str) -> None:
@@ -35,7 +35,6 @@ async def main(url: str, name: str, lease_seconds: str) -> None:
         await announce("complete")
         if not await queue.complete(lease):
             raise AssertionError("the lease is held")
-        await announce("end")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.history.events import Event, FinalState
-from tests.stateful.model import Held, Model
+from tests.stateful.model import Held, Known, Model
 
 if TYPE_CHECKING:
     import random
@@ -45,7 +45,7 @@ class Simulation:
     def run(self, steps: int) -> None:
         model = self.model
         moves: list[Callable[[], None]] = [
-            *[lambda: self._of_item("add", lambda item: model.add(item, b"", 0, 0))] * 2,
+            *[lambda: self._of_item("add", lambda item: model.add(item, Known(b""), 0, 0))] * 2,
             *[self.lease] * 3,
             self.expire,
             *[self.begin] * 2,

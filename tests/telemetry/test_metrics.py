@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from opentelemetry.sdk.metrics.export import Histogram
 
-from leasequeue import Item, Reject, ServerError, Snooze, TaskQueue
-from leasequeue.errors import WrongKeyType
+from leasequeue import Item, Reject, ServerError, Snooze, TaskQueue, telemetry
+from leasequeue.errors import ExtraMissing, WrongKeyType
 from leasequeue.telemetry import meters
 from tests.eventually import eventually
 from tests.telemetry.recorded import Recorded
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasequeue import AsyncWorkQueue
+
 
 CALLS, RUNS = "messaging.client.operation.duration", "messaging.process.duration"
 SENT, LEASED = "messaging.client.sent.messages", "messaging.client.consumed.messages"
@@ -218,3 +223,60 @@ def test_queues_are_bounded(recorded: Recorded, caplog: pytest.LogCaptureFixture
     assert recorded.count(PROCESSED, queue="_OTHER") == 2 * (1_000 - meters.MAX_QUEUES)
     [warning] = caplog.messages
     assert "the first 500 queues" in warning
+
+
+# ------------------------ the reference of metrics has every metric, its attributes and its buckets, and none
+
+
+PAGE = (Path(__file__).parents[2] / "docs/pages/reference/metrics.md").read_text()
+#: What is described here; `leasequeue stats` has its own metrics.
+OURS = re.compile(
+    r"`((?:messaging|leasequeue)\.(?!queue\.|worker\.)[\w.]+)` \| (?:counter|up-down counter|histogram),"
+)
+
+
+async def test_the_metrics_are_those_of_the_reference(queue: AsyncWorkQueue, recorded: Recorded) -> None:
+    async def handler(_: bytes) -> None: ...
+
+    await work(queue, handler, b"")
+    data = recorded.reader.get_metrics_data()
+    assert data is not None
+    found = {
+        one.name: one for of in data.resource_metrics for scope in of.scope_metrics for one in scope.metrics
+    }
+    assert set(OURS.findall(PAGE)) == found.keys()
+    assert all(f"`{one.unit}`" in PAGE or one.unit == "s" for one in found.values())
+    for name, one in found.items():
+        if isinstance(one.data, Histogram):
+            (bounds,) = {point.explicit_bounds for point in one.data.data_points}
+            assert f"| `{name}` | {', '.join(f'{bound:g}' for bound in bounds)} |" in PAGE
+        for point in one.data.data_points:
+            assert all(f"| `{attribute}` |" in PAGE for attribute in point.attributes or ())
+
+
+def test_the_operations_are_those_of_the_reference() -> None:
+    row = next(line for line in PAGE.splitlines() if "`messaging.operation.name`" in line)
+    assert meters.TYPES.keys() <= set(re.findall(r"`(\w+)`", row))
+
+
+# ----------------------- telemetry is switched on and off for the whole process, and needs OpenTelemetry only
+
+
+def is_on() -> bool:
+    return telemetry.active is not None
+
+
+def test_it_is_off_until_it_is_switched_on_and_after_it_is_switched_off() -> None:
+    assert not is_on()
+    telemetry.instrument()
+    assert is_on()
+    telemetry.uninstrument()
+    assert not is_on()
+
+
+def test_without_opentelemetry_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "leasequeue.telemetry.instruments", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ExtraMissing, match=r'pip install "leasequeue\[telemetry\]"'):
+        telemetry.instrument()
+    assert not is_on()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from typing import TYPE_CHECKING
+import re
 
 import pytest
 from redis import Redis
 
+import _leasequeue_pytest
+from tests.docs.pages import DOCS, REFERENCE, blocks, table
 from tests.testing.conftest import run_in_process
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.slow
 
@@ -100,41 +96,10 @@ def test_without_an_event_loop(leasequeue_server, leasequeue_clock):
 """
 
 
-@pytest.mark.parametrize("mode", ["strict", "auto"])
-def test_all_fixtures_work_in_both_modes_of_pytest_asyncio(project: pytest.Pytester, mode: str) -> None:
+def test_all_fixtures_work_in_one_of_the_modes_of_pytest_asyncio(project: pytest.Pytester) -> None:
+    """In the strict mode; test_queues_are_closed_in_the_event_loop_that_used_them has the other one."""
     project.makepyfile(ALL_FIXTURES)
-    run_in_process(project, "-o", f"asyncio_mode={mode}").assert_outcomes(passed=7)
-
-
-FAILING = """
-import pytest
-from leasequeue import Item
-from leasequeue.testing import assert_dead
-
-
-@pytest.mark.asyncio
-async def test_that_fails(leasequeue_queue, leasequeue_clock):
-    await leasequeue_queue.add_item(Item("hello", id="mail-1"))
-    await leasequeue_queue.add_item(Item("later", id="mail-2"), delay=60)
-    await leasequeue_queue.lease(30)
-    await assert_dead(leasequeue_queue, "mail-1")
-"""
-
-
-def test_a_failed_assertion_lists_the_contents_and_points_at_the_test(project: pytest.Pytester) -> None:
-    project.makepyfile(test_failing=FAILING)
-    run = run_in_process(project)
-    run.assert_outcomes(failed=1)
-    for line in (
-        '>       await assert_dead(leasequeue_queue, "mail-1")',
-        "which holds 1 leased, 1 scheduled:",
-        "E         leased     'mail-1'  b'hello', the lease expires in 30.0 s, attempt 1",
-        "E         scheduled  'mail-2'  b'later', due in 60.0 s",
-        "E       'mail-1' is leased, not dead: tried once",
-        "test_failing.py:11: AssertionError",
-    ):
-        assert line in run.stdout.str()
-    assert "assertions.py" not in run.stdout.str()
+    run_in_process(project, "-o", "asyncio_mode=strict").assert_outcomes(passed=7)
 
 
 ON_A_SERVER = """
@@ -155,13 +120,13 @@ async def test_that_leaves_things_in_all_states(leasequeue_queues, leasequeue_se
 """
 
 
-@pytest.mark.parametrize("variable", ["LEASEQUEUE_TEST_URL", "REDIS_URL"])
 def test_a_given_server_is_used_and_no_key_is_left(
-    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, redis_url: str, variable: str, name: str
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, redis_url: str, name: str
 ) -> None:
+    """REDIS_URL names it in the test of the inline fixture."""
     project.makepyfile(ON_A_SERVER.format(url=redis_url))
     monkeypatch.setenv("REDIS_URL", "redis://localhost:1")
-    monkeypatch.setenv(variable, redis_url)
+    monkeypatch.setenv("LEASEQUEUE_TEST_URL", redis_url)
     with Redis.from_url(redis_url) as client:
         client.set(f"{name}:item:theirs", "data")
         before = {*client.scan_iter()}
@@ -185,6 +150,7 @@ async def test_that_calls_it(leasequeue_inline):
     inline = leasequeue_inline(tasks)
     await send.add("ann")
     assert len(inline.runs) == 1
+    assert tasks.queue.url == "{url}"
 
 
 @pytest.mark.asyncio
@@ -194,8 +160,9 @@ async def test_that_does_not_call_it(leasequeue_inline):
 
 
 def test_a_test_that_does_not_call_the_inline_fixture_fails(
-    project: pytest.Pytester, redis_url: str, name: str
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, redis_url: str, name: str
 ) -> None:
+    monkeypatch.setenv("REDIS_URL", redis_url)
     project.makepyfile(INLINE.format(url=redis_url, name=name))
     run = run_in_process(project)
     run.assert_outcomes(passed=2, errors=1)
@@ -225,13 +192,6 @@ def test_the_plugin_imports_nothing_and_reports_a_missing_server_program(
     assert "leasequeue[embedded]" in run.stdout.str()
     assert "LEASEQUEUE_TEST_URL" in run.stdout.str()
     assert "Traceback" not in run.stdout.str()
-
-
-def test_clock_proxy_and_assertions_need_no_pytest(tmp_path: Path) -> None:
-    code = (
-        "import leasequeue.testing, sys; assert not {'pytest', '_pytest', 'pytest_asyncio'} & {*sys.modules}"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
 WITH_ANYIO = """
@@ -274,9 +234,7 @@ import pytest
 from leasequeue import Item
 from leasequeue.testing import assert_added
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-
+@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("turn", range(2))
 async def test_in_another_event_loop_than_the_fixtures(leasequeue_queue, leasequeue_worker, turn):
     worker = leasequeue_worker()
@@ -294,7 +252,7 @@ async def handle(data: bytes) -> None:
 
 def test_queues_are_closed_in_the_event_loop_that_used_them(project: pytest.Pytester) -> None:
     project.makepyfile(OTHER_LOOP)
-    run_in_process(project).assert_outcomes(passed=2)
+    run_in_process(project, "-o", "asyncio_mode=auto").assert_outcomes(passed=2)
 
 
 def hide(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
@@ -303,3 +261,48 @@ def hide(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *packages: s
     for package in packages:
         (folder / f"{package}.py").write_text(f"raise ModuleNotFoundError({package!r}, name={package!r})\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+# ---------------------------------------------------------- the page on testing and the reference are correct
+
+
+PAGE = DOCS / "how-to" / "testing.md"
+REFERENCE_PAGE = REFERENCE / "testing.md"
+
+
+FAILING = """
+async def test_that_fails(leasequeue_queue, leasequeue_clock):
+    mailbox = Mailbox()
+    mailbox.full = True
+    await welcome(leasequeue_queue, "ada", "ada@example.org")
+    await welcome(leasequeue_queue, "bob", "bob at example.org")
+    await make_worker(leasequeue_queue, mailbox).drain()
+    await assert_added(leasequeue_queue, "welcome-eve")
+"""
+
+
+def test_the_tests_on_the_page_pass_and_a_failure_prints_the_message_on_the_page(
+    project: pytest.Pytester,
+) -> None:
+    (shown,) = re.findall(r"^AssertionError: .*?(?=\n```)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    files = {block.title: block.code for block in blocks(PAGE) if block.title}
+    assert len([name for name in files if name.startswith("test_")]) == 3
+    files["test_emails.py"] += FAILING
+    for name, code in files.items():
+        (project.path / name).write_text(code)
+    run = run_in_process(project)
+    run.assert_outcomes(failed=1, passed=6)
+    assert "FAILED test_emails.py::test_that_fails" in run.stdout.str()
+    printed = re.findall(r"^E +(AssertionError.*\n(?:E .*\n)*)", run.stdout.str(), re.MULTILINE)
+    assert "assertions.py" not in run.stdout.str(), "the traceback ends in the test"
+    unmarked = re.sub(r"^E {7}", "", printed[0].rstrip(), flags=re.MULTILINE)
+    assert without_label(unmarked) == without_label(shown)
+
+
+def without_label(message: str) -> str:
+    return re.sub(r"queue-[0-9a-f]{12}", "queue-0", message)
+
+
+def test_the_reference_lists_the_fixtures_and_the_rules_of_histories() -> None:
+    made = {name for name in vars(_leasequeue_pytest) if name.startswith("leasequeue_")}
+    assert {row[0].strip("`") for row in table(REFERENCE_PAGE, "## Fixtures")} == made

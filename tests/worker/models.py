@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pydantic
 
-from leasequeue.worker import Snooze
+from leasequeue.worker import Snooze, current_run
 
 if TYPE_CHECKING:
     from leasequeue import Task, TaskQueue
@@ -73,6 +73,8 @@ def ends_badly(how: str) -> None:
         "snooze": Snooze(3600),
         "division": ZeroDivisionError("by zero"),
     }
+    if how == "current":
+        current_run()
     if how == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ways[how]

@@ -13,6 +13,7 @@ import pytest
 from leasequeue import Item
 from leasequeue.worker import RetryPolicy, current_run, lease_renewer
 from tests.eventually import eventually
+from tests.processes import gone
 from tests.queue.asking import command, until
 from tests.queue.keyspace import audit, left_over
 from tests.worker.models import sleep_for
@@ -226,7 +227,7 @@ async def test_a_process_is_killed(make_queue: MakeQueue, tmp_path: Path) -> Non
         await eventually("it runs", lambda: file.exists() and bool(file.read_text()))
         assert await other.cancel("1")
         pid = int(file.read_text())
-        await eventually("its process has ended", lambda: not is_alive(pid))
+        await gone(pid)
         await finished(queue)
     assert await queue.dead_letters.list() == []
 
@@ -236,15 +237,6 @@ def note_pid_and_sleep(path: str) -> None:
     with open(path, "w") as file:  # noqa: PTH123 - it runs in another process
         file.write(str(os.getpid()))
     sleep_for(600)
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process runs."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def test_what_a_cancelled_handler_raises_is_no_failure(make_queue: MakeQueue) -> None:

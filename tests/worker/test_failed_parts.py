@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from leasequeue import Item
 from leasequeue.alive.membership import Membership
+from leasequeue.errors import WorkerNotRunning
 from leasequeue.queue.engines import Engines
 from leasequeue.queue.pushes.listener import Listener
 from leasequeue.queue.queue import engine_of
 from leasequeue.worker import background, fetcher
 from leasequeue.worker.acknowledger import Acknowledger
+from leasequeue.worker.background import BackgroundThread
 from leasequeue.worker.health import Monitor
 from leasequeue.worker.lease_renewer import LeaseRenewer
 from leasequeue.worker.runtime import WorkerRuntime
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
     from leasequeue.worker import Worker
     from tests.queue.fixtures import MakeQueue
+
 
 #: What the tasks call that lease, run and complete an item: an object, and its function.
 FAULTS: dict[str, tuple[Any, str]] = {
@@ -98,19 +102,11 @@ async def test_a_failed_task_of_the_event_loop_stops_the_worker_when_its_runs_ha
     assert (await other.counts()).total == left, "and nothing is lost"
 
 
-async def test_a_heartbeat_that_fails_stops_the_worker(
-    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("part", "call"), [(Monitor, "beat"), (Membership, "register")])
+async def test_a_heartbeat_or_a_registration_that_fails_stops_the_worker(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch, part: type, call: str
 ) -> None:
-    monkeypatch.setattr(Monitor, "beat", fail_when_called)
-    worker = new_worker()
-    Gate(worker, queue)
-    await raised(asyncio.create_task(worker.run()))
-
-
-async def test_a_registration_that_fails_stops_the_worker(
-    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Membership, "register", fail_when_called)
+    monkeypatch.setattr(part, call, fail_when_called)
     worker = new_worker()
     Gate(worker, queue)
     await raised(asyncio.create_task(worker.run()))
@@ -175,3 +171,57 @@ async def test_a_worker_whose_listener_fails_is_unhealthy_and_tries_again(queue:
     await eventually("it is healthy again", lambda: worker.health().ok)
     worker.stop()
     await running
+
+
+# ----------------------------------------- the background thread of a worker: what is called in it as it ends
+
+
+class Calls:
+    """A coroutine to call, and whether it was made."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    async def __call__(self) -> None:
+        self.made += 1
+        await asyncio.sleep(3600)
+
+
+def unexpected(error: BaseException) -> None:
+    """Fail the test: the thread has ended with an error."""
+    raise AssertionError from error
+
+
+async def test_a_thread_that_has_ended_takes_no_calls() -> None:
+    call, called = Calls(), list[str]()
+    thread = BackgroundThread([], [call], failing={}, on_failure=unexpected)
+    await thread.start()
+    await thread.stop()
+    with pytest.raises(WorkerNotRunning):
+        thread.call(call)
+    thread.call_soon(lambda: called.append("never"))
+    assert call.made == 1
+    assert called == []
+
+
+async def test_a_thread_that_ends_takes_no_calls_and_cancels_those_that_it_took() -> None:
+    call = Calls()
+    refused: list[Exception] = []
+    accepted: list[Future[Any]] = []
+
+    async def calls_at_the_end() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            try:
+                thread.call(call)
+            except WorkerNotRunning as error:
+                refused.append(error)
+
+    thread = BackgroundThread([], [calls_at_the_end], failing={}, on_failure=unexpected)
+    await thread.start()
+    accepted.append(thread.call(call))
+    await thread.stop()
+    assert len(refused) == 1
+    with pytest.raises(CancelledError):
+        accepted[0].result(timeout=120)

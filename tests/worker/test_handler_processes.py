@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ from leasequeue.worker.processes import usable_cores
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.worker.models import hold, note_pid, own_pid
+from tests.worker.starters import both_return, leave_behind, survive, terminate
 from tests.worker.working import add, counted, finished, new_worker, work, working
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
+
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -82,7 +86,8 @@ async def test_there_are_as_many_processes_as_the_worker_is_told(
         (tmp_path / "open").touch()
         await finished(queue)
         assert pids_of(worker) == pids
-    await eventually("they have ended", lambda: not any(map(is_there, pids)))
+    assert not [pid for pid in pids if is_there(pid)], "when `run` returns, not soon after"
+    assert "leasequeue process" not in {one.name for one in threading.enumerate()}
 
 
 async def test_the_module_of_a_handler_is_imported_before_its_first_run(
@@ -108,6 +113,7 @@ async def test_the_module_of_a_handler_is_imported_before_its_first_run(
     assert not await queue.dead_letters.list()
 
 
+@pytest.mark.seed("WRQ-T3")
 async def test_a_process_that_is_killed_is_replaced_and_harms_no_other_run(
     make_queue: MakeQueue, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
@@ -144,14 +150,11 @@ async def test_a_process_that_is_killed_is_replaced_and_harms_no_other_run(
     assert await held.dead_letters.count() == 0
 
 
-@pytest.mark.parametrize("problem", [OSError("too many open files"), MemoryError()])
 async def test_a_process_that_cannot_be_started_is_started_later(
-    queue: AsyncWorkQueue,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    problem: Exception,
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    left = [problem]
+    problems = (OSError("too many open files"), MemoryError())
+    left = [*problems]
 
     def pipe() -> tuple[Connection, Connection]:
         if left:
@@ -162,7 +165,8 @@ async def test_a_process_that_cannot_be_started_is_started_later(
     worker = new_worker(handler_processes=1, retry=ONCE)
     await work(queue, own_pid, b"x", worker=worker, run_in="process")
     assert await queue.dead_letters.count() == 0
-    assert f"does not start (it raised {problem!r})" in caplog.text
+    for problem in problems:
+        assert f"does not start (it raised {problem!r})" in caplog.text
 
 
 async def test_an_answer_that_this_process_cannot_hold_fails_its_run_alone(
@@ -196,7 +200,7 @@ def where(text: str) -> str:
 
 async def main() -> None:
     async with tasks:
-        worker = Worker(tasks, concurrency=8)
+        worker = Worker(tasks, concurrency=8, handler_processes=1)
         running = asyncio.create_task(worker.run())
         jobs = await tasks.add_many([where.call("in") for _ in range(8)])
         print({await job.result(timeout=120) for job in jobs})
@@ -248,9 +252,9 @@ async def test_a_worker_whose_processes_are_killed_again_and_again_logs_nothing_
 ) -> None:
     worker = new_worker(concurrency=10, handler_processes=2, retry=ONCE)
     worker.handler(queue, run_in="process", timeout=0.05)(note_pid)
-    await add(queue, *[f"3600 {tmp_path}/out"] * 4)
+    await add(queue, *[f"3600 {tmp_path}/out"] * 3)
     async with working(worker):
-        await counted(queue, "all are dead letters", lambda counts: counts.dead == 4)
+        await counted(queue, "all are dead letters", lambda counts: counts.dead == 3)
 
         async def all_out() -> bool:
             return all(not one.is_lent for one in processes_of(worker))
@@ -258,3 +262,88 @@ async def test_a_worker_whose_processes_are_killed_again_and_again_logs_nothing_
         await until("none is lent", all_out)
     assert not [record for record in caplog.records if record.name == "asyncio"]
     assert not [record for record in caplog.records if "does not start" in record.message]
+
+
+# ---------------------------- what the functions in handler processes start: it must not matter to the worker
+
+
+#: What lives on; a fork in C calls no hook of Python.
+WAYS = ("thread", "program", "multiprocessing", "fork", "fork-in-C")
+
+
+async def test_the_end_of_a_process_is_seen_although_what_it_started_lives_on(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    """It may have inherited every descriptor of the process."""
+    others = make_queue(name=f"{queue.name}-others")
+    worker = new_worker(handler_processes=1, retry=ONCE)
+    worker.handler(queue, run_in="process")(leave_behind)
+    worker.handler(others, run_in="process")(own_pid)
+    await queue.add_items(Item(f"{how} {tmp_path}/{how}", id=how) for how in WAYS)
+    try:
+        async with working(worker):
+            await counted(queue, "all are dead letters", lambda counts: counts.dead == len(WAYS))
+            for letter in await queue.dead_letters.list():
+                assert "the process of the handler ended with exit code 3" in letter.error, letter.id
+            await others.add_item(Item(b"x"))
+            await finished(others)
+        left = noted(tmp_path)
+        assert len(left) == len(WAYS)
+        assert all(not pid or is_there(pid) for pid in left)
+    finally:
+        for pid in {*noted(tmp_path)} - {0}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def noted(folder: Path) -> list[int]:
+    """Return the process ids in the files of a folder."""
+    return [int(file.read_text() or 0) for file in folder.iterdir()]
+
+
+async def test_what_a_function_starts_answers_no_call_and_can_be_terminated(
+    make_queue: MakeQueue, queue: AsyncWorkQueue
+) -> None:
+    """The process itself survives the signals that are meant for the worker."""
+    names = ("both", "terminated", "survived")
+    both, terminated, survived = (make_queue(name=f"{queue.name}-{name}") for name in names)
+    worker = new_worker(handler_processes=1, retry=ONCE)
+    for one, function in ((both, both_return), (terminated, terminate), (survived, survive)):
+        worker.handler(one, run_in="process", keep_result=60)(function)
+    await add(both, *[b"x"] * 5)
+    await add(terminated, "program", "multiprocessing")
+    await add(survived, b"x")
+    async with working(worker):
+        for one in (both, terminated, survived):
+            await finished(one)
+    results = {int(await both.results.get(str(number)) or 0) for number in range(1, 6)}
+    assert 0 not in results
+    assert len(results) == 5
+    assert {await terminated.results.get(one) for one in "12"} == {b"%d" % -signal.SIGTERM}
+    assert await survived.results.get("1") == b'"alive"'
+
+
+async def test_a_worker_that_stops_while_a_process_starts_leaves_none(
+    queue: AsyncWorkQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "never_imported.py").write_text(
+        "import time, pathlib\n"
+        "if not (it := pathlib.Path(__file__).with_name('quick')).exists():\n"
+        "    it.with_name('begun').touch()\n"
+        "    time.sleep(3600)\n"
+        "def handle(payload: bytes) -> None: pass\n"
+    )
+    (tmp_path / "quick").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    from never_imported import handle  # type: ignore[import-not-found]
+
+    (tmp_path / "quick").unlink()
+    worker = new_worker(retry=ONCE)
+    worker.handler(queue, run_in="process")(handle)
+    await add(queue, b"x")
+    async with working(worker):
+        await eventually("it starts", (tmp_path / "begun").exists)
+        pids = pids_of(worker)
+        assert not any(one.usable for one in processes_of(worker))
+    assert not [pid for pid in pids if is_there(pid)]
+    assert (await queue.counts()).waiting == 1

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from redis.asyncio import Redis
 
 from leasequeue import Item
-from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.queue.lease import Lease
 from leasequeue.queue.queue import engines_of
+from leasequeue.worker import Worker
+from leasequeue.worker.run import ActiveRun
 from tests.eventually import eventually
 from tests.queue.asking import take
 from tests.queue.keyspace import calls
@@ -31,10 +34,8 @@ from tests.worker.working import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from leasequeue import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue, Lease
     from leasequeue.testing import Clock
-    from leasequeue.worker import Worker
-    from leasequeue.worker.run import ActiveRun
     from tests.queue.fixtures import MakeQueue
 
 
@@ -64,7 +65,7 @@ class Blocker:
         return asyncio.get_running_loop().run_in_executor(None, lambda: asyncio.run(in_thread()))
 
 
-@pytest.mark.seed("WRQ-O10", "WRQ-T4")
+@pytest.mark.seed("WRQ-O10", "WRQ-T4", "WRQ-G10", "GLD-B10")
 async def test_leases_are_renewed_while_a_handler_blocks_the_event_loop(
     make_queue: MakeQueue, redis_url: str, clock: Clock
 ) -> None:
@@ -105,30 +106,6 @@ async def test_a_renewed_lease_names_the_session_that_leased_it(
         assert await redis.get(f"{queue.name}:lease:1") == queue.session.encode()
         gate.opened.set()
         await finished(queue)
-
-
-@pytest.mark.long
-@pytest.mark.seed("WRQ-G10", "GLD-B10")
-async def test_a_handler_that_blocks_the_event_loop_for_20_s_under_a_2_s_lease_runs_once(
-    queue: AsyncWorkQueue, make_queue: MakeQueue, redis_url: str
-) -> None:
-    blocker, attempts = Blocker(), list[int]()
-
-    async def handle(_: bytes, lease: Lease) -> None:
-        attempts.append(lease.attempt)
-        blocker.block()
-
-    async def steal(other: AsyncWorkQueue, _: Redis) -> None:
-        assert not await other.lease(60, timeout=20)
-
-    stealing = blocker.act(redis_url, make_queue(), steal)
-    worker = new_worker(lease_time=2, concurrency=2)
-    worker.handler(queue)(handle)
-    await add(queue, b"x")
-    async with working(worker):
-        await stealing
-        await finished(queue)
-    assert attempts == [1]
 
 
 async def test_items_that_wait_behind_a_handler_that_blocks_go_to_other_workers(
@@ -327,3 +304,33 @@ async def test_an_item_whose_attempts_all_ended_without_an_outcome_is_a_dead_let
     assert letter.data == b"crashes"
     assert letter.error.startswith("Its 3 attempts are used up, and the last one left no outcome")
     assert runs == [good]
+
+
+# ------------------------------------- no run starts under a lease that expired while the process stood still
+
+
+@pytest.fixture
+async def leases(queue: AsyncWorkQueue) -> list[Lease]:
+    await queue.add_items([Item(b"1"), Item(b"2")])
+    return await queue.lease_many(2, 30)
+
+
+def starts(queue: AsyncWorkQueue, leases: list[Lease]) -> bool:
+    """Return whether a run of these items starts."""
+    worker = Worker()
+
+    @worker.handler(queue, batch=2)
+    async def work(data: list[bytes]) -> None: ...
+
+    task = asyncio.current_task()
+    assert task is not None
+    return ActiveRun(worker.handlers[0], leases).start(task, asyncio.get_running_loop())
+
+
+async def test_no_run_starts_under_an_expired_lease_unless_it_was_renewed(
+    queue: AsyncWorkQueue, leases: list[Lease]
+) -> None:
+    leases[1]._renewed(time.monotonic() - 60, 30_000, 0)  # as if the process had stood still for a minute
+    assert not starts(queue, leases)
+    assert await queue.renew(leases[1], 30)
+    assert starts(queue, leases)

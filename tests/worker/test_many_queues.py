@@ -49,13 +49,12 @@ async def queues(redis_url: str, name: str) -> AsyncIterator[Queues]:
     await found.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("order", ["weighted", "strict"])
 async def test_items_of_many_queues_that_a_busy_worker_watches_go_to_an_idle_one(
     queues: Queues, redis: Redis, order: str
 ) -> None:
     """Each item arrives at the busy worker first, which has waited longer, and is released."""
-    count = 30
+    count = 8
     busy, idle = new_worker(concurrency=1, order=order), new_worker(concurrency=1, order=order)
     ours, theirs = queues(count), queues(count)
     gate = Gate(busy, ours[0])
@@ -126,7 +125,7 @@ async def test_a_queue_with_work_costs_no_trips_of_the_others(queues: Queues, re
 
 async def test_many_queues_start_work_and_stop(queues: Queues, redis: Redis) -> None:
     """With one connection for each, and a few more."""
-    count = 200
+    count = 60
     opened = queues(count)
     worker, ran = new_worker(concurrency=20, clean_every=60), set[str]()
 

@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
+from leasequeue import Item
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasequeue.worker import Reject, Retry, RetryPolicy, Snooze
+from leasequeue.worker import Reject, Retry, RetryPolicy, Signal, Snooze
+from leasequeue.worker.acknowledger import Acknowledger, Backlog
+from leasequeue.worker.lease_renewer import LeaseRenewer
+from leasequeue.worker.outcomes import DONE, Outcome, Release, by_exception
+from leasequeue.worker.run import ActiveRun
+from tests.unreadable import SIGNALS, UNREADABLE, Escape, raise_named
 from tests.worker.models import Mail, Parcel
-from tests.worker.working import dead_letter_of, new_worker, work
+from tests.worker.working import add, dead_letter_of, finished, new_worker, work, working
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from leasequeue import AsyncWorkQueue
+    from leasequeue.worker.coordinator import Coordinator
     from tests.queue.fixtures import MakeQueue
 
 
@@ -270,15 +278,212 @@ async def test_a_handler_that_returns_after_its_cancellation_has_completed(queue
     assert not await queue.dead_letters.count()
 
 
-async def test_each_of_many_items_that_fail_once_is_completed_once(queue: AsyncWorkQueue) -> None:
-    done: list[str] = []
+# -------------------- an outcome that is not declared is an error of the run, and no lease is renewed because
 
-    async def handle(_: bytes, lease: Lease) -> None:
-        await asyncio.sleep(0)
-        if lease.attempt == 1:
-            raise ValueError
-        done.append(lease.id)
 
-    await work(queue, handle, *[b"x"] * 1000, worker=new_worker(concurrency=20))
-    assert sorted(done, key=int) == [f"{number}" for number in range(1, 1001)]
-    assert not await queue.dead_letters.count()
+DECLARATIONS = ("counted_as", "is_attempt", "acknowledge", "__str__")
+
+
+class Park(Signal):
+    """A signal whose outcome is not declared."""
+
+
+@by_exception.register(Park)
+def _(error: Park, attempt: int, policy: RetryPolicy) -> object:  # noqa: ARG001 - as in by_exception
+    return object()
+
+
+class Unregistered(Signal):
+    """A signal that leads to no outcome at all."""
+
+
+async def test_a_signal_that_leads_to_no_outcome_is_an_error_of_the_run(queue: AsyncWorkQueue) -> None:
+    async def raises(_: bytes) -> None:
+        raise Unregistered
+
+    letter = await dead_letter_of(queue, raises, "a", worker=new_worker(concurrency=1))
+    assert "TypeError: no outcome is registered for the signal Unregistered" in letter.error
+
+
+def test_two_outcomes_that_are_counted_alike_are_refused() -> None:
+    with pytest.raises(TypeError, match="Release and Twice are both counted as 'released'"):
+        type("Twice", (Outcome,), {name: vars(Release)[name] for name in DECLARATIONS})
+    assert Outcome.declared["released"] is Release
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+async def test_a_signal_without_a_declared_outcome_is_an_error_of_the_run(
+    queue: AsyncWorkQueue, caplog: pytest.LogCaptureFixture, batch: int | None
+) -> None:
+    async def raises(payload: str) -> None:
+        if payload == "park":
+            raise Park
+
+    async def answers(payloads: list[str]) -> list[Park | None]:
+        return [Park() if payload == "park" else None for payload in payloads]
+
+    handle, worker = answers if batch else raises, new_worker(concurrency=1)
+    letter = await dead_letter_of(queue, handle, "park", "good", worker=worker, batch=batch)
+    assert "TypeError: Park leads to <object object" in letter.error
+    assert re.search("the outcome of <run of .*> cannot be decided", caplog.text)
+
+
+async def test_an_outcome_that_is_not_declared_is_not_acknowledged_and_its_lease_is_not_renewed(
+    queue: AsyncWorkQueue,
+) -> None:
+    """The other outcomes of the run are acknowledged."""
+    worker = new_worker()
+    worker.handler(queue, batch=2)(lambda _: None)
+    handler = worker.handlers[0]
+    coordinator = cast("Coordinator", None)
+    renewer = LeaseRenewer(coordinator)
+    acknowledger = Acknowledger(handler, renewer, None, Backlog())
+    await add(queue, "a", "park")
+    run = ActiveRun(handler, await queue.lease_many(2, 30))
+    renewer.add([run])
+    run.outcomes = cast("list[Outcome]", [DONE, object()])
+    with pytest.raises(TypeError, match="no subclass of Outcome: <object object"):
+        acknowledger.add(run)
+    await acknowledger.drain()
+    assert not renewer.held
+    assert (acknowledger.counts, acknowledger.rejected) == ({"completed": 1}, 1)
+    assert [view.id for view in await queue.inspect("leased")] == ["2"]
+
+
+# ---------------------- whatever a handler raises or returns, its item is settled and its slot takes the next
+
+
+ONCE = RetryPolicy(attempts=1)
+EVERY = UNREADABLE | SIGNALS
+
+
+@pytest.mark.parametrize("run_in", ["loop", "thread", "process", "batch"])
+async def test_an_item_whose_error_cannot_be_described_is_a_dead_letter(
+    queue: AsyncWorkQueue, run_in: str
+) -> None:
+    async def in_loop(payload: str) -> None:
+        raise_named(payload)
+
+    async def in_batch(payloads: list[str]) -> list[Exception | None]:
+        return [EVERY[payload]() if payload in EVERY else None for payload in payloads]
+
+    functions: dict[str, Callable[..., Any]] = {"loop": in_loop, "batch": in_batch}
+    worker = new_worker(concurrency=1, retry=ONCE)
+    options: dict[str, Any] = {"batch": 2} if run_in == "batch" else {"run_in": run_in}
+    worker.handler(queue, **options)(functions.get(run_in, raise_named))
+    await queue.add_items(Item(one, id=one) for name in EVERY for one in (name, f"good after {name}"))
+    async with working(worker):
+        await finished(queue)
+    letters = {letter.id: letter.error for letter in await queue.dead_letters.list()}
+    assert letters.keys() == EVERY.keys(), "the next item ran each time"
+    assert [name for name, make in EVERY.items() if type(make()).__name__ not in letters[name]] == []
+    without = {name for name, error in letters.items() if "in raise_named" not in error}
+    assert without == (EVERY.keys() if run_in == "batch" else SIGNALS.keys()), "these are no errors"
+
+
+class Unkept:
+    """A value that cannot be encoded as a result: it looks like a pydantic model."""
+
+    model_validate_json = None
+
+    def model_dump(self, **_: object) -> NoReturn:
+        raise Escape(9)
+
+
+class Unshown:
+    """A value without a text."""
+
+    def __repr__(self) -> str:
+        raise Escape(9)
+
+
+VALUES: dict[str, Callable[[], object]] = {**UNREADABLE, "Unkept": Unkept}
+
+
+async def test_an_item_whose_result_raises_anything_when_it_is_encoded_is_completed(
+    queue: AsyncWorkQueue,
+) -> None:
+    async def handle(payload: str) -> object:
+        return VALUES[payload]() if payload in VALUES else payload
+
+    worker = new_worker(concurrency=1)
+    await work(queue, handle, *VALUES, "good", worker=worker, keep_result=60)
+    assert not any(await queue.counts())
+    *kept, good = [
+        json.loads(await queue.results.get(str(number)) or b"") for number in range(1, len(VALUES) + 2)
+    ]
+    assert {one["error"]["type"] for one in kept} == {"ResultError"}
+    assert good == "good"
+
+
+@pytest.mark.parametrize("through_middleware", [False, True])
+async def test_the_answers_of_a_batch_that_cannot_be_shown_are_an_error(
+    queue: AsyncWorkQueue, *, through_middleware: bool
+) -> None:
+    async def layer(run: object, call_next: Callable[..., Any]) -> Any:
+        answers = await call_next(run)
+        return Unshown() if through_middleware else answers
+
+    async def handle(payloads: list[str]) -> Any:
+        return Unshown() if len(payloads) == 1 else None
+
+    worker = new_worker(concurrency=1, retry=ONCE, middleware=[layer])
+    letter = await dead_letter_of(queue, handle, "a", worker=worker, batch=2)
+    assert "TypeError" in letter.error
+    assert "a value of type Unshown (it cannot be shown)" in letter.error
+
+
+@pytest.mark.parametrize("broken", ["raises", "exits", "a text", "less than nothing", "no number"])
+async def test_a_retry_policy_that_is_broken_leaves_the_item_its_attempts(
+    queue: AsyncWorkQueue, broken: str
+) -> None:
+    class Broken(RetryPolicy):
+        def delay_after(self, attempt: int, error: BaseException) -> Any:
+            if broken == "raises":
+                raise LookupError(attempt)
+            if broken == "exits":
+                raise SystemExit(str(error))
+            return {"a text": "soon", "less than nothing": -1, "no number": float("nan")}[broken]
+
+    attempts: list[int] = []
+
+    async def handle(_: str, lease: Lease) -> None:
+        attempts.append(lease.attempt)
+        raise ValueError("bad")
+
+    worker = new_worker(concurrency=1, retry=Broken(attempts=2))
+    letter = await dead_letter_of(queue, handle, "x", worker=worker)
+    assert attempts == [1, 2]
+    assert "ValueError: bad" in letter.error
+    assert "Its outcome could not be decided" in letter.error
+
+
+async def test_a_lease_that_its_handler_has_changed_harms_no_other_item(queue: AsyncWorkQueue) -> None:
+    ran: list[str] = []
+
+    async def handle(payload: str, lease: Lease) -> None:
+        ran.append(payload)
+        if payload == "bad" and lease.attempt == 1:
+            lease.id = None  # type: ignore[assignment]  # that is the point
+
+    worker = new_worker(concurrency=10, lease_time=0.5)
+    worker.handler(queue)(handle)
+    await add(queue, *["good"] * 5, "bad", *["good"] * 5)
+    async with working(worker):
+        await finished(queue)
+    assert sorted(ran) == ["bad"] * 2 + ["good"] * 10
+
+
+async def test_any_exception_can_be_reported_by_hand(queue: AsyncWorkQueue) -> None:
+    for name, make in UNREADABLE.items():
+        await queue.add_items([Item("x", name), Item("x", "left")])
+        first, second = await queue.lease_many(2, 30)
+        assert await queue.fail(first, make())
+        letter = await queue.dead_letters.get(name)
+        assert letter is not None
+        assert type(make()).__name__ in letter.error
+        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it is
+            async with second:
+                raise make()
+        assert (second.completed, await queue.processing()) == (None, 1)
+        assert await queue.complete(second)

@@ -105,26 +105,6 @@ async def test_a_queue_that_is_stopped_as_soon_as_the_worker_has_started_stays_s
     await running
 
 
-async def test_a_queue_that_is_stopped_and_started_as_soon_as_the_worker_has_started_is_served(
-    make_queue: MakeQueue, queue: AsyncWorkQueue
-) -> None:
-    worker = new_worker()
-    gate = Gate(worker, queue)
-    other = Gate(worker, others := make_queue(name=f"{queue.name}-other"))
-    gate.opened.set()
-    other.opened.set()
-    running = asyncio.create_task(worker.run())
-    await worker.started()
-    await worker.stop_queue(queue.name)
-    await worker.start_queue(queue.name)
-    await worker.start_queue(others.name)
-    for one in (queue, others):
-        await one.add_item(Item(b"x"))
-        await finished(one)
-    worker.stop()
-    await running
-
-
 @pytest.mark.parametrize("when", ["before", "in the lifespan", "at once"])
 async def test_a_worker_that_is_told_to_be_quiet_before_it_fetches_is(
     queue: AsyncWorkQueue, when: str

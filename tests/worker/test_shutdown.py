@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, Fleet, Item, QueueClosed
+from leasequeue import AsyncWorkQueue, Fleet, Item, QueueClosed, Worker
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
+from leasequeue.queue.leasing import LeaseDispatcher
 from leasequeue.worker import executor, lease_renewer, runtime
 from tests.eventually import eventually
 from tests.queue.asking import registered, until
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasequeue.testing import Clock, Proxy
-    from leasequeue.worker import Worker
     from tests.queue.fixtures import MakeQueue
 
 
@@ -320,25 +320,6 @@ def worked_since(done: list[Any], before: int) -> Any:
     return has_worked
 
 
-async def test_the_server_moves_no_item_to_a_worker_that_has_stopped(
-    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
-) -> None:
-    """Its queue object is still open, but does not wait for items."""
-    worker = new_worker()
-    Gate(worker, queue)
-    running = asyncio.create_task(worker.run())
-
-    async def has_a_session() -> bool:
-        return bool(await redis.zcard(f"{name}:sessions"))
-
-    await until("it waits for items", has_a_session)
-    worker.stop()
-    await running
-    assert not await has_a_session()
-    await make_queue().add_item(Item(b"x"))
-    assert await redis.llen(f"{name}:queue") == 1
-
-
 async def test_a_stop_while_the_server_is_away_leaves_items_until_their_leases_expire(
     make_queue: MakeQueue, proxy: Proxy, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,3 +367,63 @@ async def test_a_worker_whose_queue_is_closed_stops_and_releases_everything(
         async with asyncio.timeout(120):
             await running
     assert not (await audit(redis, name)).leased
+
+
+# --------------------------------------- items that are leased or arrive at the moment of a stop are released
+
+
+@pytest.mark.parametrize("queues", [1, 2])
+async def test_items_are_released_if_the_fetcher_is_cancelled_before_it_gets_them(
+    make_queue: MakeQueue, name: str, monkeypatch: pytest.MonkeyPatch, queues: int
+) -> None:
+    worker = Worker()
+    ran: list[bytes] = []
+
+    async def handle(data: bytes) -> None:
+        ran.append(data)
+
+    opened = [make_queue(name=f"{name}-{number}") for number in range(queues)]
+    for queue in opened:
+        worker.handler(queue)(handle)
+    leased = False
+    distribute = LeaseDispatcher._distribute
+
+    def distribute_and_cancel(dispatcher: LeaseDispatcher, *args: Any) -> None:
+        """Cancel the fetcher after a call has its items, and before the task that awaits it runs again."""
+        nonlocal leased
+        distribute(dispatcher, *args)
+        if args[1][3:]:  # the reply has items
+            leased = True
+            for task in asyncio.all_tasks():
+                if task.get_name() == "leasequeue fetcher" or task.get_name().startswith("leasequeue fetch "):
+                    task.cancel()
+
+    monkeypatch.setattr(LeaseDispatcher, "_distribute", distribute_and_cancel)
+    await opened[0].add_items([Item("one"), Item("two")])
+    await worker.run()
+    assert leased
+    assert ran == []
+    assert (await opened[0].counts()).leased == 0
+    found = await opened[0].inspect()
+    assert [(view.data, view.attempt) for view in found] == [(b"one", 0), (b"two", 0)]
+
+
+async def test_a_process_that_ends_also_returns_what_has_just_arrived(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    worker = new_worker(concurrency=1, lease_time=3600)
+    gate = Gate(worker, queue)
+    await add(queue, b"x", b"x")
+    running = asyncio.create_task(worker.run())
+    await gate.reached(1)
+    # As by a blocked move of its event loop.
+    assert await redis.lmove(f"{name}:queue", f"{name}:inbox:{queue.session}", "RIGHT", "LEFT") == b"2"
+    assert worker._runtime is not None
+    worker._runtime.take_nothing_more()
+    # The signal handler's thread calls it, while the event loop may be blocked.
+    await asyncio.to_thread(worker._runtime.release_from_any_thread, timeout=20)
+    assert await redis.exists(f"{name}:inbox:{queue.session}") == 0
+    assert {*await redis.lrange(f"{name}:queue", 0, -1)} == {b"1", b"2"}
+    gate.opened.set()
+    worker.stop()
+    await running

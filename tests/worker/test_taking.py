@@ -137,6 +137,7 @@ async def test_items_leased_ahead_are_released_when_a_run_takes_long(
         finish.set()
 
 
+@pytest.mark.seed("GLD-B9")
 async def test_a_busy_worker_does_not_wait_for_items_of_its_other_queues(
     make_queue: MakeQueue,
 ) -> None:
