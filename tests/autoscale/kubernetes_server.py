@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from leasequeue.autoscale.backends.kubernetes import KubernetesBackend, KubernetesLimits
+from leasequeue.autoscale.config import KubernetesSettings
 
 if TYPE_CHECKING:
     import ssl
@@ -295,7 +296,9 @@ def kubeconfig(cluster: KubernetesServer, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def backend(kubeconfig: str) -> AsyncIterator[KubernetesBackend]:
-    one = KubernetesBackend("media/spot", name="media", namespace="prod", kubeconfig=kubeconfig, limits=QUICK)
+    one = KubernetesBackend(
+        "media/spot", KubernetesSettings(name="media", namespace="prod", kubeconfig=kubeconfig), limits=QUICK
+    )
     yield one
     await one.close()
 

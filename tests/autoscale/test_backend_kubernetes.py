@@ -15,7 +15,7 @@ from lightkube import KubeConfig
 from leasequeue.autoscale import Autoscaler
 from leasequeue.autoscale.backends import kubernetes, open_backend
 from leasequeue.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, KubernetesLimits
-from leasequeue.autoscale.config import load_config
+from leasequeue.autoscale.config import KubernetesSettings, load_config
 from leasequeue.errors import BackendError
 from tests.autoscale.kubernetes_server import (
     CONFIGURATION,
@@ -160,7 +160,8 @@ async def test_a_request_changes_the_scale_alone(
 async def test_a_stateful_set_is_scaled_too(cluster: KubernetesServer, kubeconfig: str) -> None:
     cluster.workloads.append(Workload("media", plural="statefulsets", replicas=1, ready=1))
     backend = KubernetesBackend(
-        "media/default", name="media", namespace="prod", kind="StatefulSet", kubeconfig=kubeconfig
+        "media/default",
+        KubernetesSettings(name="media", namespace="prod", kind="StatefulSet", kubeconfig=kubeconfig),
     )
     await backend.request(5)
     assert (await backend.ready(), await backend.requested()) == (1, 5)
@@ -277,7 +278,9 @@ async def test_a_silent_server_is_tried_again(
     cluster: KubernetesServer, kubeconfig: str, media: Workload
 ) -> None:
     limits = KubernetesLimits(request=0.1, call=60, first_pause=0.001)
-    backend = KubernetesBackend("m/t", name="media", namespace="prod", kubeconfig=kubeconfig, limits=limits)
+    backend = KubernetesBackend(
+        "m/t", KubernetesSettings(name="media", namespace="prod", kubeconfig=kubeconfig), limits=limits
+    )
     cluster.faults = [Fault(silent=True), None, Fault(silent=True, applied=True)]
     await backend.request(6)
     assert (media.replicas, len(cluster.bodies)) == (6, 1)
@@ -288,7 +291,9 @@ async def test_a_server_that_stays_silent_is_an_error_in_the_end(
     cluster: KubernetesServer, kubeconfig: str
 ) -> None:
     limits = KubernetesLimits(request=60, call=0.2)
-    backend = KubernetesBackend("m/t", name="media", namespace="prod", kubeconfig=kubeconfig, limits=limits)
+    backend = KubernetesBackend(
+        "m/t", KubernetesSettings(name="media", namespace="prod", kubeconfig=kubeconfig), limits=limits
+    )
     cluster.faults = [Fault(silent=True)] * 20
     with pytest.raises(BackendError, match=r"no success within 0.2 s"):
         await backend.ready()
@@ -298,9 +303,7 @@ async def test_a_server_that_stays_silent_is_an_error_in_the_end(
 async def test_a_server_that_asks_for_time_is_given_it(cluster: KubernetesServer, kubeconfig: str) -> None:
     backend = KubernetesBackend(
         "m/t",
-        name="media",
-        namespace="prod",
-        kubeconfig=kubeconfig,
+        KubernetesSettings(name="media", namespace="prod", kubeconfig=kubeconfig),
         limits=KubernetesLimits(call=0.5, first_pause=0.001),
     )
     cluster.faults = [Fault(status=429, headers=("Retry-After: 600",))] * 20
@@ -431,7 +434,9 @@ async def test_inside_a_pod_its_account_is_used_and_a_rotated_token_is_read_agai
         monkeypatch.setattr(kubernetes, "SERVICE_ACCOUNT", str(tmp_path))
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(cluster.port))
-        backend = KubernetesBackend("media/spot", name="media", namespace="prod", limits=QUICK)
+        backend = KubernetesBackend(
+            "media/spot", KubernetesSettings(name="media", namespace="prod"), limits=QUICK
+        )
         assert await backend.ready() == 4
         cluster.accepted = "second"
         (tmp_path / "token").write_text("second\n")
@@ -459,7 +464,9 @@ async def test_a_kubeconfig_that_is_none_is_an_error_until_it_is_one(
     if text is not None:
         file.write_text(cluster.kubeconfig() if text == "here" else text)
     backend = KubernetesBackend(
-        "media/spot", name="media", namespace="prod", kubeconfig=str(file), context=context, limits=QUICK
+        "media/spot",
+        KubernetesSettings(name="media", namespace="prod", kubeconfig=str(file), context=context),
+        limits=QUICK,
     )
     with pytest.raises(BackendError, match="Deployment media in namespace prod: no connection can be made: "):
         await backend.ready()
@@ -474,10 +481,14 @@ async def test_a_context_is_one_of_the_file_that_the_environment_names(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", kubeconfig)
     for context in (None, "here"):
-        backend = KubernetesBackend("media/spot", name="media", namespace="prod", context=context)
+        backend = KubernetesBackend(
+            "media/spot", KubernetesSettings(name="media", namespace="prod", context=context)
+        )
         assert await backend.ready() == 2
         await backend.close()
-    backend = KubernetesBackend("media/spot", name="media", namespace="prod", context="nowhere")
+    backend = KubernetesBackend(
+        "media/spot", KubernetesSettings(name="media", namespace="prod", context="nowhere")
+    )
     with pytest.raises(BackendError, match="Context 'nowhere' not found"):
         await backend.ready()
 

@@ -74,6 +74,9 @@ async def test_scaling_in_takes_idle_units_first_and_interrupts_no_run(
     async def says_so() -> bool:
         return await runs_of(queue) == ["long"]
 
+    async def is_quiet() -> bool:
+        return all(worker.quiet for worker in await Fleet(queue).workers())
+
     await until("its worker says so", says_so)
     await bench.settled(backend, 1)
     [busy] = bench.pids()
@@ -88,6 +91,7 @@ async def test_scaling_in_takes_idle_units_first_and_interrupts_no_run(
     assert bench.pids() == [busy], "it works on"
 
     await backend.request(0)
+    await until("its worker is quiet", is_quiet)
     restarted = bench.open()
     assert await restarted.requested() == 0, "that it is to leave is known after a restart"
     bench.release()

@@ -19,7 +19,7 @@ from lightkube.types import PatchType
 from leasequeue.autoscale import Autoscaler
 from leasequeue.autoscale.backends import kubernetes
 from leasequeue.autoscale.backends.kubernetes import ATTEMPTS, KubernetesBackend, KubernetesLimits
-from leasequeue.autoscale.config import load_config
+from leasequeue.autoscale.config import KubernetesSettings, load_config
 from leasequeue.errors import BackendError
 from tests.autoscale.kubernetes_server import CONFIGURATION, KubernetesServer, Workload
 from tests.autoscale.real_kubernetes import ADMINISTRATOR, ApiServer, api_server
@@ -106,7 +106,9 @@ async def administrator(cluster: ApiServer) -> AsyncIterator[AsyncClient]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def media(cluster: ApiServer) -> AsyncIterator[KubernetesBackend]:  # noqa: ARG001 - it must run
     one = KubernetesBackend(
-        "media/steady", name="media", namespace="prod", limits=KubernetesLimits(first_pause=0.001)
+        "media/steady",
+        KubernetesSettings(name="media", namespace="prod"),
+        limits=KubernetesLimits(first_pause=0.001),
     )
     yield one
     await one.close()
@@ -159,7 +161,7 @@ async def test_ready_pods_are_counted(media: KubernetesBackend, administrator: A
 @pytest.mark.parametrize("call", ["ready", "requested", "request"])
 @pytest.mark.usefixtures("cluster")
 async def test_the_account_may_do_nothing_else(call: str) -> None:
-    other = KubernetesBackend("mail/default", name="mail", namespace="prod")
+    other = KubernetesBackend("mail/default", KubernetesSettings(name="mail", namespace="prod"))
     resource = "deployments" if call == "ready" else "deployments/scale"
     with pytest.raises(BackendError, match=f"the right to get {resource} is missing") as caught:
         await (other.request(1) if call == "request" else getattr(other, call)())
@@ -169,7 +171,8 @@ async def test_the_account_may_do_nothing_else(call: str) -> None:
 
 async def test_a_token_that_is_none_is_refused(cluster: ApiServer) -> None:
     backend = KubernetesBackend(
-        "m/t", name="media", namespace="prod", kubeconfig=str(cluster.kubeconfig("stranger"))
+        "m/t",
+        KubernetesSettings(name="media", namespace="prod", kubeconfig=str(cluster.kubeconfig("stranger"))),
     )
     with pytest.raises(BackendError, match="does not accept these credentials"):
         await backend.ready()
@@ -223,7 +226,9 @@ async def test_a_pass_of_the_autoscaler_scales_both_tiers(
 
 
 async def autoscaled_spot() -> int:
-    spot = KubernetesBackend("media/spot", name="media-spot", namespace="prod", kind="StatefulSet")
+    spot = KubernetesBackend(
+        "media/spot", KubernetesSettings(name="media-spot", namespace="prod", kind="StatefulSet")
+    )
     try:
         return await spot.requested()
     finally:

@@ -75,7 +75,7 @@ def open_backend(config: Config, deployment: str, tier: str) -> Backend:
         case KubernetesSettings() as settings:
             from leasequeue.autoscale.backends.kubernetes import KubernetesBackend
 
-            return KubernetesBackend(f"{deployment}/{tier}", **structs.asdict(settings))
+            return KubernetesBackend(f"{deployment}/{tier}", settings)
 
 
 def leaving_units(config: Config) -> Config:

@@ -7,7 +7,7 @@ import os
 import random
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from leasequeue.describing import describe
 from leasequeue.errors import BackendError, ExtraMissing
@@ -24,6 +24,8 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from leasequeue.autoscale.config import KubernetesSettings
 
 T = TypeVar("T")
 
@@ -60,22 +62,11 @@ class KubernetesBackend:
     """
 
     def __init__(
-        self,
-        target: str,
-        *,
-        name: str,
-        namespace: str = "default",
-        kind: Literal["Deployment", "StatefulSet"] = "Deployment",
-        context: str | None = None,
-        kubeconfig: str | None = None,
-        limits: KubernetesLimits = _LIMITS,
+        self, target: str, settings: KubernetesSettings, *, limits: KubernetesLimits = _LIMITS
     ) -> None:
         self._target = target
-        self._name = name
-        self._namespace = namespace
-        self._kind: Literal["Deployment", "StatefulSet"] = kind
-        self._context = context
-        self._kubeconfig = kubeconfig
+        self._settings = settings
+        self._name, self._namespace = settings.name, settings.namespace
         self._limits = limits
         self._client: AsyncClient | None = None
         self._opening = asyncio.Lock()
@@ -115,12 +106,12 @@ class KubernetesBackend:
     # ------------------------------------------------------------------------------------------- requests
 
     async def _read(self, client: AsyncClient) -> Deployment | StatefulSet:
-        if self._kind == "Deployment":
+        if self._settings.kind == "Deployment":
             return await client.get(Deployment, self._name, namespace=self._namespace)
         return await client.get(StatefulSet, self._name, namespace=self._namespace)
 
     async def _read_scale(self, client: AsyncClient) -> DeploymentScale | StatefulSetScale:
-        if self._kind == "Deployment":
+        if self._settings.kind == "Deployment":
             return await client.get(DeploymentScale, self._name, namespace=self._namespace)
         return await client.get(StatefulSetScale, self._name, namespace=self._namespace)
 
@@ -167,9 +158,7 @@ class KubernetesBackend:
         async with self._opening:
             if self._client is None:
                 try:
-                    self._client = await asyncio.to_thread(
-                        _client, self._context, self._kubeconfig, self._limits.request
-                    )
+                    self._client = await asyncio.to_thread(_client, self._settings, self._limits.request)
                 except Exception as error:
                     # Whatever is wrong with a kubeconfig: lightkube does not check its form.
                     raise self._error(f"no connection can be made: {describe(error)}") from error
@@ -185,12 +174,14 @@ class KubernetesBackend:
     # --------------------------------------------------------------------------------------------- errors
 
     def _error(self, problem: str) -> BackendError:
-        where = f"{self._kind} {self._name} in namespace {self._namespace}"
+        where = f"{self._settings.kind} {self._name} in namespace {self._namespace}"
         return BackendError("kubernetes", self._target, f"{where}: {problem}")
 
     def _refusal(self, response: httpx2.Response) -> str:
         """Say what the API server refuses, and what to do."""
-        plural = f"{self._kind.lower()}s" + ("/scale" if response.url.path.endswith("/scale") else "")
+        plural = f"{self._settings.kind.lower()}s" + (
+            "/scale" if response.url.path.endswith("/scale") else ""
+        )
         verb = {"GET": "get", "PUT": "update"}.get(response.request.method, response.request.method)
         match response.status_code:
             case 401:
@@ -207,10 +198,10 @@ class KubernetesBackend:
         return f"{advice} ({_said(response)})"
 
 
-def _client(context: str | None, kubeconfig: str | None, request_seconds: float) -> AsyncClient:
-    if kubeconfig or context:
-        file = kubeconfig or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
-        config = KubeConfig.from_file(file).get(context)
+def _client(settings: KubernetesSettings, request_seconds: float) -> AsyncClient:
+    if settings.kubeconfig or settings.context:
+        file = settings.kubeconfig or os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG
+        config = KubeConfig.from_file(file).get(settings.context)
     else:
         config = KubeConfig.from_env(SERVICE_ACCOUNT).get()
     if config is None:
