@@ -229,7 +229,7 @@ def _for_rate(job: _Job, service_time: float) -> int:
     stable = _ceil(_RESERVE * demand.load - min(_LOAD_ERROR * demand.load, _MOST_LOAD_ERROR))
     meanwhile = [_to_keep(job, service_time, 0.0, job.age_target, at) for at in moments]
     enough = min(always, max(stable, *meanwhile))
-    if until > job.age_target:  # the backlog shows it too late: more may come than was measured
+    if until > job.age_target:  # the backlog will show it too late: more may come than was measured
         less = -_RATE_ERROR * job.coming_rate * until
         surely = replace(demand, rate=demand.rate + job.deviations * job.error)
         enough = max(

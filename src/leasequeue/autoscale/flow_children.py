@@ -212,7 +212,7 @@ async def _latest(home: AsyncWorkQueue, state: FlowRunState, most: int) -> list[
 
 
 async def _plan(home: AsyncWorkQueue, run_id: str) -> Sequence[StagePlan] | None:
-    """Return the stages of the plan of a run; None: it has gone."""
+    """Return the stages of the plan of a run; None: it has gone since."""
     try:
         plan = (await home.flow_runs.get(run_id, fields=())).plan
     except JobUnknown:

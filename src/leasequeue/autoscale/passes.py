@@ -230,7 +230,7 @@ class Passes:
             return measure(stats, memory, stats.at, trial=trial)
 
         memory: Mapping[str, object] = state.jobs.get(job, {})
-        # The two samples of a dry run tell what the rate is, not how long it has lasted.
+        # The two samples of a dry run show what the rate is, not how long it has lasted.
         trial = self._trials[job] if memory or not dry_run else 0.0
         measured = await parts.call(f"job {job}", partial(sample, memory), limit=CALL_SECONDS)
         if dry_run and not memory and measured is not None:

@@ -270,7 +270,7 @@ class ProcessBackend:
             self._taken.add(number)
             if view.dead or view.host != host:
                 continue
-            # A supervisor of several processes adds a number.
+            # A supervisor of several processes adds a number of its own.
             leader = leader_of(view.pid, f"{self._prefix}{number}")
             if leader is not None:
                 self._adopt(leader, f"{self._prefix}{number}")
@@ -381,7 +381,7 @@ class ProcessBackend:
     # -------------------------------------------------------------------------- acting
 
     async def _scale(self, units: int) -> None:
-        """Start units, or quiet some, until so many are to work."""
+        """Start units, or order some to fetch nothing more, until so many are to work."""
         missing = units - len(self._active())
         if missing > 0:
             await self._resume(missing)
