@@ -140,7 +140,6 @@ _TLS_ADVICE: dict[TlsReason, str] = {
     "ssl_min_version and ssl_ciphers",
 }
 
-#: How a traceback begins.
 TRACEBACK = "Traceback (most recent call last):"
 GROUP_TRACEBACK = "+ Exception Group Traceback (most recent call last):"
 #: What precedes the traceback of an exception that was raised in a separate process, in a note.

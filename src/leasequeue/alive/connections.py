@@ -118,7 +118,6 @@ class Mark(NamedTuple):
 
     #: Their ids; none if they cannot be checked.
     connections: tuple[int, ...] = ()
-    #: The run id of the server.
     server: str = ""
     session: str = ""
 

@@ -180,8 +180,6 @@ class Fleet:
         """
         await self._tell(worker, "stop")
 
-    # -------------------------------------------------------------------------- inside
-
     def _registry(self, queue: str) -> Registry:
         return engine_of(self._queues[queue]).registry
 

@@ -67,13 +67,11 @@ class Registrant:
     membership: Membership
     queue: AsyncWorkQueue
     registration: Registration
-    #: Its last order.
     order: str = ""
     #: Since when no heartbeat has failed.
     steady_since: float | None = None
     #: Set when the next heartbeat is to be sent at once.
     woken: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Sends its heartbeats.
     beating: asyncio.Task[None] | None = None
     #: Fails others that are dead.
     failing: asyncio.Task[None] | None = None

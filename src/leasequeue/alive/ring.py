@@ -59,7 +59,6 @@ class Peer(NamedTuple):
     """A worker, as it has registered."""
 
     name: str
-    #: Its connections, if it names any.
     mark: Mark
     #: For how long its connections must have been gone (s).
     gone_after: float

@@ -37,7 +37,6 @@ EVENT_ERROR_BYTES = 1000
 #: What the id of an item that exists may be, for error messages.
 _KNOWN_ID_ALLOWED = "a string, as `inspect` returns it"
 
-#: Many rows for one script.
 Rows: TypeAlias = "Sequence[Sequence[bytes]]"
 
 

@@ -78,9 +78,7 @@ class Engine:
             name: Batcher(self.runner, self._script(name), max_rows=TRIP_ROWS) for name in BATCHED
         }
         self._subscriptions: set[Subscription] = set()
-        #: What is published about the queue, for those who read it.
         self.live_events = LiveEvents(self.route, keys["live"], self.run)
-        #: What is published to the session for this queue.
         self.pushes = PushRouter(self.route, keys["push"])
         self.result_waits = ResultWaits(self.pushes, self.run, lambda: self._refusal)
         self.reports = ProgressReports(self.many, self.name)
@@ -93,9 +91,7 @@ class Engine:
         listener = Listener(
             self.runner, keys, self.pushes, register=self._script("register"), leave=self._script("leave")
         )
-        #: What is delivered to this session.
         self.deliveries = listener.deliveries
-        #: Leasing items, and waiting for some.
         self.leasing = LeaseDispatcher(
             self.runner,
             self._script("lease_many"),
@@ -104,11 +100,8 @@ class Engine:
             release=self.release_soon,
             expect_open=self._expect_open,
         )
-        #: The calls that take rows which are checked and encoded already.
         self.bulk = Bulk(self.run, self.read)
-        #: The workers that are registered.
         self.registry = Registry(session, self.run, self.read)
-        #: What the server permits the session.
         self.rights = QueueRights(self.runner, keys, BATCHED, self.run_at)
         session.members[self.name] = Member(self._close, self._abandon)
 

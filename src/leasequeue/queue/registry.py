@@ -23,13 +23,11 @@ Order = Literal["quiet", "resume", "stop"]
 class Beat(NamedTuple):
     """What the server answers to a heartbeat."""
 
-    #: Whether the worker is registered.
     accepted: bool
     #: If it is not: whether it was failed, or is being failed. Otherwise its registration was lost.
     failed: bool
     #: The last order for the worker; empty: none.
     order: str
-    #: How many workers are registered.
     workers: int
     #: Other workers whose registration no longer holds.
     expired: list[str]

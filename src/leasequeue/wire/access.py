@@ -95,9 +95,7 @@ READING = frozenset(
 class ServerFacts(NamedTuple):
     """What a server can permit."""
 
-    #: Its version.
     version: tuple[int, ...]
-    #: Whether it is a node of a cluster.
     is_cluster: bool
     #: The commands that it knows, in lower case, and whether each writes.
     writes: Mapping[str, bool]

@@ -77,7 +77,6 @@ class Connection(asyncio.Protocol):
         self._time = self._loop.time
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
-        #: Whether it accepts no more calls.
         self.closing = False
         #: When the other side has closed it, by `time.monotonic()`; None: it has not, as far as known.
         self.cut_at: float | None = None
@@ -272,8 +271,6 @@ class Connection(asyncio.Protocol):
         self._end(str(error) if error else "the server closed the connection")
         if not self._lost.done():
             self._lost.set_result(None)
-
-    # -------------------------------------------------------------------
 
     def _handle_rare(self, reply: Any) -> bool:
         """Handle an error or a push. Return whether the connection continues."""

@@ -88,7 +88,6 @@ class Link:
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
         self._queued: list[Call] = []
-        #: Calls that will be repeated in a moment.
         self._repeating: dict[Call, asyncio.TimerHandle] = {}
         self._moved: MovedError | None = None
         self._refusal: LeasequeueError | None = None

@@ -30,7 +30,6 @@ SILENT_SECONDS = 0.25
 #: For how many clusters a process remembers the nodes.
 MAX_CLUSTERS = 100
 
-#: A host and a port.
 Address = tuple[str, int]
 
 #: The nodes that the last answer has named, by those that the user has named: new sessions begin with both.

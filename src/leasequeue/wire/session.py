@@ -230,7 +230,6 @@ class Sessions:
             session.abandon(_detach)
 
 
-#: The sessions of this process.
 SESSIONS = Sessions()
 
 

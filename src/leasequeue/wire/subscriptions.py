@@ -191,7 +191,6 @@ class Subscriptions:
         self._on_forbidden = on_forbidden
         self._loop = asyncio.get_running_loop()
         self._channels: dict[bytes, list[Subscription]] = {}
-        #: The channels that the server has confirmed.
         self._confirmed: set[bytes] = set()
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None

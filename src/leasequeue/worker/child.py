@@ -15,13 +15,13 @@ import sys
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from leasequeue import telemetry
 from leasequeue.describing import describe, traceback_of
 from leasequeue.errors import OTHER_PROCESS
 from leasequeue.worker.outcomes import Signal
-from leasequeue.worker.stage_context import CURRENT, StageContext, correlation_id
+from leasequeue.worker.stage_context import CURRENT, correlation_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +33,6 @@ IGNORED = (signal.SIGINT, signal.SIGTERM)
 PR_SET_PDEATHSIG = 1
 #: On other systems: how often to compare the parent's process id (s).
 POLL_SECONDS = 0.5
-
-#: The trace of a run, of whose span those of the function are children, the stage that it works on, and the
-#: correlation id.
-Around: TypeAlias = "tuple[bytes | None, StageContext | None, str | None]"
 
 
 def serve(connection: Connection) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from leasequeue.errors import InvalidArgument
 from leasequeue.worker.handler import Consumer, Handler
@@ -101,27 +101,21 @@ class Dispatcher(Consumer):
         self.foreign = [*dict.fromkeys([*self.foreign, *other.foreign])]
         if all(ours.get(handler.name) is handler.function for handler in other.handlers):
             return self
-        joined = type(self)(
+        return self._copy(
             self.queue,
             [handler.on(self.queue) for one in (self, other) for handler in one.handlers],
-            choose=self._choose,
-            otherwise=self._otherwise.on(self.queue),
             declarations=[*self.declarations, *other.declarations],
             limits=[*self.limits, *other.limits],
         )
-        joined.adds_to, joined.foreign = self.adds_to, self.foreign
-        return joined
 
     def on(self, queue: AsyncWorkQueue) -> Self:
         """Return a copy for the items of another queue."""
-        made = type(self)(
-            queue,
-            [handler.on(queue) for handler in self._by_name.values()],
-            choose=self._choose,
-            otherwise=self._otherwise.on(queue),
-            declarations=self.declarations,
-            limits=self.limits,
-        )
+        handlers = [handler.on(queue) for handler in self._by_name.values()]
+        return self._copy(queue, handlers, declarations=self.declarations, limits=self.limits)
+
+    def _copy(self, queue: AsyncWorkQueue, handlers: Sequence[Handler], **declared: Any) -> Self:
+        otherwise = self._otherwise.on(queue)
+        made = type(self)(queue, handlers, choose=self._choose, otherwise=otherwise, **declared)
         made.adds_to, made.foreign = self.adds_to, self.foreign
         return made
 

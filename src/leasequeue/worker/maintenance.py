@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.queue.schedules import Declaration
 
-#: On average, one clean out of so many is a deep one.
 LIGHT_PER_DEEP = 60
 #: After a clean has failed, so many turns are left to other workers, which may be able to do it.
 TURNS_LEFT_OUT = 2

@@ -15,7 +15,6 @@ from leasequeue.errors import InvalidArgument, PayloadError
 from leasequeue.item import MAX_DATA_BYTES, Item
 from leasequeue.queue.lease import Lease
 
-#: Turns a lease into a payload.
 Decode = Callable[[Lease], Any]
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from leasequeue.worker.handler_process import HandlerProcess
     from leasequeue.worker.outcomes import Outcome
 
-#: The run of the present context.
 RUNNING: ContextVar[Run | None] = ContextVar("leasequeue run", default=None)
 
 

@@ -101,8 +101,6 @@ class SignalHandler:
             self._interrupt_at = interrupt_at
             self._wake()
 
-    # -------------------------------------------------------------------------- inside
-
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._handled += 1
         self._wake()

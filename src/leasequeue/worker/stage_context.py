@@ -167,7 +167,6 @@ def _rebuild(
     return StageContext(StageRef(home, run, path), None, flow=flow, correlation=correlation, inputs=inputs)
 
 
-#: The stage of the present context.
 CURRENT: ContextVar[StageContext | None] = ContextVar("leasequeue stage", default=None)
 
 

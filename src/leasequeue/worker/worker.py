@@ -458,8 +458,6 @@ class Worker:
             return UNHEALTHY
         return INTERRUPTED if runtime is not None and runtime.unfinished else STOPPED
 
-    # -------------------------------------------------------------------------- inside
-
     async def _work(self, *, drain: bool = False) -> WorkerRuntime | None:
         if imports_main():
             raise RuntimeError(

@@ -45,7 +45,6 @@ MAX_PASSES = 5
 #: For how long callers that ask for the result of a cancelled item get JobCancelled, in ms, as a row has it.
 KEEP_MS = b"3600000"
 
-#: How the work on a stage has ended.
 Kind = Literal["done", "fan", "failed", "drop", "stage", "more"]
 
 
