@@ -7,6 +7,7 @@ come and go with their slots: each has a `Route`, which leads to the node that h
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 NAMED_SECONDS = 1.0
 #: The purposes of the connections that last as long as their server has queues of the session.
 LASTING = ("commands", "pushes")
+
+_NUMBER = re.compile(rb"^(used_memory|maxmemory|mem_not_counted_for_evict):(\d+)", re.MULTILINE)
 
 
 class OpenedConnection:
@@ -151,6 +154,16 @@ class Server:
         An error of the server takes the place of the reply.
         """
         return await ask((await self.connection()).post, commands)
+
+    async def is_full(self) -> bool:
+        """Return whether this server has reached its `maxmemory`; False if the access rules forbid to ask."""
+        [reply] = await self.ask((b"INFO", b"memory"))
+        if not isinstance(reply, bytes):
+            return False
+        numbers = {name: int(number) for name, number in _NUMBER.findall(reply)}
+        # Buffers of replicas do not count.
+        used = numbers.get(b"used_memory", 0) - numbers.get(b"mem_not_counted_for_evict", 0)
+        return 0 < numbers.get(b"maxmemory", 0) < used
 
     def leave(self) -> None:
         """Note that a route leads elsewhere. After the last one, end the connections when they are idle."""

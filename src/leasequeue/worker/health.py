@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import sys
 import threading
 import time
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from leasequeue.queue.queue import AsyncWorkQueue
-    from leasequeue.wire.server import Server
     from leasequeue.worker.executor import Executor
     from leasequeue.worker.fetcher import Fetcher
     from leasequeue.worker.lease_renewer import LeaseRenewer
@@ -40,8 +38,6 @@ BLOCKED_SECONDS = 3.0
 LOGGED_FRAMES = 5
 #: For how long the event loop or the background thread may stand still before the process counts as dead (s).
 STUCK_SECONDS = 30.0
-
-_NUMBER = re.compile(rb"^(used_memory|maxmemory|mem_not_counted_for_evict):(\d+)", re.MULTILINE)
 
 log = Log("leasequeue.worker")
 
@@ -88,7 +84,7 @@ class Monitor:
         #: For each queue: since when its server does not answer, and the error.
         self._away: dict[AsyncWorkQueue, tuple[float, LeasequeueError]] = {}
         #: For each server that has reached its `maxmemory`: since when.
-        self._full: dict[Server, tuple[float, LeasequeueError]] = {}
+        self._full: dict[object, tuple[float, LeasequeueError]] = {}
 
     async def beat(self) -> None:
         """Set the heartbeat of the main event loop, until cancelled."""
@@ -196,10 +192,10 @@ class Monitor:
     async def _check_memory(self, queues: Iterable[AsyncWorkQueue]) -> None:
         """Note the servers that have reached their `maxmemory`: they refuse new items, and many results."""
         engines = [engine for queue in queues if (engine := engines_of(queue).running) is not None]
-        full: dict[Server, tuple[float, LeasequeueError]] = {}
+        full: dict[object, tuple[float, LeasequeueError]] = {}
         for server in {engine.route.server for engine in engines}:
             try:
-                if await _is_full(server):
+                if await server.is_full():
                     why = ServerOutOfMemory("the server has reached its maxmemory")
                     full[server] = self._full.get(server, (time.monotonic(), why))
             except LeasequeueError as error:
@@ -230,17 +226,6 @@ class Monitor:
             for queue, (since, waiting) in list(self._ignored.items())
             if now - since > CHECK_SECONDS
         ]
-
-
-async def _is_full(server: Server) -> bool:
-    """Return whether a server has reached its `maxmemory`; False if the access rules forbid to ask."""
-    [reply] = await server.ask((b"INFO", b"memory"))
-    if not isinstance(reply, bytes):
-        return False
-    numbers = {name: int(number) for name, number in _NUMBER.findall(reply)}
-    # Buffers of replicas do not count.
-    used = numbers.get(b"used_memory", 0) - numbers.get(b"mem_not_counted_for_evict", 0)
-    return 0 < numbers.get(b"maxmemory", 0) < used
 
 
 def _text(error: BaseException) -> str:
