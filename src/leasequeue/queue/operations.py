@@ -134,11 +134,6 @@ async def purge(engine: Engine, places: Sequence[str]) -> int:
     return removed
 
 
-async def note_purge(engine: Engine, removed: int) -> None:
-    """Emit the event `purged`."""
-    await engine.run("purge_queue", source=b"queue", count=0, purged=removed)
-
-
 async def move(engine: Engine, other: str, count: int | None, ids: Sequence[bytes] | None) -> list[str]:
     """Move items to another queue. See `QueueAdmin.move`."""
     if ids is not None:

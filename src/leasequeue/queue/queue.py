@@ -924,7 +924,8 @@ class QueueAdmin:
         removed = await operations.purge(engine_of(self._queue), places)
         if with_dead:
             removed += await self._queue.dead_letters.drop_all()
-        await operations.note_purge(engine_of(self._queue), removed)
+        # Which removes nothing more, and emits the event `purged`.
+        await engine_of(self._queue).run("purge_queue", source=b"queue", count=0, purged=removed)
         return removed
 
     async def delete(self) -> int:

@@ -198,7 +198,8 @@ class Schedules:
             )
             for at in range(0, len(reply), _FIELDS):
                 found[reply[at]] = _view(reply[at : at + _FIELDS])
-        return sorted(found.values(), key=_by_next_due)
+        views = sorted(found.values(), key=lambda view: view.name)
+        return sorted(views, key=lambda view: view.next_due.timestamp() if view.next_due else math.inf)
 
     async def remove(self, name: str) -> bool:
         """Remove a schedule; return whether there was one with this name. Items that it has added stay."""
@@ -248,9 +249,12 @@ class Schedules:
     async def _put(
         self, name: str, data: bytes | str, timing: Timing, catch_up: CatchUp, *, declares: bool = False
     ) -> bool:
+        schedule = _checked_name(name)
+        if catch_up not in _POLICIES:
+            raise InvalidArgument("catch_up", catch_up, "'skip', 'once' or 'all'")
         fixed: dict[str, bytes | int] = {
-            "schedule": _checked_name(name),
-            "definition": f"{_VERSION} {_checked_policy(catch_up)} {timing.text()}".encode(),
+            "schedule": schedule,
+            "definition": f"{_VERSION} {catch_up} {timing.text()}".encode(),
             "data": Item(data).data,
             "forget_ms": FORGET_MS if declares else b"",
         }
@@ -330,10 +334,6 @@ def _view(fields: Sequence[Any]) -> ScheduleView:
     )
 
 
-def _by_next_due(view: ScheduleView) -> tuple[float, str]:
-    return (math.inf if view.next_due is None else view.next_due.timestamp(), view.name)
-
-
 def _checked_name(name: str) -> bytes:
     try:
         encoded = check_id(name, argument="name").encode()
@@ -342,12 +342,6 @@ def _checked_name(name: str) -> bytes:
     if len(encoded) > MAX_ID_BYTES - _STAMP_BYTES:
         raise InvalidArgument("name", name, _NAME_ALLOWED)
     return encoded
-
-
-def _checked_policy(catch_up: str) -> str:
-    if not isinstance(catch_up, str) or catch_up not in _POLICIES:
-        raise InvalidArgument("catch_up", catch_up, "'skip', 'once' or 'all'")
-    return catch_up
 
 
 @lru_cache(maxsize=1000)

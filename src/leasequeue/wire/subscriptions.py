@@ -283,7 +283,8 @@ class Subscriptions:
 
     async def _opened(self) -> Connection:
         connection = await self._open_connection()
-        connection.on_moved = self._moved
+        # It is subscribed again: the answer names the node.
+        connection.on_moved = lambda channel: self._lose([channel])
         self._connection = connection
         self._ping_later()
         connection.when_ended(partial(self._ended, connection))
@@ -339,10 +340,6 @@ class Subscriptions:
             if self._ping_timer is not None:
                 self._ping_timer.cancel()
             self._lose([*self._confirmed])
-
-    def _moved(self, channel: bytes) -> None:
-        """Subscribe to a channel again whose slot has moved: the answer names the node."""
-        self._lose([channel])
 
     def _lose(self, channels: Iterable[bytes]) -> None:
         self._confirmed.difference_update(channels)

@@ -113,7 +113,8 @@ class FlowRunView:
             if "/" not in path:
                 done, total = done + (view.state in _ENDED), total + 1
             if view.children is not None:
-                done, total = done + _ended(view.children), total + view.children["total"]
+                its_total = view.children["total"]
+                done, total = done + its_total - view.children["unfinished"], total + its_total
         return done, total
 
 
@@ -365,10 +366,6 @@ def _summary(error: str) -> str | None:
     """Return the error of a run in a line; None: it has none."""
     path, colon, text = error.partition(": ")
     return f"{path}{colon}{summary_of(text)}" or None
-
-
-def _ended(counts: Mapping[str, int]) -> int:
-    return counts["total"] - counts["unfinished"]
 
 
 def _text(value: bytes | None) -> str:

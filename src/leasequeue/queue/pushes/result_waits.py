@@ -68,7 +68,8 @@ class ResultWaits:
         self._timer: asyncio.TimerHandle | None = None
         self._is_subscribed = False
         self._backoff = Backoff()
-        pushes.add("ended", self._notified, self._missed)
+        # If notifications may have been missed, or the queue object is closed, it asks for all items.
+        pushes.add("ended", self._notified, lambda: self._ask(self._waits))
         pushes.add("cancelled", partial(self._ended_by, JobCancelled))
         pushes.add("expired", partial(self._ended_by, JobExpired))
         pushes.add("progress", self._progressed)
@@ -112,10 +113,6 @@ class ResultWaits:
 
     def _ask_again(self) -> None:
         self._ask_later()
-        self._ask(self._waits)
-
-    def _missed(self) -> None:
-        """Ask for all items: notifications may have been missed, or the queue object is closed."""
         self._ask(self._waits)
 
     def _notified(self, item_id: bytes) -> None:
