@@ -102,11 +102,9 @@ class Registry:
     async def beat(self, about: Mapping[str, Any], *, alive_ms: int | None, first: bool) -> Beat:
         """Register the worker of this session, or refresh its registration.
 
-        Args:
-            about: What the worker says of itself; see "Scripts for workers" on the protocol's page.
-            alive_ms: For how long it holds; None: until the worker leaves.
-            first: Whether to register. Otherwise the server refuses a worker that is not registered. One that
-                was failed is refused in any case.
+        `about` is what the worker says of itself: see "Scripts for workers" on the protocol's page. It holds
+        for `alive_ms`; None: until the worker leaves. Without `first`, the server refuses a worker that is
+        not registered. One that was failed is refused in any case.
         """
         accepted, _now_ms, order, count, *expired = await self._run(
             "worker_beat",

@@ -178,15 +178,9 @@ class _Gathered:
 class Batcher:
     """Gathers the calls of one script.
 
-    Large calls have separate trips, over another connection: small ones do not wait for their upload.
-
-    Args:
-        runner: Sends the trips.
-        script: The script.
-        max_rows: The maximum number of rows in one trip.
-        max_bytes: The maximum number of bytes in one trip of large calls; a larger call goes alone.
-        max_waiting_bytes: When this many bytes wait to be sent, further callers wait too.
-        max_in_flight: How many trips may be in flight at once.
+    Large calls have trips of their own, over another connection: small ones do not wait for their upload.
+    Such a trip has at most `max_bytes`; a larger call goes alone. When `max_waiting_bytes` wait to be sent,
+    further callers wait too. At most `max_in_flight` trips are in flight at once.
     """
 
     def __init__(
@@ -212,15 +206,9 @@ class Batcher:
     ) -> list[Any]:
         """Send rows in the next trip, and return the answers to them.
 
-        Args:
-            values: The rows, flat.
-            row_count: How many rows they are, at most `max_rows`.
-            size: About how many bytes they are.
-            large: Whether to send them with the large calls in any case, to keep an order.
-
-        Raises:
-            LeasequeueError: The error that the trip failed with.
-            ConnectionLost: Also if it was not sent, as the server answers nothing: see `TripGate.refusal`.
+        The rows (`values`) are flat, and about `size` bytes. With `large` they go with the large calls in any
+        case, to keep an order. Raise the error that the trip failed with, or ConnectionLost if it was not
+        sent, as the server answers nothing: see `TripGate.refusal`.
         """
         lane = self._large if large or size > LARGE_BYTES else self._small
         made_at = self._loop.time()

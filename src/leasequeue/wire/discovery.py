@@ -70,13 +70,8 @@ async def find_queues(
 ) -> FoundQueues:
     """Find the queues on a server, including empty ones from which items have been leased.
 
-    Args:
-        server: Its URL or a client, of which the address and the login are used. Of a cluster, all nodes are
-            scanned.
-        prefix: What the names begin with.
-        reply_timeout: Seconds to wait for each reply.
-        max_keys: About how many keys to scan on each node; None: all.
-        max_queues: The maximum number of queues to return; None: any number.
+    Of a client, the address and the login are used; of a cluster, all nodes are scanned: about `max_keys`
+    keys on each. At most `max_queues` names are returned.
     """
     if not isinstance(server, str):
         check_client(server)

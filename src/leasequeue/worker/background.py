@@ -41,12 +41,9 @@ Task: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
 class BackgroundThread:
     """Runs tasks in a thread. There, the queues act for the sessions of the main event loop.
 
-    Args:
-        consumers: What items are leased for, with the queues.
-        tasks: What to run, for as long as the thread lives. A task that fails begins again.
-        failing: Gets the tasks that have failed and have not gone on for a while since: when, by
-            `time.monotonic()`, and why.
-        on_failure: Called in the thread when it ends with an error.
+    A task that fails begins again. `failing` gets those that have failed and have not gone on for a while
+    since: when, by `time.monotonic()`, and why. `on_failure` is called in the thread when it ends with an
+    error.
     """
 
     def __init__(

@@ -89,19 +89,11 @@ class Consumer:
 class Handler(Consumer):
     """A function and its settings. `Worker.handler` makes it; `Worker.handlers` lists them.
 
+    Its settings are those that `Worker.handler` takes.
+
     Attributes:
-        name: The function's name, or that of the task, for logs.
-        queue: The queue whose items it is called with.
         consumer: What its items are leased for: itself, or the dispatcher of a task queue.
-        function: The function.
-        run_in: Where it runs: `"loop"`, `"thread"` or `"process"`.
-        batch: The maximum of items in one call; None: each call takes one item, not a list.
-        weight: Its share of the slots.
-        retry: When failed items are tried again.
         max_attempts: After so many attempts an item is not run again.
-        timeout: The longest that a run may take, in seconds, or None.
-        lease_time: For how long items are leased, in seconds; the worker renews the leases.
-        keep_result: How long results are kept, in seconds; None: not at all.
         inputs: What is passed to the function.
         encode: Turns what the function returns into a result.
         fits: Raises if the JSON of what the function has returned is no result of it; None: all is. It is

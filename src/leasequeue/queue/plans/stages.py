@@ -160,14 +160,10 @@ def _mismatched(row: FinishRow) -> FinishRow:
 async def fan_all(
     engine: Engine, fans: Sequence[tuple[Lease, Sequence[bytes] | None, bytes, bytes | None]]
 ) -> list[bool]:
-    """Add the children of stages, and complete their items.
+    """Add the children of stages, and complete their items; return for each whether this call has.
 
-    Return for each whether this call has completed the item.
-
-    Args:
-        engine: That of the queue of the items.
-        fans: For each stage its lease, the definitions of its children (None: the server has them already),
-            the policy by which they are joined, and the trace of a `FinishRow`.
+    `fans` has for each stage its lease, the definitions of its children (None: the server has them already),
+    the policy by which they are joined, and the trace of a `FinishRow`.
     """
 
     async def one(lease: Lease, children: Sequence[bytes] | None, policy: bytes, trace: bytes | None) -> bool:
@@ -266,12 +262,9 @@ async def report(engine: Engine, stage: StageRef, *, result: bytes | None, error
 async def settle(engine: Engine, item_ids: Sequence[str] = (), *, cursor: bytes = b"0") -> bytes:
     """Record the ends of stages whose items ended in another way than by `finish_stages`.
 
-    What is noted to be cancelled is cancelled soon. Return where to continue; `b"0"`: at the beginning.
-
-    Args:
-        engine: That of the queue of the items.
-        item_ids: The items; none: the next that are noted, and items of stages that are not there any more.
-        cursor: Where to continue to look for the latter: what the last call returned.
+    What is noted to be cancelled is cancelled soon. Without `item_ids`, settle the next that are noted, and
+    items of stages that are not there any more: look for these from `cursor` on, and return where to
+    continue; `b"0"`: at the beginning.
     """
     ids = [as_bytes(item_id) for item_id in item_ids]
     return await settle_at(engine, engine.name, ids, cursor)
@@ -298,13 +291,9 @@ def stages_of(run: StageRef, ids: Iterable[bytes]) -> list[bytes]:
 async def cancel_rest(engine: Engine, reference: StageRef) -> int:
     """Cancel what is left of a run that was cancelled, or of a join that needs no more.
 
-    A call that is stopped is made again by the workers that maintain the run's queue. Return how many items
-    were cancelled.
-
-    Args:
-        engine: That of a queue in the slot of the run.
-        reference: What is to be cancelled: with an empty path the whole run, with that of a stage that joins
-            others these, and with another one, or one that ends with a slash, the children of that stage.
+    A call that is stopped is made again by the workers that maintain the run's queue. The path of the
+    reference is empty for the whole run; that of a stage that joins others stands for these, and another one,
+    or one that ends with a slash, for the children of that stage. Return how many items were cancelled.
     """
     key, cancelled = run_key(reference.home, reference.run), 0
     patterns = await _patterns_of(engine, key, as_bytes(reference.path))
