@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leasequeue import telemetry
-from leasequeue.errors import LeasequeueError, QueueClosed
+from leasequeue.errors import AccessDenied, LeasequeueError, QueueClosed
 from leasequeue.keys import QueueKeys
 from leasequeue.log import Log
 from leasequeue.queue.bulk import Bulk
@@ -21,14 +21,13 @@ from leasequeue.queue.pushes.progress import ProgressReports
 from leasequeue.queue.pushes.result_waits import ResultWaits
 from leasequeue.queue.pushes.router import PushRouter
 from leasequeue.queue.registry import Registry
-from leasequeue.queue.rights import QueueRights
 from leasequeue.wire.batcher import Batcher
 from leasequeue.wire.runner import BoundScript, CommonArguments
 from leasequeue.wire.session import Member
 from leasequeue.wire.subscriptions import joined
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
     from leasequeue.wire.session import Session
     from leasequeue.wire.subscriptions import Subscription
@@ -43,6 +42,8 @@ log = Log("leasequeue.queue")
 BATCHED = (
     "add_items", "complete_many", "renew_many", "release_many", "fail_many", "cancel_many", "progress",
 )  # fmt: skip
+#: The scripts without which a worker can neither lease items nor acknowledge them.
+NEEDED = frozenset({"lease_many", "leave", "register", *BATCHED})
 
 
 class Engine:
@@ -102,7 +103,7 @@ class Engine:
         )
         self.bulk = Bulk(self.run, self.read)
         self.registry = Registry(session, self.run, self.read)
-        self.rights = QueueRights(self.runner, keys, BATCHED, self.run_at)
+        self.rights = QueueRights(self)
         session.members[self.name] = Member(self._close, self._abandon)
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
@@ -284,3 +285,37 @@ class Engine:
             await asyncio.gather(*(self.many("release_many", part) for part in reversed(parts)))
         except LeasequeueError:
             return  # the server is unavailable; the items return to the queue when their leases expire
+
+
+class QueueRights:
+    """Checks the rights of a session before it begins what it could not end."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def expect_worker(self, adds_to: Iterable[str] = ()) -> None:
+        """Check that the server permits the session what a worker needs.
+
+        What only other calls need is logged. The commands are those of the whole queue: a rule for single
+        keys of it is found when they are used. `adds_to` names other queues in its slot to which the worker
+        adds items of flow runs, or which hold their state. The text of AccessDenied has the rules that permit
+        what is missing.
+        """
+        await self._engine.runner.expect_rights(NEEDED, self._engine.keys)
+        await self.expect_queues(adds_to, "which the stages of a flow need")
+
+    async def expect_queues(self, names: Iterable[str], why: str) -> None:
+        """Check that the server permits the session to write to other queues in the slot, each once.
+
+        `why` says in the text of AccessDenied what needs them.
+        """
+        rights = self._engine.runner.rights
+        for name in dict.fromkeys(names):
+            if name == self._engine.name or name in rights.reached:
+                continue
+            try:
+                # Which settles nothing: no item has this id. The server checks the rules for all its keys.
+                await self._engine.run_at(name, "run_settle", [b"\0"], cursor=b"0")
+            except AccessDenied as error:
+                raise error if error.commands else rights.denied_queue(name, why) from error
+            rights.reached.add(name)
