@@ -25,12 +25,11 @@ from leasequeue.worker.dispatch import foreign_queues
 from leasequeue.worker.executor import Executor
 from leasequeue.worker.fetcher import Fetcher
 from leasequeue.worker.health import Monitor
-from leasequeue.worker.invocation import build_call
+from leasequeue.worker.invocation import Threads, build_call
 from leasequeue.worker.lease_renewer import LeaseRenewer
 from leasequeue.worker.maintenance import Maintenance
 from leasequeue.worker.outcomes import Outcome
 from leasequeue.worker.parking import Parking
-from leasequeue.worker.pools import Threads
 from leasequeue.worker.processes import Processes, usable_cores
 from leasequeue.worker.run import Interruption, by_consumer
 
