@@ -23,7 +23,7 @@ from leasequeue.queue.pushes.router import PushRouter
 from leasequeue.queue.registry import Registry
 from leasequeue.wire.batcher import Batcher
 from leasequeue.wire.runner import BoundScript, CommonArguments
-from leasequeue.wire.session import Member
+from leasequeue.wire.session import SessionUser
 from leasequeue.wire.subscriptions import joined
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Engine:
         self.bulk = Bulk(self.run, self.read)
         self.registry = Registry(session, self.run, self.read)
         self.rights = QueueRights(self)
-        session.members[self.name] = Member(self._close, self._abandon)
+        session.members[self.name] = SessionUser(self._close, self._abandon)
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
         """Send one row of a batched script, together with rows of other callers, and return its answer."""

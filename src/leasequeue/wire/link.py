@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LARGE_BYTES = 256 << 10
 
 
-class Call:
+class Request:
     """One call of a script, until its reply arrives; called with the reply or the error."""
 
     __slots__ = ("_link", "_on_reply", "backoff", "command", "reloaded", "script", "until")
@@ -87,13 +87,13 @@ class Link:
         self._rights = rights
         self._connection: Connection | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._queued: list[Call] = []
-        self._repeating: dict[Call, asyncio.TimerHandle] = {}
+        self._queued: list[Request] = []
+        self._repeating: dict[Request, asyncio.TimerHandle] = {}
         self._moved: MovedError | None = None
         self._refusal: LeasequeueError | None = None
         route.on_move.append(self._let_go)
 
-    def post(self, call: Call) -> None:
+    def post(self, call: Request) -> None:
         """Send a call now, or once connected. Its caller gets exactly one reply or error."""
         connection = self._connection
         if self._refusal is not None:
@@ -113,7 +113,7 @@ class Link:
         else:
             self._wait(call)
 
-    def post_many(self, calls: Sequence[Call]) -> None:
+    def post_many(self, calls: Sequence[Request]) -> None:
         """Send calls, as `post` does, with one call of the system."""
         connection = self._connection
         if self._refusal is not None or connection is None or connection.closing or self._rights.refused:
@@ -126,7 +126,7 @@ class Link:
             for call in calls:
                 call.fail(copy.copy(error))
 
-    def _wait(self, call: Call) -> None:
+    def _wait(self, call: Request) -> None:
         self._queued.append(call)
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="leasequeue connect")
@@ -145,7 +145,7 @@ class Link:
         self._connection = None
         self._route.on_move.remove(self._let_go)
 
-    def failed(self, call: Call, error: BaseException) -> None:
+    def failed(self, call: Request, error: BaseException) -> None:
         """Repeat a call that the server did not execute; pass any other error to the caller."""
         if is_unknown_script(error) and not call.reloaded:
             call.reload()
@@ -162,7 +162,7 @@ class Link:
             self._retire()  # after a fail-over the next connection finds the new primary
         call.fail(ours)
 
-    def _repeat(self, call: Call, *, at_once: bool) -> bool:
+    def _repeat(self, call: Request, *, at_once: bool) -> bool:
         """Send a call again, the first time at once if the server has named the right node.
 
         Return False if it has been repeated for long enough.
@@ -181,7 +181,7 @@ class Link:
         self._repeating[call] = loop.call_at(due, self._post_again, call)
         return True
 
-    def _post_again(self, call: Call) -> None:
+    def _post_again(self, call: Request) -> None:
         del self._repeating[call]
         self.post(call)
 

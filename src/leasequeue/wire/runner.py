@@ -18,7 +18,7 @@ from leasequeue.errors import (
 )
 from leasequeue.keys import NONE
 from leasequeue.wire.connection import ask, future_reply
-from leasequeue.wire.link import LARGE_BYTES, Call, Link
+from leasequeue.wire.link import LARGE_BYTES, Link, Request
 from leasequeue.wire.rights import Rights
 from leasequeue.wire.scripts import Script, find_script
 from leasequeue.wire.server_errors import is_unknown_script
@@ -163,7 +163,7 @@ class Runner:
         wait.
         """
         link = self._large_link if large else self._link
-        link.post(Call(link, script.script, script.by_hash(arguments, rest), on_reply))
+        link.post(Request(link, script.script, script.by_hash(arguments, rest), on_reply))
 
     async def run(self, script: BoundScript, rest: Iterable[bytes] = (), **arguments: bytes | int) -> Any:
         """Send a script and return its reply."""
@@ -178,7 +178,7 @@ class Runner:
         A script would copy each value twice: alone, the command takes the server a tenth of the time.
         """
         future, on_reply = future_reply()
-        self._link.post(Call(self._link, script.script, command, on_reply))
+        self._link.post(Request(self._link, script.script, command, on_reply))
         return await future
 
     async def read_many(self, script: BoundScript, commands: Sequence[tuple[bytes, ...]]) -> list[Any]:
@@ -186,7 +186,7 @@ class Runner:
         answers = [future_reply() for _ in commands]
         self._link.post_many(
             [
-                Call(self._link, script.script, command, on_reply)
+                Request(self._link, script.script, command, on_reply)
                 for command, (_, on_reply) in zip(commands, answers, strict=True)
             ]
         )
@@ -198,7 +198,9 @@ class Runner:
         An error of the server takes the place of the reply.
         """
         link = self._link
-        return await ask(lambda command, on_reply: link.post(Call(link, None, command, on_reply)), commands)
+        return await ask(
+            lambda command, on_reply: link.post(Request(link, None, command, on_reply)), commands
+        )
 
     async def expect_rights(self, scripts: Collection[str], keys: QueueKeys) -> None:
         """Check that the server permits what a worker needs: to run these scripts, and to wait for items.

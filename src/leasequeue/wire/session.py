@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 END_SECONDS = 1.0
 
 
-class Member(NamedTuple):
+class SessionUser(NamedTuple):
     """What uses a session: the engine of a queue, by what it does when the event loop ends."""
 
     #: Closes it; and has it forget everything, as the event loop is closed, or that of the parent process.
@@ -62,7 +62,7 @@ class Session:
         self.loop = asyncio.get_running_loop()
         self.client = client
         self.reply_timeout = reply_timeout
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, SessionUser] = {}
         name = f"{_printable(self.host)}:{self.pid}"
         self.servers = Servers(client, self.id, name, reply_timeout=reply_timeout, adopted=self.adopted)
         self.ending = False
