@@ -45,7 +45,7 @@ class Simulation:
     def run(self, steps: int) -> None:
         model = self.model
         moves: list[Callable[[], None]] = [
-            *[lambda: self._of_item("add", lambda item: model.add(item, Known(b""), 0, 0))] * 2,
+            *[lambda: self._of_item("add", lambda item: model.add(item, Known(b""), 0))] * 2,
             *[self.lease] * 3,
             self.expire,
             *[self.begin] * 2,
