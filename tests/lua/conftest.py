@@ -35,3 +35,11 @@ async def channel(space: Space) -> AsyncIterator[PubSub]:
         await channel.subscribe(space.key(f"push:{ME}"))
         await channel.get_message(timeout=120)
         yield channel
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` reads the markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of the scripts on each kind of server."""
+    for item in items:
+        if item.nodeid.startswith("tests/lua/"):
+            item.add_marker(pytest.mark.core)

@@ -6,8 +6,6 @@ import pytest
 
 from tests.lua.space import NOW, Held, Space, State, lease_keys, new, picture
 
-pytestmark = pytest.mark.core
-
 
 @pytest.mark.seed("GLD-K5", "GLD-B1")
 async def test_rows_of_every_kind_share_a_call(space: Space) -> None:

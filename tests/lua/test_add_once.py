@@ -8,8 +8,6 @@ import pytest
 
 from tests.lua.space import NOW, Expiring, Held, Space, State, new, picture
 
-pytestmark = pytest.mark.core
-
 JOB: dict[str, object] = {"run": "j", "keep_ms": 600_000}
 END: dict[str, Any] = {"run": "j", "job": "name", "ended_ms": 600_000, "keep_ms": 600_000}
 #: What is left of a run that has ended.

@@ -11,7 +11,6 @@ from tests.lua.space import ME, NOW, Expiring, Held, Letter, Space, State, pictu
 if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
 
-pytestmark = pytest.mark.core
 
 HELD = picture(leased={"a": Held(1), "b": Held(2)}, fence=2)
 WATCHED: State = {"watchers": Expiring({"a": ME, "b": f"{ME} lh:other"})}

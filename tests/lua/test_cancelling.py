@@ -11,7 +11,6 @@ from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, new, pic
 if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
 
-pytestmark = pytest.mark.core
 
 HOUR = 3_600_000
 

@@ -8,8 +8,6 @@ from leasequeue.keys import QueueKeys
 from leasequeue.queue.cleaning import CHECKED
 from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, items_of, lease_keys, picture
 
-pytestmark = pytest.mark.core
-
 
 def pattern(space: Space) -> bytes:
     return QueueKeys(space.prefix, ME).data_pattern

@@ -12,7 +12,6 @@ from tests.lua.space import ME, NOW, Held, Space, State, data_of, items_of, new,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = pytest.mark.core
 
 #: How far the clock is ahead, in ms: two hours.
 STEP = 7_200_000

@@ -6,8 +6,6 @@ import pytest
 
 from tests.lua.space import ME, NOW, Held, Space, State, data_of, picture
 
-pytestmark = pytest.mark.core
-
 DONE, BEFORE, REFUSED = 1, 0, -1
 
 #: An item in its third attempt of this incarnation, with token 5; tokens 3 and 4 were earlier.

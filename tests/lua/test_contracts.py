@@ -85,7 +85,6 @@ def test_every_declared_event_is_emitted_and_its_fields_are_those_of_the_stream(
     assert all({*kind.fields} <= FIELDS.keys() | DETAILS.keys() for kind in EventKind)
 
 
-@pytest.mark.core
 async def test_the_server_loads_each_script_under_our_name(redis: Redis) -> None:
     for script in SCRIPTS.values():
         assert hashlib.sha1(script.body, usedforsecurity=False).hexdigest().encode() == script.sha

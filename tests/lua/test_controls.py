@@ -12,8 +12,6 @@ from tests.lua.test_lanes import add, complete, lease, leases, row
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-pytestmark = pytest.mark.core
-
 
 async def limit(space: Space, **fields: object) -> None:
     """Set limits: `rate="<interval in µs>:<burst>"`, `concurrency=…`; `__` stands for `/`, `ALL` for `*`."""

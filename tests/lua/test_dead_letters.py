@@ -17,8 +17,6 @@ from tests.lua.space import (
     picture,
 )
 
-pytestmark = pytest.mark.core
-
 LETTERS = {"a": Letter(1, at=NOW - 300), "b": Letter(2, at=NOW - 200), "c": Letter(3, at=NOW - 100)}
 DEAD = picture(waiting=["w"], dead=LETTERS, fence=3)
 

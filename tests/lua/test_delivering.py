@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from redis.asyncio.client import PubSub
 
-pytestmark = pytest.mark.core
-
 
 def registered(until_ms: float, lease_ms: int = 30_000) -> float:
     """Return the score of a session that is registered."""

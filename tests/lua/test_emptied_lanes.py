@@ -13,7 +13,6 @@ from tests.queue.keyspace import glob
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-pytestmark = pytest.mark.core
 
 #: What each item of a lane carries: in two levels and two groups, so that there are several lanes.
 OPTIONS: dict[str, dict[str, object]] = {

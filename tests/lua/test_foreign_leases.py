@@ -25,7 +25,6 @@ from tests.lua.space import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-pytestmark = pytest.mark.core
 
 BOTH_NAMES = pytest.mark.parametrize("name", ["lease", "leased_by_session"])
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from typing import Any
 
-pytestmark = pytest.mark.core
 
 DEFINITION = "1 once every 60000 -"
 SOON = NOW + 600_000.0

@@ -14,7 +14,6 @@ from tests.lua.space import ME, NOW, Held, Letter, Space, State, picture
 if TYPE_CHECKING:
     from tests.conftest import MakeServer
 
-pytestmark = pytest.mark.core
 
 THIRD = Held(5, first=3, attempt=3, ends=NOW + 10)
 #: Its ledger after it was released.

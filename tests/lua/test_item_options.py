@@ -14,8 +14,6 @@ from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, leased, 
 if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
 
-pytestmark = pytest.mark.core
-
 
 def row(
     item_id: str, *, mode: int = 0, delay: int = 0, data: str = "", **options: object

@@ -13,8 +13,6 @@ from tests.lua.space import NOW, Call, Given, Held, Letter, Space, data_of, item
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-pytestmark = pytest.mark.core
-
 
 def row(item_id: str, level: int = 0, group: str = "", **others: object) -> tuple[object, ...]:
     """Return a row of `add_items` with options."""

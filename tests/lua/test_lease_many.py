@@ -6,8 +6,6 @@ import pytest
 
 from tests.lua.space import ME, NOW, Held, Space, State, data_of, items_of, new, picture
 
-pytestmark = pytest.mark.core
-
 MINUTE = (1, 60_000)
 
 

@@ -18,7 +18,6 @@ from tests.lua.test_wrong_types import CALLS
 if TYPE_CHECKING:
     from leasequeue.wire.scripts import Script
 
-pytestmark = pytest.mark.core
 
 ROWS = 1_000
 #: How many items `lease_many` leases in a call.

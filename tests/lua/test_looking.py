@@ -8,8 +8,6 @@ import pytest
 
 from tests.lua.space import LONG, NOW, Expiring, Held, Space, State, batched, data_of, picture
 
-pytestmark = pytest.mark.core
-
 HELD = Held(7, first=5, attempt=3, ends=NOW + 20, at=NOW - 100)
 PAST = Held(6, first=6, at=NOW - 200)
 QUEUE = picture(

@@ -13,7 +13,6 @@ from tests.lua.space import NOW, Call, Held, Space, State, batched, items_of, li
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.core
 
 #: The longest list that is searched.
 SHORT = 128

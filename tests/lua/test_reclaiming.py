@@ -6,8 +6,6 @@ import pytest
 
 from tests.lua.space import ME, NOW, Held, Space, State, data_of, items_of, picture
 
-pytestmark = pytest.mark.core
-
 END, FRONT = 0, 1
 
 #: Two leases that have expired, in another order than they began, and one that has not.

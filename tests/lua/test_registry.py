@@ -13,7 +13,6 @@ from tests.lua.space import ME, NOW, Expiring, Held, Space, State, data_of, item
 if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
 
-pytestmark = pytest.mark.core
 
 ALIVE = 15_000
 GONE = "lh:gone"

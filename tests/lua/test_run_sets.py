@@ -12,7 +12,6 @@ from tests.lua.space import NOW, Call, Expiring, Space, State
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-pytestmark = pytest.mark.core
 
 KEEP = 600_000
 INFINITY = float("inf")

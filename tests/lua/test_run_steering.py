@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from leasequeue.queue.plans.plan import StagePlan
     from tests.lua.runs import Runs
 
-pytestmark = pytest.mark.core
-
 
 async def cancel(runs: Runs) -> int:
     """Cancel the run."""

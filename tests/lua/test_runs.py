@@ -394,7 +394,6 @@ async def store(space: Space, row: Row, outcome: str, *, at: int = NOW) -> tuple
 
 
 @pytest.mark.seed("GLD-B4")
-@pytest.mark.core
 async def test_the_first_outcome_stays_and_a_stale_holder_stores_none(space: Space) -> None:
     runs = Runs(space)
     await runs.start(runs.stage("a"))
@@ -410,7 +409,6 @@ async def test_the_first_outcome_stays_and_a_stale_holder_stores_none(space: Spa
     assert await store(space, again, "3", at=later) == (0, b"")
 
 
-@pytest.mark.core
 async def test_no_outcome_is_stored_for_a_run_that_is_gone(space: Space) -> None:
     runs = Runs(space)
     await runs.start(runs.stage("a"))

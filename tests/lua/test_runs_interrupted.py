@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Step = Callable[[Runs, dict[str, Row]], Call]
 
-pytestmark = pytest.mark.core
-
 
 def ending(runs: Runs, row: Row, how: str) -> tuple[object, ...]:
     """Return a row that finishes a stage."""

@@ -14,8 +14,6 @@ from tests.stateful.interruption import Interrupter
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-pytestmark = pytest.mark.core
-
 
 async def start(runs: Runs, mark: str, *stages: StagePlan, keep_ms: int = KEEP_MS) -> None:
     """Start a run with a new mark."""

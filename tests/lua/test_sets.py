@@ -9,8 +9,6 @@ from redis.exceptions import ResponseError
 
 from tests.lua.space import NOW, Call, Expiring, Held, Space, State, batched, data_of, items_of, new, picture
 
-pytestmark = pytest.mark.core
-
 #: The arguments of the scripts that name the stream.
 STREAM: dict[str, object] = {"stream": "s", "reader": "r"}
 SESSION = "lh:s"

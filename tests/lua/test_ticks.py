@@ -8,8 +8,6 @@ import pytest
 
 from tests.lua.space import NOW, Held, Space, State, batched, data_of, lease_keys, picture
 
-pytestmark = pytest.mark.core
-
 ONCE = "1 once every 1000 -"
 ALL = "1 all every 1000 -"
 

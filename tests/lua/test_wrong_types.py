@@ -19,7 +19,6 @@ from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, data_of, 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-pytestmark = pytest.mark.core
 
 ROOT = Path(__file__).parents[2]
 

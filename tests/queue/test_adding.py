@@ -147,6 +147,14 @@ async def test_options_are_stored_with_the_item_and_shown(make_queue: MakeQueue)
     assert [view.priority for view in await queue.inspect("waiting")] == [9, 0, -3]
 
 
+async def test_an_id_stays_taken_for_the_time_given(queue: AsyncWorkQueue, clock: Clock) -> None:
+    assert await queue.add_item(Item(b"1", "a"), dedupe_for=60)
+    assert await queue.complete(await take(queue, block=False))
+    assert not await queue.add_item(Item(b"2", "a"))
+    clock.now += 60
+    assert await queue.add_item(Item(b"3", "a"), dedupe_for=60)
+
+
 async def test_options_go_through_a_pipeline(make_queue: MakeQueue, redis: Redis) -> None:
     queue = make_queue()
     async with redis.pipeline(transaction=True) as pipe:

@@ -62,26 +62,6 @@ async def test_items_with_equal_data_are_cancelled_in_all_states(queue: AsyncWor
     assert all(int(one) % 2 == 0 for one in rest)
 
 
-async def test_items_in_lanes_are_cancelled_and_a_slot_is_freed(make_queue: MakeQueue, redis: Redis) -> None:
-    queue, other = make_queue(), make_queue()
-    await queue.limits.set(concurrency=1)
-    for number in range(4):
-        await queue.add_item(Item(b"same" if number == 2 else b"x", id=f"{number}"), group=f"g{number % 2}")
-    await queue.add_item(Item(b"same", id="low"), priority=-1)
-    lease = await take(queue)
-    assert await queue.lease(30, block=False) is None
-    waiting = asyncio.create_task(take(other))
-    assert await queue.cancel("1")
-    assert sorted(await queue.cancel_data(b"same")) == ["2", "low"]
-    assert await queue.cancel(lease.id)
-    assert (await waiting).id == "3"
-    assert await other.complete(await waiting)
-    assert await queue.lease(30, block=False) is None
-    assert (await queue.counts()).leased == 0
-    await queue.light_clean()
-    assert not list(await redis.keys(f"{queue.name}:lease:*"))
-
-
 async def test_those_who_wait_get_an_error_at_once_and_later(make_queue: MakeQueue, redis: Redis) -> None:
     queue, other = make_queue(), make_queue()
     await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])

@@ -129,20 +129,6 @@ async def test_while_a_queue_is_being_deleted_nothing_is_added_or_leased(
     assert await keys_of(redis, name) <= {"fence", "sessions"}  # it waited just now
 
 
-async def test_a_deletion_that_was_stopped_anywhere_is_finished_by_the_next(
-    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
-) -> None:
-    for number in range(10):
-        await furnish(queue)
-        async with make_queue() as unlucky:
-            deleting = asyncio.create_task(unlucky.admin.delete())
-            await asyncio.sleep(0.002 * number)
-            deleting.cancel()
-            await asyncio.gather(deleting, return_exceptions=True)
-        await queue.admin.delete()
-        assert await keys_of(redis, name) == {"fence"}
-
-
 @pytest.mark.seed("WRQ-O21")
 async def test_a_caller_that_waits_gets_what_is_added_after_the_deletion(
     make_queue: MakeQueue, redis: Redis
@@ -172,24 +158,6 @@ async def test_a_clean_tells_of_a_deletion_that_was_interrupted_and_repairs_noth
     assert await keys_of(redis, name) == before
     await queue.admin.delete()
     assert (await queue.admin.fsck()).findings == ()
-
-
-async def test_a_queue_with_levels_groups_and_limits_is_purged_and_deleted(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
-    for priority in (-2, 0, 3):
-        items = [Item(b"x", id=f"{priority}:{n}") for n in range(300)]
-        await queue.add_items(items, priority=priority, group="g" if priority else None)
-    await queue.limits.set(concurrency=5)
-    assert [view.priority for view in await queue.peek(2)] == [3, 3]
-    assert len(await queue.lease_many(9, 30)) == 5
-    assert await queue.admin.purge() == 895
-    assert await queue.counts() == (0, 5, 0, 0)
-    assert await queue.add_item(Item(b"x", id="-2:0"), priority=1)
-    assert await queue.admin.delete() == 6
-    assert await keys_of(redis, name) == {"fence"}
-    assert await queue.add_items([Item(b"x") for _ in range(9)]) == [True] * 9
-    assert len(await queue.lease_many(9, 30)) == 9
 
 
 async def test_a_holder_of_a_deleted_queue_is_cancelled_by_its_worker(queue: AsyncWorkQueue) -> None:

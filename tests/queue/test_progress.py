@@ -13,7 +13,7 @@ from leasequeue.queue.pushes import result_waits
 from leasequeue.queue.queue import engines_of
 from tests.eventually import eventually
 from tests.queue.asking import take, until
-from tests.queue.keyspace import calls, left_over
+from tests.queue.keyspace import calls
 from tests.queue.test_results import watched
 
 if TYPE_CHECKING:
@@ -39,31 +39,6 @@ async def shows(queue: AsyncWorkQueue, value: Any) -> None:
 async def follow(queue: AsyncWorkQueue, item_id: str = "a") -> list[Any]:
     """Return the progress of an item until it ends."""
     return [value async for value in queue.results.progress(item_id)]
-
-
-async def test_progress_is_kept_of_the_holder_alone_until_the_item_ends(
-    queue: AsyncWorkQueue, redis: Redis
-) -> None:
-    await queue.add_item(Item(b"x", id="a"))
-    lease = await take(queue)
-    assert await queue.progress(lease, {"pages": [1, 2]})
-    view = await queue.find("a")
-    assert view is not None
-    assert view.progress == {"pages": [1, 2]}
-    assert (await queue.inspect("leased"))[0].progress == {"pages": [1, 2]}
-    assert await queue.release(lease)
-    assert not await queue.progress(lease, "late")
-    again = await take(queue)
-    await shows(queue, {"pages": [1, 2]})
-    assert await queue.progress(again, 0.5)
-    await shows(queue, 0.5)
-    assert await queue.complete(again)
-    assert not await queue.progress(again, 1)
-    await queue.add_item(Item(b"x", id="a"))
-    await shows(queue, None)
-    await queue.complete(await take(queue))
-    await queue.close()
-    assert await left_over(redis, queue.name) == set()
 
 
 async def test_many_reports_take_few_calls_and_the_last_one_counts(

@@ -1,4 +1,4 @@
-"""Any exception and any value has a text."""
+"""Any exception and any value has a text, and a logger that writes them never raises."""
 
 from __future__ import annotations
 
@@ -101,3 +101,21 @@ def test_a_log_line_that_fails_is_reported_on_stderr(
     finally:
         logger.removeHandler(failing)
     assert f"{make.__name__}: no line" in capsys.readouterr().err
+
+
+def test_a_log_line_has_its_source_and_its_extra_fields(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log("leasequeue.tests")
+    caplog.set_level(logging.INFO, "leasequeue.tests")
+    log.warning("%d of %d", 1, 2, extra={"item": "a"})
+    log.debug("not asked for")
+    (record,) = caplog.records
+    assert (record.getMessage(), record.__dict__["item"], record.name) == ("1 of 2", "a", "leasequeue.tests")
+    assert (record.filename, record.funcName) == (
+        "test_describing.py",
+        test_a_log_line_has_its_source_and_its_extra_fields.__name__,
+    )
+
+
+def test_a_failing_log_line_is_reported_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    Log("leasequeue.tests").error("%d", "no number")
+    assert "TypeError: %d format" in capsys.readouterr().err
