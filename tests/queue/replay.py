@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from leasequeue.states import DETAILS, EVENTS, FIELDS, GONE, STATES, EventKind
 from tests.lua.space import Expiring, snapshot
+from tests.stateful.model import Held, Known, Letter, Model
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -14,23 +15,8 @@ if TYPE_CHECKING:
     from leasequeue.views import Event
 
 
-class ReplayedItem(NamedTuple):
-    """An item: its size, and its ledger (first and last token, attempt, time)."""
-
-    size: int
-    ledger: tuple[int, int, int, int] | None = None
-
-
-@dataclass
-class Replay:
-    """A queue, rebuilt from its events. Times are ms; `waiting` begins with the next item."""
-
-    items: dict[str, ReplayedItem] = field(default_factory=dict)
-    waiting: list[str] = field(default_factory=list)
-    leased: dict[str, int] = field(default_factory=dict)
-    scheduled: dict[str, int] = field(default_factory=dict)
-    dead: dict[str, int] = field(default_factory=dict)
-    fence: int = 0
+class Replay(Model):
+    """A queue that is rebuilt from its events: of data it has the size, and of dead letters the time."""
 
     def take(self, event: Event) -> None:
         """Apply an event, and check it against its declaration."""
@@ -58,94 +44,77 @@ class Replay:
         item_id, at = event.id, round(event.at * 1000)
         match event.what:
             case "added" | "requeued":
-                self.add(event)
+                self.add_again(event)
             case "leased":
-                self.lease(event)
+                self.be_leased(event)
             case "renewed":
-                self.renew(event)
+                self.be_renewed(event)
             case "released":
-                ledger = self.items[item_id].ledger
-                assert ledger is not None
-                taken_back = (ledger[0], ledger[1], ledger[2] - 1, ledger[3])
-                self.items[item_id] = self.items[item_id]._replace(ledger=taken_back)
-                self.leave(item_id)
-                self.enter(event)
+                self.items[item_id].attempt -= 1
+                self.move(event)
             case "replaced":
                 self.replace(event)
             case "expired" | "due" | "failed" | "restored" | "reclaimed":
-                self.leave(item_id)
-                self.enter(event)
+                self.move(event)
             case "completed" | "vanished" | "cancelled" | "discarded" | "moved":
-                self.leave(item_id)
-                del self.items[item_id]
+                assert self.cancel(item_id)
             case "died":
-                self.leave(item_id)
-                assert self.items.pop(item_id).size == event.size
-                self.dead[item_id] = at
+                assert len(self.items[item_id].data) == event.size
+                self.cancel(item_id)
+                self.dead[item_id] = died(at)
             case "dropped":
                 del self.dead[item_id]
             case what:
                 raise AssertionError(what)
 
-    def add(self, event: Event) -> None:
+    def add_again(self, event: Event) -> None:
         """Add an item, or requeue a dead letter."""
         assert event.size is not None
         self.dead.pop(event.id, None) if event.what == "requeued" else None
-        waits = event.id in self.waiting
-        self.items[event.id] = ReplayedItem(event.size)
-        if not waits:  # else it is replaced where it was
-            self.leave(event.id)
-            self.enter(event)
+        self.items[event.id] = Known(bytes(event.size))
+        if event.id not in self.waiting:  # else it is replaced where it was
+            self.move(event)
 
-    def lease(self, event: Event) -> None:
+    def be_leased(self, event: Event) -> None:
         """Lease an item."""
-        assert event.token is not None
-        assert event.attempt is not None
-        item = self.items[event.id]
-        assert item.size == event.size
-        first = item.ledger[0] if item.ledger else event.token
-        at = round(event.at * 1000)
-        self.items[event.id] = item._replace(ledger=(first, event.token, event.attempt, at))
-        self.waiting.remove(event.id)
-        self.leased[event.id] = _ms(event.due)
         assert event.token == self.fence + 1
-        self.fence = event.token
+        item, at = self.items[event.id], round(event.at * 1000)
+        assert len(item.data) == event.size
+        self.waiting.remove(event.id)
+        self.grant(Held(event.id, event.token), at, _ms(event.due) - at)
+        assert item.attempt == event.attempt
 
-    def renew(self, event: Event) -> None:
+    def be_renewed(self, event: Event) -> None:
         """Renew a lease. One that had expired begins again: its time in the ledger is that of the event."""
-        ledger, at = self.items[event.id].ledger, round(event.at * 1000)
-        if ledger is not None and self.leased[event.id] <= at:
-            self.items[event.id] = self.items[event.id]._replace(ledger=(*ledger[:3], at))
+        at = round(event.at * 1000)
+        if self.leased[event.id] <= at:
+            self.items[event.id].leased_ms = at
         self.leased[event.id] = _ms(event.due)
 
     def replace(self, event: Event) -> None:
         """Replace the data of an item, which stays where it waits unless it is delayed or was."""
         assert event.size is not None
-        self.items[event.id] = ReplayedItem(event.size)
+        self.items[event.id] = Known(bytes(event.size))
         if event.due is not None or event.id not in self.waiting:
-            self.leave(event.id)
-            self.enter(event)
+            self.move(event)
 
     def reject_late_outcomes(self, item_id: str) -> None:
         """Let no lease of an item that there was so far complete it."""
-        _, last, *rest = self.items[item_id].ledger or (0, 0, 0, 0)
-        self.items[item_id] = self.items[item_id]._replace(ledger=(last + 1, last, rest[0], rest[1]))
+        item = self.items[item_id]
+        item.last = item.last or 0
+        item.first = item.last + 1
 
-    def enter(self, event: Event) -> None:
-        """Put an item into the state after the event."""
-        if event.due is not None:
-            self.scheduled[event.id] = _ms(event.due)
-        elif event.front:
-            self.waiting.insert(0, event.id)
-        else:
-            self.waiting.append(event.id)
+    def move(self, event: Event) -> None:
+        """Let an item leave its state, and enter that after the event."""
+        self.leave(event.id)
+        self.enter(event.id, None if event.due is None else _ms(event.due))
+        if event.due is None and event.front:
+            self.waiting.insert(0, self.waiting.pop())
 
-    def leave(self, item_id: str) -> None:
-        """Remove an item from its state."""
-        self.leased.pop(item_id, None)
-        self.scheduled.pop(item_id, None)
-        if item_id in self.waiting:
-            self.waiting.remove(item_id)
+
+def died(at: int) -> Letter:
+    """Return what is known of a dead letter."""
+    return Letter(b"", "", at, 0, 0)
 
 
 async def live(redis: Redis, prefix: str) -> Replay:
@@ -155,7 +124,10 @@ async def live(redis: Redis, prefix: str) -> Replay:
         for name, drawn in (await snapshot(redis, prefix)).items()
     }
     sizes = {key[5:]: len(value) for key, value in state.items() if key.startswith("item:")}
-    ledger = {one: _four(entry) for one, entry in state.get("ledger", {}).items()}
+    items = {one: Known(bytes(size)) for one, size in sizes.items()}
+    for one, entry in state.get("ledger", {}).items():
+        first, last, attempt, at = map(int, entry.split())
+        items[one] = replace(items[one], first=first, last=last, attempt=attempt, leased_ms=at)
     leased = {one: round(end) for one, end in state.get("deadlines", {}).items()}
     scheduled = {one: round(due) for one, due in state.get("scheduled", {}).items()}
     in_lanes = [member.partition("\0")[2][16:] for member in state.get("lanes", {})]
@@ -164,11 +136,11 @@ async def live(redis: Redis, prefix: str) -> Replay:
         one for one in dict.fromkeys(listed) if one in sizes and one not in leased and one not in scheduled
     ]
     return Replay(
-        items={one: ReplayedItem(size, ledger.get(one)) for one, size in sizes.items()},
+        items=items,
         waiting=waiting,
         leased=leased,
         scheduled=scheduled,
-        dead={one: round(at) for one, at in state.get("dead", {}).items()},
+        dead={one: died(round(at)) for one, at in state.get("dead", {}).items()},
         fence=int(state.get("fence", 0)),
     )
 
@@ -176,8 +148,3 @@ async def live(redis: Redis, prefix: str) -> Replay:
 def _ms(seconds: float | None) -> int:
     assert seconds is not None
     return round(seconds * 1000)
-
-
-def _four(entry: str) -> tuple[int, int, int, int]:
-    first, last, attempt, at = map(int, entry.split())
-    return first, last, attempt, at
