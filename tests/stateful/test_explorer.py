@@ -54,6 +54,15 @@ LARGE = {
 
 #: Faults that were in the code once, each with a bound within which it is found, and the violation.
 FAULTS = {
+    "the lease of the empty id is removed": (
+        "when only items",
+        one_item("foreign", "clean", item_id="", depth=8),
+        Fault(
+            "lib/begin_writes.lua",
+            "redis.call('UNLINK', none)",
+            "redis.call('ZREM', string.gsub(none, 'none$', 'deadlines'), '')",
+        ),
+    ),
     "a foreign lease on a due item is ignored": (
         "the lease key of a foreign client",
         one_item("add", "delay", "foreign", depth=7),
@@ -65,15 +74,6 @@ FAULTS = {
     ),
 }
 MORE_FAULTS = {
-    "the lease of the empty id is removed": (
-        "when only items",
-        one_item("foreign", "clean", item_id="", depth=8),
-        Fault(
-            "lib/begin_writes.lua",
-            "redis.call('UNLINK', none)",
-            "redis.call('ZREM', string.gsub(none, 'none$', 'deadlines'), '')",
-        ),
-    ),
     "leases are counted in a list that foreign clients change": (
         "counts()",
         one_item("foreign", depth=6),

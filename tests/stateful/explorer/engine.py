@@ -20,7 +20,9 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from leasequeue.wire.scripts import load
+from leasequeue.wire.scripts import load, origin_of
+from lua.compose.composer import compose
+from lua.compose.linker import name_of
 from lua.compose.writer import Sources
 
 if TYPE_CHECKING:
@@ -115,7 +117,18 @@ def composed(faults: tuple[Fault, ...] = ()) -> Mapping[str, Script]:
         count = texts[name].count(fault.old)
         assert count == fault.places, f"{fault.file} has {fault.old!r} {count} times, not {fault.places}"
         texts[name] = texts[name].replace(fault.old, fault.new)
-    return {**Sources(texts).compose()}
+    sources, files = Sources(texts), {f"lua/{fault.file}" for fault in faults}
+    return {**load()} | {
+        name: compose(path, sources.scripts, sources.library)
+        for path, name in ((path, name_of(path)) for path in sources.scripts)
+        if files & _files_of(load()[name])
+    }
+
+
+def _files_of(script: Script) -> set[str]:
+    """Return the files that the text of a script is from."""
+    origins = (origin_of(script, line) for line in range(1, script.body.count(b"\n") + 2))
+    return {origin.partition(":")[0] for origin in origins if origin}
 
 
 def pack(*command: str | float | bytes) -> bytes:
