@@ -1,4 +1,4 @@
-"""Payloads are not changed, from 0 bytes to 64 MiB."""
+"""Payloads are not changed, from 0 bytes to 64 MiB; any text can be an id or a name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.queue.keyspace import audit, left_over
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasequeue import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue, Lease
+    from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
 
@@ -74,3 +75,117 @@ async def test_large_items_are_leased_in_several_trips_and_keep_their_order(
         leased += [(lease.id, lease.data) for lease in got]
     assert leased == [(item.id, item.data) for item in items]
     assert len((await audit(redis, name)).leased) == 20
+
+
+ODD = [
+    *(":", "*", "?", "[", "]", "[a-z]", "{", "}", "{}", "{a}", "\\", "\\*", "^", "%", "%s", "%d%00", "{0}"),
+    *(" ", "a b", "\n", "\r\n", "\t", "\0", "a\0b", "\x7f", "\ufeff", "\u202e", "\U0010ffff"),
+    *("é", "e\u0301", "日本語", "🙂", "x" * 512, "é" * 256, "🙂" * 128),
+    *("-1", "0", "1e3", "nil", "false", "None", "queue", ":queue", "item:a", "a:item:b", "lease:", "lh:x"),
+    *("' OR 1=1 --", '"]]', "]]--", "$(reboot)", "../../x", "EVAL", "*1\r\n$4\r\nPING\r\n", "unique"),
+]
+
+
+async def test_items_with_odd_ids_are_added_leased_and_completed(queue: AsyncWorkQueue, redis: Redis) -> None:
+    assert await queue.add_items([Item(item_id.encode(), id=item_id) for item_id in ODD]) == [True] * len(ODD)
+    assert await queue.add_items([Item(b"again", id=item_id) for item_id in ODD]) == [False] * len(ODD)
+    assert [view.id for view in await queue.inspect()] == ODD
+
+    leases = await queue.lease_many(100, 30)
+    assert [(lease.id, lease.data) for lease in leases] == [(odd, odd.encode()) for odd in ODD]
+    assert await queue.renew_many(leases, 60) == [True] * len(ODD)
+    assert {view.id for view in await queue.inspect("leased")} == set(ODD)
+    await audit(redis, queue.name)
+
+    assert await queue.release_many(leases, delay=0.001) == [True] * len(ODD)
+    again: list[Lease] = []
+    while len(again) < len(ODD):
+        again += await queue.lease_many(100, 30, timeout=120)
+    assert {lease.id for lease in again} == set(ODD)
+    assert await queue.complete_many(again) == [True] * len(ODD)
+    await queue.close()
+    assert not await left_over(redis, queue.name)
+
+
+@pytest.mark.parametrize("odd", ODD[::3], ids=repr)
+async def test_a_deep_clean_finds_odd_ids(queue: AsyncWorkQueue, redis: Redis, name: str, odd: str) -> None:
+    await queue.add_item(Item(b"x", id=odd))
+    await redis.delete(f"{name}:queue")
+    assert (await queue.deep_clean()).restored == 1
+    assert (await audit(redis, name)).waiting == [odd.encode()]
+
+
+@pytest.mark.seed("WRQ-B12")
+async def test_queues_with_odd_names_share_no_keys(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    names = [f"{name}{odd}" for odd in ODD if len(odd.encode()) < 100 and ":item:" not in odd]
+    queues = [make_queue(name=odd) for odd in names]
+    for queue in queues:
+        assert await queue.add_item(Item(queue.name.encode(), id="the same"))
+    for queue in queues:
+        assert await queue.counts() == (1, 0, 0, 0)
+        lease = await take(queue, 30, block=False)
+        assert lease.data == queue.name.encode()
+        assert await queue.lease(30, block=False) is None
+        assert await queue.complete(lease)
+        await queue.close()
+        assert not await left_over(redis, queue.name)
+
+
+@pytest.mark.seed("RWQ-B12")
+async def test_a_deep_clean_examines_only_its_queue(make_queue: MakeQueue, redis: Redis, name: str) -> None:
+    # Each name, read as a pattern, matches the other ones.
+    names = [f"{name}[ab]", f"{name}a", f"{name}?", f"{name}*", f"{name}:x", f"{name}\\*"]
+    queues = [make_queue(name=odd) for odd in names]
+    for queue in queues:
+        await queue.add_item(Item(b"x", id=f"of {queue.name}"))
+        await redis.delete(f"{queue.name}:queue")
+    for queue in queues:
+        report = await queue.deep_clean()
+        assert (report.examined, report.restored) == (1, 1), queue.name
+        assert (await audit(redis, queue.name)).waiting == [f"of {queue.name}".encode()]
+
+
+async def test_a_foreign_id_that_is_not_utf8_is_leased_and_completed(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await redis.set(name.encode() + b":item:\xff\xfe", b"foreign")
+    await redis.lpush(f"{name}:queue", b"\xff\xfe")
+    lease = await take(queue)
+    assert lease.id.encode(errors="surrogateescape") == b"\xff\xfe"
+    assert await queue.renew(lease, 30)
+    assert await queue.release(lease)
+    lease = await take(queue)
+    assert await queue.complete(lease)
+    await queue.close()
+    assert not await left_over(redis, name)
+
+
+async def test_each_call_takes_the_foreign_ids_that_another_call_has_returned(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    """They need not be UTF-8; one is empty, and one is a lone surrogate in another encoding."""
+    foreign = [b"\xff\xfe", b"a\x80", b"\xed\xa0\x80", b"", b"x" * 600]
+    for raw in foreign:
+        await redis.set(b"%b:item:%b" % (name.encode(), raw), b"foreign")
+        await redis.lpush(f"{name}:queue", raw)
+
+    ids = [view.id for view in await queue.inspect()]
+    assert len(set(ids)) == len(foreign)
+    for item_id in ids:
+        view = await queue.find(item_id)
+        assert view is not None
+        assert (view.id, view.state, view.data) == (item_id, "waiting", b"foreign")
+
+    for lease in await queue.lease_many(10, 30):
+        assert lease.id in ids
+        assert await queue.fail(lease, "bad")
+    listed = await queue.dead_letters.list()
+    assert {letter.id for letter in listed} == set(ids)
+    for letter in listed:
+        assert await queue.dead_letters.get(letter.id) == letter
+    assert await queue.dead_letters.requeue(*ids[:-1]) == [True] * (len(ids) - 1)
+    assert await queue.dead_letters.drop(ids[-1]) == [True]
+
+    for lease in await queue.lease_many(10, 30):
+        assert await queue.complete(lease, result=lease.id.encode(errors="surrogateescape"))
+    assert [await queue.results.get(item_id) for item_id in ids] == [*foreign[:-1], None]

@@ -1,4 +1,4 @@
-"""A worker runs tasks as it runs handlers: in threads, processes and batches, with leases and resources."""
+"""A worker runs tasks as it runs handlers: in threads, processes and batches, on one queue, within limits."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ from leasequeue import (
     Worker,
     current_run,
 )
+from leasequeue.errors import InvalidTask
+from leasequeue.views import Limit
 from tests.eventually import eventually
 from tests.tasks.models import plain
 from tests.worker.working import counted, new_worker, the_dead, working
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from redis.asyncio import Redis
 
     from leasequeue import AsyncWorkQueue, Run
     from leasequeue.testing import Clock
+    from tests.queue.fixtures import MakeQueue
 
 
 @asynccontextmanager
@@ -384,3 +387,110 @@ async def test_items_are_leased_for_the_longest_time_of_their_queue(tasks: TaskQ
     await short.add()
     await new_worker(tasks).drain()
     assert 400 < seen[0] <= 500
+
+
+async def test_task_queues_on_one_queue_run_each_other_s_items(
+    redis_url: str, tasks: TaskQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with TaskQueue.from_url(redis_url, tasks.name) as others:
+
+        @tasks.task
+        async def one(number: int) -> int:
+            return number
+
+        @others.task(lease_time=50)
+        async def two(number: int) -> int:
+            return -number
+
+        jobs = await tasks.add_many([task.call(number) for number in range(9) for task in (one, two)])
+        worker = new_worker(tasks, others)
+        await worker.drain()
+        assert "does not know" not in caplog.text
+        assert [await job.result(timeout=120) for job in jobs[:4]] == [0, 0, 1, -1]
+
+        others.task(name="one")(plain)
+        with pytest.raises(InvalidArgument, match="name that no other handler"):
+            await new_worker(tasks, others).drain()
+
+
+async def test_a_handler_on_a_queue_with_tasks_is_refused(tasks: TaskQueue, make_queue: MakeQueue) -> None:
+    tasks.task(plain)
+    worker = new_worker(tasks)
+
+    @worker.handler(make_queue())
+    async def handle(data: bytes) -> None: ...
+
+    with pytest.raises(InvalidArgument, match=f"it would be given those of {tasks.name}"):
+        await worker.drain()
+
+
+async def test_no_more_calls_run_at_once_than_the_task_permits(tasks: TaskQueue) -> None:
+    running, most, others = 0, 0, 0
+
+    @tasks.task(concurrency=2)
+    async def charge(number: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+        return number
+
+    @tasks.task
+    async def greet() -> None:
+        nonlocal others
+        others = max(others, running)
+
+    jobs = await tasks.add_many([*map(charge.call, range(12)), greet.call()])
+    assert {view.group for view in await tasks.queue.inspect()} == {"task:charge", None}
+    first, second = Worker(tasks, concurrency=10), Worker(tasks, concurrency=10)
+    async with asyncio.TaskGroup() as group:
+        for worker in (first, second):
+            group.create_task(worker.run())
+        assert [await job.result(timeout=120) for job in jobs[:12]] == [*range(12)]
+        first.stop()
+        second.stop()
+    assert most == 2
+    assert (await tasks.queue.limits.get()).groups == {"task:charge": Limit(concurrency=2)}
+
+
+async def test_a_worker_declares_the_limits_that_its_tasks_have_now(tasks: TaskQueue) -> None:
+    await tasks.queue.limits.set(group="task:charge", concurrency=9, rate="1/s")
+
+    @tasks.task(rate="1000/s")
+    async def charge() -> None: ...
+
+    await charge.add()
+    await Worker(tasks).drain()
+    limits = await tasks.queue.limits.get()
+    assert limits.groups == {"task:charge": Limit(rate="1000/s", burst=1)}
+
+
+async def test_a_task_with_limits_has_no_other_group(tasks: TaskQueue) -> None:
+    @tasks.task(concurrency=1)
+    async def charge() -> None: ...
+
+    with pytest.raises(InvalidArgument, match="'task:charge'"):
+        charge.options(group="tenant-7")
+    assert charge.options(priority=3).call().options == {"priority": 3, "group": "task:charge"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"concurrency": 0}, InvalidArgument, "concurrency"),
+        ({"concurrency": "3"}, InvalidArgument, "concurrency"),
+        ({"rate": "0/s"}, InvalidArgument, "rate"),
+        ({"rate": 10}, InvalidArgument, "rate"),
+        ({"rate": "1/s", "every": 60}, InvalidTask, "schedule"),
+        ({"rate": "1/s", "name": "x" * 252}, InvalidTask, "256 bytes"),
+    ],
+)
+async def test_limits_that_cannot_be_are_refused(
+    tasks: TaskQueue, settings: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    def charge() -> None: ...
+
+    register: Callable[[Any], Any] = tasks.task(**settings)
+    with pytest.raises(error, match=said):
+        register(charge)
