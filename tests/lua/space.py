@@ -230,7 +230,7 @@ class Space:
         await self.seed(before)
         return await self.run(script, rows, **arguments), await self.snapshot()
 
-    async def run_all(self, calls: Iterable[Call | tuple[str, ...]]) -> list[Any]:
+    async def run_all(self, calls: Iterable[Call | tuple[str | bytes, ...]]) -> list[Any]:
         """Run scripts and commands one after the other, with one trip to the server; return their replies."""
         async with self.redis.pipeline(transaction=False) as pipe:
             for call in calls:

@@ -9,7 +9,9 @@ import pytest
 from leasequeue.queue.plans.plan import FlowPlan, StagePlan
 from tests.lua.runs import Row, Runs
 from tests.lua.space import NOW, Call, Space, State, listed
+from tests.queue.keyspace import glob
 from tests.stateful.interruption import Interrupter
+from tests.stateful.leftovers import Drawn, dumped, restore
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -119,12 +121,21 @@ class Scenario:
         self.space = self.runs.space
         self.plan, self.steps = SCENARIOS[which]
         self.interrupter = Interrupter(self.space)
+        self._pattern = glob(self.space.prefix) + b":*"
+        #: The keys before each call, and the call.
+        self._begun: dict[int, tuple[Drawn, Call]] = {}
 
     async def begin(self, before: int) -> Call:
-        """Play all calls before one of them; return that call. The first starts the run."""
-        keys = [key async for key in self.space.redis.scan_iter(f"{self.space.prefix}:*")]
-        if keys:
-            await self.space.redis.unlink(*keys)
+        """Have all calls before one of them be made; return that call. The first starts the run."""
+        if before not in self._begun:
+            await restore(self.space, self._pattern, Drawn(NOW, False, {}, []))
+            call = await self._play(before)
+            self._begun[before] = Drawn(NOW, False, await dumped(self.space, self._pattern), []), call
+        keys, call = self._begun[before]
+        await restore(self.space, self._pattern, keys)
+        return call
+
+    async def _play(self, before: int) -> Call:
         call, leased = self.runs.starting(self.plan(self.runs)), dict[str, Row]()
         for step in self.steps[:before]:
             await self.space.run_all([call])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.lua.space import Call, leased
+from tests.lua.space import Call, batched, leased
 from tests.stateful.test_machine import QueueMachine
 
 if TYPE_CHECKING:
@@ -129,12 +129,17 @@ async def furnish(space: Space, pattern: bytes, drawn: Drawn, random: Random) ->
     drawn_steps = [*random.sample(steps.ours, 3), *random.choices(steps.foreign, k=random.randint(2, 6))]
     for step in random.sample(drawn_steps, len(drawn_steps)):
         await step()
-    keys = await space.send("EVAL", "return redis.call('KEYS', KEYS[1])", 1, pattern)
-    start = f"{space.prefix}:".encode()
-    for key in sorted(keys):
-        expires = await space.send("PTTL", key) > 0
-        furnished.keys[key.removeprefix(start)] = (await space.send("DUMP", key), expires)
+    furnished.keys = await dumped(space, pattern)
     return furnished
+
+
+async def dumped(space: Space, pattern: bytes) -> dict[bytes, tuple[bytes, bool]]:
+    """Return the keys of a queue, as a state has them."""
+    keys: list[bytes] = sorted(await space.send("KEYS", pattern))
+    commands = [(name, key) for key in keys for name in ("DUMP", "PTTL")]
+    replies = batched(await space.run_all(commands), 2)
+    start = f"{space.prefix}:".encode()
+    return {key.removeprefix(start): (dump, ttl > 0) for key, (dump, ttl) in zip(keys, replies, strict=True)}
 
 
 class Steps:
