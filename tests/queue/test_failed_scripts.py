@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -32,6 +33,12 @@ pytestmark = pytest.mark.core
 ROOT = Path(__file__).parents[2]
 #: What no name is put in place of.
 LASTING = re.compile(r"'[^']*'|\b(?:and|else|elseif|end|for|function|if|in|local|not|or|return|then|while)\b")
+
+
+@cache
+def lasting(line: str) -> list[str]:
+    """Return the parts of a line of a file that are in each script that has it."""
+    return LASTING.findall(strip(line))
 
 
 @pytest.fixture
@@ -106,7 +113,7 @@ def test_each_line_of_a_script_has_what_its_origin_has() -> None:
             assert place, script.name
             file, _, at = place.partition(":")
             composed = "\n".join(line for _, line in found)
-            for part in LASTING.findall(strip(texts[file][int(at) - 1])):
+            for part in lasting(texts[file][int(at) - 1]):
                 assert part in composed, f"{script.name}: {place}: {composed}"
 
 
