@@ -11,6 +11,7 @@ import pytest
 
 from leasequeue import Fleet
 from leasequeue.alive.membership import Membership, registration_of
+from leasequeue.queue.pushes import listener
 from leasequeue.queue.queue import engine_of
 from leasequeue.worker import background
 from tests.eventually import eventually
@@ -83,6 +84,8 @@ async def test_runs_go_on_where_no_peer_could_start_them(
     make_queue: MakeQueue, queue: AsyncWorkQueue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     """So an outage of the server ends no runs of a worker that is alone, nor while it only hears nothing."""
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 1)
+    monkeypatch.setattr(listener, "MARGIN_SECONDS", 1.0)
     worker = new_worker(lease_time=HOUR, dead_after=HOUR, gone_after=None if why == "never" else 0.5)
     gate = Gate(worker, its := make_queue(url=proxy.url, reply_timeout=0.2))
     if why != "alone":
