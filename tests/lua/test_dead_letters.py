@@ -96,6 +96,7 @@ async def test_a_list_returns_no_more_data_than_asked_for(space: Space, max_byte
     assert sum(one[3] is not None for one in reply) == given
 
 
+@pytest.mark.seed("GLD-B4", "GLD-B5")
 async def test_a_result_is_kept_for_a_time_and_replaces_an_older_one(space: Space) -> None:
     await space.seed(
         picture(leased={"a": Held(1), "b": Held(2), "c": Held(3)}, fence=3) | {"result:a": "old"}
