@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from leasequeue.cli import probes
-from leasequeue.cli.probes import AddressUnusable, ProbeServer, note, one_at_a_time, probe
+from leasequeue.cli.probes import AddressUnusable, ProbeServer, note, probe
 from leasequeue.cli.worker.health import HealthPort
 from leasequeue.worker import Worker, health
 from tests.eventually import eventually
@@ -81,14 +81,6 @@ def test_other_paths_and_methods_are_refused() -> None:
         assert get(server, "/live/") == (404, "GET /live\nGET /metrics\n")
         assert get(server, "/live", "POST") == (405, "GET it\n")
         assert get(server, "/metrics") == (500, "see the log\n")
-
-
-def test_a_client_that_sends_nothing_delays_no_other() -> None:
-    with serving({"/live": one_at_a_time(probe(tuple))}) as server:
-        silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
-        assert get(server, "/live") == (200, "ok\n")
-        for one in silent:
-            one.close()
 
 
 def threads_of_clients() -> int:

@@ -268,15 +268,3 @@ def test_a_missing_one_is_an_error_that_says_what_to_do(tasks: TaskQueue, others
     assert "was given no task queue" in problem(tasks.queue, of=only_tasks)
     assert f"no task queue of this name, but {tasks.name}" in problem(tasks, of=tasks_of("emails"))
     assert f"no queue of this name, but {tasks.name}" in problem(tasks, of=queue_of("emails"))
-
-
-def test_an_application_without_the_lifespan_in_a_test_is_told(tasks: TaskQueue) -> None:
-    app = FastAPI(lifespan=lifespan(tasks))
-
-    @app.get("/")
-    async def index(ours: Tasks) -> str:
-        return ours.name
-
-    with pytest.raises(DependencyMissing, match="with TestClient") as caught:
-        TestClient(app).get("/")
-    assert caught.value.wanted == "Tasks"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from leasequeue import AsyncWorkQueue, Lease
     from leasequeue.testing import Proxy
-    from tests.queue.fixtures import Clock, MakeQueue
+    from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
 
@@ -239,22 +239,6 @@ async def test_waiters_that_time_out_lose_no_item(
     for queue in (adder, *waiters):
         await queue.close()
     assert not await left_over(redis, name)
-
-
-async def test_the_inbox_of_a_dead_process_is_reclaimed_when_its_session_expires(
-    make_queue: MakeQueue, redis: Redis, name: str, clock: Clock
-) -> None:
-    idle = make_queue(clock=clock)
-    await idle.add_items([Item(b"x", id=f"{n}") for n in range(3)])
-    dead = f"{name}:inbox:lh:dead"
-    await redis.lmove(f"{name}:queue", dead, "RIGHT", "LEFT")
-    await redis.zadd(f"{name}:sessions", {"lh:dead": (clock.now + 10) * 1000})
-    assert await idle.counts() == (3, 0, 0, 0)
-    assert [lease.id for lease in await idle.lease_many(1, 60, block=False)] == ["1"]
-    clock.now += 10
-    assert [lease.id for lease in await idle.lease_many(5, 60, block=False)] == ["0", "2"]
-    assert await redis.exists(dead, f"{name}:sessions") == 0
-    await audit(redis, name)
 
 
 async def test_a_waiter_gets_the_item_in_the_inbox_of_a_dead_process(

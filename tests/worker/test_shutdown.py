@@ -235,24 +235,6 @@ async def test_a_run_whose_interruption_causes_an_error_does_not_count_as_an_att
     assert await order_of(queue) == [("1", 0)]
 
 
-async def test_the_item_of_a_thread_that_cannot_be_cancelled_is_released(
-    queue: AsyncWorkQueue,
-) -> None:
-    finish, begun = threading.Event(), threading.Event()
-    worker = new_worker(grace=0)
-
-    @worker.handler(queue)
-    def handle(_: bytes) -> None:
-        begun.set()
-        finish.wait(20)
-
-    await add(queue, b"x")
-    async with working(worker):
-        await asyncio.to_thread(begun.wait)
-    assert await order_of(queue) == [("1", 0)]
-    finish.set()
-
-
 @pytest.mark.seed("WRQ-G3")
 async def test_many_items_that_were_leased_ahead_return_in_order(
     queue: AsyncWorkQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
