@@ -129,7 +129,7 @@ async def test_units_that_a_removed_tier_has_left_are_reported_once(redis_url: s
     assert platform["b", "main"].requests == [asked], "they may be another client's by now"
 
 
-# -------------------- what fails in one part of a pass is reported; the other parts, the loop and the cleaner
+# --------------------------------------------------------------------------- what fails in one part of a pass
 
 
 def parts(report: PassReport) -> set[str]:
@@ -423,7 +423,7 @@ async def test_a_pause_of_the_autoscalers_own_queue_is_reported(
         assert (report.number, report.errors) == (2, ())
 
 
-# --------------------------------------------- the report of a pass, as JSON, log lines, an event and metrics
+# --------------------------------------------------------------------------------------- the report of a pass
 
 
 REPORT = PassReport(

@@ -298,7 +298,7 @@ async def test_a_queue_is_measured(make_queue: MakeQueue) -> None:
     assert measure(await clock.stats(), {}, NOW).signals.limit == 0
 
 
-# ------------------------------------------------------- rates of arrivals: they follow jumps, and not chance
+# ------------------------------------------------------------------------------------------ rates of arrivals
 
 
 @pytest.mark.parametrize("rate", [0.2, 2, 50, 3_000])

@@ -173,7 +173,7 @@ def test_the_same_holds_for_other_targets(target: float) -> None:
     assert outcome.within() == 1.0
 
 
-# ---------------------- the simulator that judges the autoscaler: its queues, its units, the other rules, and
+# ---------------------------------------------------------------------------------------------- the simulator
 
 
 UNITS = TierPolicy(name="units", max_units=100, spin_up=30.0, slow_down=300.0)

@@ -169,7 +169,7 @@ def test_no_work_and_too_few_workers_have_an_answer() -> None:
     assert erlang_b(1_000_000, 1e9) == pytest.approx(0.999)
 
 
-# ----------------------------------------------------- estimates for planning: the table of workers and waits
+# ------------------------------------------------------------------------------------- estimates for planning
 
 
 def test_the_fewest_workers_are_marked_with_what_they_keep() -> None:

@@ -387,7 +387,7 @@ def test_times_are_formatted_in_utc() -> None:
     assert format_time(1e30) is not None
 
 
-# --------------------- what a command imports: it starts quickly. Times would depend on the machine; these do
+# ------------------------------------------------------------------------------------- what a command imports
 
 
 #: Runs commands one after the other, and prints after each which modules have been imported.
@@ -456,7 +456,7 @@ async def test_a_command_imports_only_what_it_needs(
     assert f"{queue.name} " in out
 
 
-# -------------------------------- the report of `leasequeue pipeline`. Its commands are tested in tests/spark
+# --------------------------------------------------------------------------------------------------- pipeline
 
 
 def test_a_total_and_a_state_with_the_same_name_are_both_printed() -> None:

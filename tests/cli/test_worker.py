@@ -390,7 +390,7 @@ async def test_check_runs_no_lifespan_unless_it_is_asked_to(leasequeue: Leaseque
     )
 
 
-# ---------------------------- `leasequeue worker` that cannot start: one line that says why, and an exit code
+# ---------------------------------------------------------------------------------- workers that cannot start
 
 
 async def test_a_worker_that_is_refused_says_so_in_one_line_and_ends(
@@ -425,7 +425,7 @@ async def test_a_lifespan_that_raises_is_one_line_and_its_own_traceback(bench: B
     assert re.findall(r'File "(.+?)"', worker.log) == [str(PROGRAM)]
 
 
-# ------------------------------------- what the options of `leasequeue worker` change of the program's worker
+# --------------------------------------------------------------------------------------------------- settings
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ def test_worker_processes_share_the_cores_for_the_processes_of_handlers(
     assert process.prepare(settings).handler_processes == has
 
 
-# --------------------------- the program for the command line and the manifest that the pages on workers show
+# ------------------------------------------------------------------ the program and the manifest of the pages
 
 
 HOW_TO = DOCS / "how-to"
@@ -493,7 +493,7 @@ async def test_the_pages_name_only_options_that_exist(leasequeue: Leasequeue) ->
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (HOW_TO / name).read_text())) <= known
 
 
-# ---------------------------- tasks on the command line: `leasequeue worker app:tasks`, and `leasequeue show`
+# ------------------------------------------------------------------------------------------------------ tasks
 
 
 JOBS = """

@@ -183,7 +183,7 @@ async def test_a_rolling_restart_runs_no_item_twice_and_waits_for_no_lease(
     assert (await queue.counts()).total == 0
 
 
-# --------------------- `leasequeue worker --max-runs` and `--max-memory`: a process is replaced when its runs
+# -------------------------------------------------------------------------------- processes that are replaced
 
 
 async def test_a_process_is_replaced_after_so_many_runs_and_finishes_those_that_run(

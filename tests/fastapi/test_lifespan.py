@@ -181,7 +181,7 @@ def test_a_state_that_cannot_be_kept_is_refused(tasks: TaskQueue, yielded: Any) 
         pass
 
 
-# ---------------------- dependencies: the task queue and the queue of the application, in all kinds of routes
+# ----------------------------------------------------------------------------------------------- dependencies
 
 
 @pytest.fixture

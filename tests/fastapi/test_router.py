@@ -233,7 +233,7 @@ def test_an_invalid_argument_is_refused(tasks: TaskQueue, options: dict[str, Any
         router(tasks, **options)
 
 
-# ------------------------------------- requests with odd ids and numbers, and what other clients have written
+# ----------------------------------------------------------------------------------------------- odd requests
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ async def test_a_run_of_an_id_that_is_no_text_is_shown(redis: Redis, redis_url: 
         await running
 
 
-# ----------------------------------------------------------------------------- requests that wait for results
+# ----------------------------------------------------------------------------------------- requests that wait
 
 
 #: How many requests wait at once.

@@ -484,7 +484,7 @@ async def test_other_workers_see_a_worker_live_whose_slot_has_moved(
     assert "cannot see whether this process lives" not in caplog.text
 
 
-# ------------------------------------------------ the autoscaler of queues on a cluster, each in its own slot
+# --------------------------------------------------------------------------------------------- the autoscaler
 
 
 async def test_its_queue_and_those_of_the_jobs_are_on_any_nodes(

@@ -168,7 +168,7 @@ async def test_waiting_works_again_after_a_restart(
         assert (await audit(admin, name)).leased == [b"next"]
 
 
-# ---------------------- flow runs while the server is killed and restarted: each ends once, with each stage's
+# -------------------------------------------------------------------------------------------------- flow runs
 
 
 @pytest.mark.slow

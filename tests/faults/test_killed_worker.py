@@ -199,7 +199,7 @@ async def test_killed_before_it_gets_the_reply_to_its_completion(
     assert not await left_over(redis, name)
 
 
-# ---------------------- a worker is killed at any step of a flow run: each stage is entered once, and the run
+# ---------------------------------------------------------------------------------------- stages of flow runs
 
 
 #: Before the run, in it, before a reply, and while it fans out; the others are for `make test-long`.

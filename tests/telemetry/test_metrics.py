@@ -225,7 +225,7 @@ def test_queues_are_bounded(recorded: Recorded, caplog: pytest.LogCaptureFixture
     assert "the first 500 queues" in warning
 
 
-# ------------------------ the reference of metrics has every metric, its attributes and its buckets, and none
+# ---------------------------------------------------------------------------------------------- the reference
 
 
 PAGE = (Path(__file__).parents[2] / "docs/pages/reference/metrics.md").read_text()
@@ -259,7 +259,7 @@ def test_the_operations_are_those_of_the_reference() -> None:
     assert meters.TYPES.keys() <= set(re.findall(r"`(\w+)`", row))
 
 
-# ----------------------- telemetry is switched on and off for the whole process, and needs OpenTelemetry only
+# ------------------------------------------------------------------------------------ switching it on and off
 
 
 def is_on() -> bool:

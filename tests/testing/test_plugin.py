@@ -263,7 +263,7 @@ def hide(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *packages: s
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
 
-# ---------------------------------------------------------- the page on testing and the reference are correct
+# ---------------------------------------------------------------------------------------- the page on testing
 
 
 PAGE = DOCS / "how-to" / "testing.md"

@@ -209,7 +209,7 @@ async def test_middleware_wraps_each_run_with_the_first_outermost(queue: AsyncWo
     assert await queue.results.get("1") == b"done!!"
 
 
-# -------------------- a payload is decoded into the type of the first parameter; one that does not parse is a
+# --------------------------------------------------------------------------------------------------- payloads
 
 
 PAYLOADS: list[tuple[Any, bytes, Any]] = [

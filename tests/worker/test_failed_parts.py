@@ -173,7 +173,7 @@ async def test_a_worker_whose_listener_fails_is_unhealthy_and_tries_again(queue:
     await running
 
 
-# ----------------------------------------- the background thread of a worker: what is called in it as it ends
+# -------------------------------------------------------------------------------------- the background thread
 
 
 class Calls:

@@ -264,7 +264,7 @@ async def test_a_worker_whose_processes_are_killed_again_and_again_logs_nothing_
     assert not [record for record in caplog.records if "does not start" in record.message]
 
 
-# ---------------------------- what the functions in handler processes start: it must not matter to the worker
+# -------------------------------------------------------------------------- what functions in processes start
 
 
 #: What lives on; a fork in C calls no hook of Python.

@@ -306,7 +306,7 @@ async def test_an_item_whose_attempts_all_ended_without_an_outcome_is_a_dead_let
     assert runs == [good]
 
 
-# ------------------------------------- no run starts under a lease that expired while the process stood still
+# --------------------------------------------------------------------------------------------- expired leases
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ async def test_dead_letters_are_dropped_when_they_are_old_enough(queue: AsyncWor
         await counted(queue, "they are dropped", lambda counts: not counts.dead)
 
 
-# ------------------------- workers tick the schedules of their queues: an item that falls due reaches an idle
+# -------------------------------------------------------------------------------------------------- schedules
 
 
 def times_of(ids: list[str]) -> list[datetime]:

@@ -264,7 +264,7 @@ async def test_a_handler_that_returns_after_its_cancellation_has_completed(queue
     assert not await queue.dead_letters.count()
 
 
-# -------------------- an outcome that is not declared is an error of the run, and no lease is renewed because
+# ---------------------------------------------------------------------------------------- undeclared outcomes
 
 
 DECLARATIONS = ("counted_as", "is_attempt", "acknowledge", "__str__")
@@ -336,7 +336,7 @@ async def test_an_outcome_that_is_not_declared_is_not_acknowledged_and_its_lease
     assert [view.id for view in await queue.inspect("leased")] == ["2"]
 
 
-# ---------------------- whatever a handler raises or returns, its item is settled and its slot takes the next
+# ---------------------------------------------------------------------------- errors that cannot be described
 
 
 ONCE = RetryPolicy(attempts=1)

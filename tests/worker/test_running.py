@@ -190,7 +190,7 @@ async def test_a_worker_releases_no_item_that_is_delivered_while_it_leases(
     assert sum(released) == 0
 
 
-# ---------------------------------------------------------------- the run is known anywhere below its handler
+# -------------------------------------------------------------------------------------------- the current run
 
 
 def item_of_run() -> str:

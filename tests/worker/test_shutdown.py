@@ -351,7 +351,7 @@ async def test_a_worker_whose_queue_is_closed_stops_and_releases_everything(
     assert not (await audit(redis, name)).leased
 
 
-# --------------------------------------- items that are leased or arrive at the moment of a stop are released
+# -------------------------------------------------------------------------------- items that arrive at a stop
 
 
 @pytest.mark.parametrize("queues", [1, 2])

@@ -1,4 +1,4 @@
-"""`leasequeue add`."""
+"""Commands about single items: `leasequeue add`, `show` and `cancel`."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_an_item_can_have_options(leasequeue: Leasequeue, queue: AsyncWork
     assert (view.data, view.priority, view.expires) == (b"second", 0, None)
 
 
-# ------------------------------------------------------------------------------------------ `leasequeue show`
+# ------------------------------------------------------------------------------------------------------- show
 
 
 BINARY = b"\xff\x00"
@@ -253,7 +253,7 @@ async def test_control_characters_are_escaped(leasequeue: Leasequeue, queue: Asy
         assert not {*out} & {"\x1b", "\r", "\x07"}
 
 
-# ---------------------------------------------------------------------------------------- `leasequeue cancel`
+# ----------------------------------------------------------------------------------------------------- cancel
 
 
 async def test_items_are_cancelled_by_their_ids(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
