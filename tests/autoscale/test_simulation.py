@@ -259,6 +259,7 @@ def test_the_taut_string_is_the_shortest_way_between_two_curves() -> None:
     assert string == pytest.approx([0, 0, 1.5, 3, 4.5, 6, 8, 10, 12])
 
 
+@pytest.mark.long
 def test_hindsight_needs_two_workers_for_two_items_a_second_of_one_second() -> None:
     arrivals = np.arange(0.0, 1800.0, 0.5)
     items = Items(arrivals=arrivals, seconds=np.full(len(arrivals), 0.99))
@@ -267,6 +268,7 @@ def test_hindsight_needs_two_workers_for_two_items_a_second_of_one_second() -> N
     assert best.worker_seconds == pytest.approx(2 * 1770, rel=0.01)
 
 
+@pytest.mark.long
 def test_hindsight_has_no_workers_for_an_unannounced_burst_before_a_spin_up_has_passed() -> None:
     items = Items(arrivals=np.full(1_000, 600.0), seconds=np.full(1_000, 30.0))
     load = Load(name="", jobs={"job": items}, policy=one_job(), end=1800.0, jumps=(600.0,))

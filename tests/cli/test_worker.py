@@ -336,12 +336,6 @@ def test_an_unusable_target_is_reported_with_the_users_part_of_the_traceback(
     assert bool(frames) == (target in {"app:fails", "crashing:worker", "broken:worker", "needs:worker"})
 
 
-async def test_an_unusable_target_is_exit_code_2(bench: Bench) -> None:
-    async with bench.worker(target=f"{PROGRAM}:fails") as worker:
-        assert await worker.code() == 2
-    assert "LookupError: no settings" in worker.log
-
-
 # ---------------------------------------------------------------------------------------------------- --check
 
 
@@ -393,18 +387,6 @@ async def test_check_runs_no_lifespan_unless_it_is_asked_to(leasequeue: Leaseque
 # ---------------------------------------------------------------------------------- workers that cannot start
 
 
-async def test_a_worker_that_is_refused_says_so_in_one_line_and_ends(
-    bench: Bench, make_server: MakeServer
-) -> None:
-    server = await make_server()
-    wrong = server.url.removesuffix("0") + "99"
-    async with bench.worker(REDIS_URL=wrong) as worker:
-        assert await worker.code() == 5
-    [line] = worker.lines
-    assert "the worker cannot start: ERR DB index is out of range" in line
-    assert not bench.record.exists(), "its lifespan was not run"
-
-
 async def test_a_process_that_is_refused_ends_with_its_supervisor(
     bench: Bench, make_server: MakeServer
 ) -> None:
@@ -412,6 +394,8 @@ async def test_a_process_that_is_refused_ends_with_its_supervisor(
     wrong = server.url.removesuffix("0") + "99"
     async with bench.worker("--max-runs", "9", REDIS_URL=wrong) as worker:
         assert await worker.code() == 5
+    assert len([line for line in worker.lines if "the worker cannot start: ERR DB index" in line]) == 1
+    assert not bench.record.exists(), "its lifespan was not run"
     assert "cannot start: stopping" in worker.log
     assert "Traceback" not in worker.log
 

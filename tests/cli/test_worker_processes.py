@@ -186,33 +186,6 @@ async def test_a_rolling_restart_runs_no_item_twice_and_waits_for_no_lease(
 # -------------------------------------------------------------------------------- processes that are replaced
 
 
-async def test_a_process_is_replaced_after_so_many_runs_and_finishes_those_that_run(
-    bench: Bench, queue: AsyncWorkQueue
-) -> None:
-    """The run that holds takes longer than the grace time: nothing interrupts it."""
-    async with bench.worker("--max-runs", "3", "--concurrency", "2", "--grace", "0") as running:
-        [first] = await children(running, 1)
-        await queue.add_item(Item(b"hold", id="long"))
-        await bench.began()
-        for n in range(3):
-            await queue.add_item(Item(b"sleep 0", id=f"{n}"))
-        [second] = set(await children(running, 2)) - {first}
-        await running.logged(rf"supervisor: replacing worker process ({first})")
-        await queue.add_item(Item(b"sleep 0", id="next"))
-        await bench.ended(4)
-        assert lives(first)
-        bench.release()
-        await running.logged(rf"worker process {first}, which was replaced, ended with exit code 0")
-        await gone(first)
-        assert dict(bench.recorded("ended")) == {
-            "0": first, "1": first, "2": first, "long": first, "next": second
-        }  # fmt: skip
-        assert len(bench.recorded("began")) == 5
-        assert await running.stop() == 0
-        await gone(second)
-    assert (await queue.counts()).total == 0
-
-
 @pytest.mark.long
 async def test_each_item_runs_once_while_processes_are_replaced_all_the_time(
     bench: Bench, queue: AsyncWorkQueue
@@ -252,18 +225,29 @@ async def test_a_process_is_replaced_when_it_uses_too_much_memory(
     assert (lease.id, lease.attempt) == ("long", 1)
 
 
-async def test_processes_whose_runs_take_long_do_not_pile_up(bench: Bench, queue: AsyncWorkQueue) -> None:
-    """Beside two of a number that still run, no third one starts; one that ends makes room."""
-    async with bench.worker("--max-runs", "1", "--concurrency", "2") as running:
+async def test_a_process_is_replaced_after_so_many_runs_and_finishes_those_that_run(
+    bench: Bench, queue: AsyncWorkQueue
+) -> None:
+    """Runs may take longer than the grace time: nothing interrupts them.
+
+    Beside two processes of a number that still run, no third one starts; one that ends makes room.
+    """
+    async with bench.worker("--max-runs", "1", "--concurrency", "2", "--grace", "0") as running:
         for n in (1, 2):
             await children(running, n)
             await queue.add_items([Item(b"hold", id=f"long-{n}"), Item(b"sleep 0", id=f"short-{n}")])
             await running.logged("retiring after 1 runs", times=n)
-        pids = {pid for _, pid in bench.recorded("began")}
-        assert len(pids) == 2
-        assert len(await children(running, 2)) == 2
+        pids = await children(running, 2)
+        await running.logged(rf"supervisor: replacing worker process {pids[0]}")
+        assert dict(bench.recorded("began")) == {
+            f"{kind}-{n}": pid for kind in ("long", "short") for n, pid in enumerate(pids, 1)
+        }
+        assert all(map(lives, pids))
         bench.release()
         await running.logged(WORKING, times=3)
+        for pid in pids:
+            await running.logged(rf"worker process {pid}, which was replaced, ended with exit code 0")
         await gone(*pids)
         assert await running.stop() == 0
+    assert len(bench.recorded("began")) == len(bench.recorded("ended")) == 4
     assert (await queue.counts()).total == 0

@@ -30,12 +30,8 @@ def start(how: str) -> int:
         return 0
     if how == "program":
         return subprocess.Popen(WAITS, close_fds=False).pid
-    if how == "multiprocessing":
-        process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
-        process.start()
-        return process.pid or 0
     # As a library in C would: no hook of Python is called.
-    pid = os.fork() if how == "fork" else ctypes.PyDLL(None).fork()
+    pid = ctypes.PyDLL(None).fork()
     if not pid:
         time.sleep(3600)
     return int(pid)
