@@ -111,7 +111,7 @@ class ProcessBench:
             try:
                 marks = [
                     one.decode().rpartition("/")[2]
-                    for one in (place / "environ").read_bytes().split(b"\0")
+                    for one in environment_of(place).split(b"\0")
                     if one.startswith(f"{MARK}=".encode())
                 ]
                 if (
@@ -149,6 +149,15 @@ async def bench(tmp_path: Path, redis_url: str, name: str) -> AsyncIterator[Proc
         yield bench
     finally:
         await bench.end()
+
+
+def environment_of(place: Path) -> bytes:
+    """Return the environment of a process. While a child's program is being loaded, it has none: wait."""
+    while not (found := (place / "environ").read_bytes()):
+        state, parent, *_ = (place / "stat").read_text().rpartition(")")[2].split()
+        if state in "ZX" or int(parent) != os.getpid():
+            break
+    return found
 
 
 async def refusal(backend: Backend, units: int) -> str:

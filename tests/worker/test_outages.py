@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from leasequeue import AsyncWorkQueue, Item
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasequeue.queue.pushes import listener
+from leasequeue.queue.queue import engines_of
 from leasequeue.worker import Retry, Snooze, health
 from tests.eventually import eventually
 from tests.faults.test_killed_server import kill, start
@@ -251,9 +252,11 @@ async def stop_fetching(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None
     runtime = worker._runtime
     assert runtime is not None
     monkeypatch.setattr(runtime, "may_fetch", lambda: False)
-    for source in runtime.fetcher._sources.values():
+    fetcher = runtime.fetcher
+    for source in fetcher._sources.values():
         if source.call is not None:
             source.call.cancel()
+        engines_of(source.consumer.queue).unwatch(fetcher._watchers[source])
     await asyncio.sleep(0)
 
 
