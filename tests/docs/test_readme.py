@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
+import os
 import re
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
 
-from leasequeue.cli.app import app
 from tests.docs.pages import DOCS, README, ROOT, blocks
 from tests.docs.test_examples import run_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 TUTORIAL = DOCS / "tutorial.md"
 
@@ -30,7 +28,7 @@ def test_the_commands_of_the_readme_are_targets_of_make() -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = set(re.findall(r"^  ([a-z-]+) ", listed, re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", README.read_text(), re.MULTILINE))
-    assert named >= {"demo", "test", "bench"}
+    assert named >= {"demo", "test", "bench-rivals"}
     assert named <= targets
 
 
@@ -47,8 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("REDIS_URL", raising=False)
     yield tmp_path
-    for module in ("app", "mails"):
-        sys.modules.pop(module, None)
+    sys.modules.pop("app", None)
 
 
 class Terminals:
@@ -68,7 +65,7 @@ class Terminals:
         """Write the programs of a page."""
         for block in blocks(page):
             if block.title:
-                (self._folder / block.title).write_text(self._on_port(block.code))
+                (self._folder / block.title).write_text(self.on_port(block.code))
 
     def start(self, command: str) -> str:
         """Start a command, and return its first line."""
@@ -83,16 +80,9 @@ class Terminals:
         assert started.stdout is not None
         return started.stdout.readline()
 
-    def run(self, command: str) -> str:
-        """Run a command to its end, and return what it prints."""
-        words = self.words_of(command)
-        return subprocess.run(
-            words, cwd=self._folder, stdout=subprocess.PIPE, text=True, check=True, timeout=60
-        ).stdout
-
     def words_of(self, command: str) -> list[str]:
         """Return a line of the shell as words, with the programs of this environment."""
-        program, *words = shlex.split(self._on_port(command), comments=True)
+        program, *words = shlex.split(self.on_port(command), comments=True)
         words = [word for word in words if word != "&"]
         return [sys.executable, *(["-m", "leasequeue.cli"] if program == "leasequeue" else []), *words]
 
@@ -107,10 +97,9 @@ class Terminals:
         while self._running:
             self.stop()
 
-    def _on_port(self, code: str) -> str:
-        return code.replace("6379", str(self._port)).replace(
-            "leasequeue add", f"leasequeue add --url redis://localhost:{self._port}"
-        )
+    def on_port(self, code: str) -> str:
+        """Return a block, or a line, for the port of these terminals."""
+        return code.replace("6379", str(self._port))
 
 
 @pytest.fixture
@@ -126,21 +115,31 @@ def commands_of(page: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_first_programs_of_the_readme_run(
-    terminals: Terminals, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_blocks_of_the_readme_run_as_they_are_pasted(terminals: Terminals, folder: Path) -> None:
+    """Bash reads the block from its input, as from a terminal; what the block starts, it stops."""
     terminals.write_programs(README)
-    install, serve, worker, add, printed, add_mail, work_on_mail, *_ = commands_of(README)
-    assert install.startswith("pip install")
-    assert "is running" in terminals.start(serve)
-    assert terminals.start(worker)
-    assert terminals.run(add) == printed.removeprefix("# ") + "\n"
-    # In this process, which is faster; tests/cli runs both commands.
-    assert CliRunner().invoke(app, terminals.words_of(add_mail)[3:]).exit_code == 0
-    assert work_on_mail == "leasequeue worker mails:worker --processes 4"
-    worker_of_mails = importlib.import_module("mails").worker
-    asyncio.run(worker_of_mails.drain())
-    assert capsys.readouterr().out == "Welcome! to ann@example.org\n"
+    _, pasted, *_ = (block for block in blocks(README) if block.language == "sh")
+    programs = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    shell = subprocess.run(
+        ["bash"],
+        input=terminals.on_port(pasted.code),
+        cwd=folder,
+        env=programs,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert pasted.output in shell.stdout
+    assert "1 completed" in shell.stderr, "the worker has stopped"
+    assert shell.stdout.endswith("Stopped.\n"), "the server has stopped"
+
+
+def test_no_block_of_shell_that_is_pasted_has_a_comment() -> None:
+    """Zsh takes the `#` of a line that is typed for an argument."""
+    pasted = [block.code for page in (README, TUTORIAL) for block in blocks(page) if block.language == "sh"]
+    assert pasted
+    assert not [code for code in pasted if " #" in code]
 
 
 @pytest.mark.slow
