@@ -194,11 +194,12 @@ clean: ## Remove everything that these targets created
 
 $(VENV)/ready: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=...") if sys.version_info < (3, 11) else None'
-	@echo "Setting up $(VENV) from requirements.lock (about a minute, once)"
+	@echo "Setting up $(VENV) (once): downloading and installing $$(grep -c == requirements.lock) packages, for a minute"
 	@tests/setup-machine.sh venv
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "Setting up $(VENV): compiling them, for half a minute"
 	@# pip would compile in one process, and also the packages' own tests. One package, uuid, is for Python 2 only.
 	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '/(tests/.*|site-packages/uuid)\.py$$' $(VENV)/lib
 	@touch $@

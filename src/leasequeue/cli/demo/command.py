@@ -17,10 +17,19 @@ from rich.progress import Progress
 
 from leasequeue.cli.demo.run import Demo
 from leasequeue.cli.demo.workers import DemoFailed, find_files
-from leasequeue.cli.formatting import print_facts, printable
+from leasequeue.cli.formatting import printable
 from leasequeue.cli.options import number_option
 from leasequeue.cli.server import Code, fail
 from leasequeue.errors import LeasequeueError
+
+_EXPLAINED = """
+{completed_once} of {items} items were completed exactly once, {items_per_second} a second for {seconds} s.
+    The rest of the time started processes, waited for both faults and checked the output.
+{leased_again} items were leased again: the killed and the stopped worker held them. The last of them was
+    leased {recovery_seconds} s after its lease had expired.
+{late_lines} lines came late: the stopped worker wrote them after its leases had expired. Its completions
+    were rejected, and the lines with the higher token are in the output.
+Output: {output}"""
 
 
 def demo(
@@ -92,8 +101,9 @@ def _print(report: dict[str, Any], *, as_json: bool) -> int:
     problems = report["problems"]
     if as_json:
         typer.echo(json.dumps({"ok": not problems, **report}, indent=2))
-    else:
-        print_facts({name.replace("_", " "): value for name, value in report.items() if name != "problems"})
-        passed = ["Checked: each file is in the output once, as computed without the queue."]
-        typer.secho("\n".join(problems or passed), fg="red" if problems else "green")
+        return 1 if problems else 0
+    facts = {name: f"{value:,}" if type(value) is int else value for name, value in report.items()}
+    typer.echo(_EXPLAINED.format_map({name: printable(str(fact)) for name, fact in facts.items()}))
+    passed = ["Checked: each file is in the output once, as computed without the queue."]
+    typer.secho("\n".join(problems or passed), fg="red" if problems else "green")
     return 1 if problems else 0

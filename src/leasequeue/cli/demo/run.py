@@ -82,6 +82,7 @@ class Demo:
             )
             for worker in others:
                 resume(worker)
+            self.say("the other workers empty the queue; what the first two held is leased again")
             await finished
             resume(stopped)
             self.say("sent SIGCONT to the stopped worker, after another one has completed its item")
