@@ -107,10 +107,25 @@ async def test_a_worker_declares_again_and_removes_what_none_declares(
 
 async def test_a_worker_that_maintains_nothing_declares_nothing(redis_url: str, name: str) -> None:
     async with deployed(redis_url, name, every=HOUR) as tasks:
-        await new_worker(tasks, clean_every=60).drain()
+        await new_worker(tasks).drain()
         async with working(worker := new_worker(tasks)):
             await eventually("it runs", lambda: worker.health().ok)
         assert await expressions(tasks) == []
+
+
+async def test_drain_declares_schedules_and_runs_what_is_due(redis_url: str, name: str, clock: Clock) -> None:
+    runs: list[float] = []
+    async with TaskQueue.from_url(redis_url, name, clock=clock) as tasks:
+
+        @tasks.task(every=HOUR)
+        async def clean() -> None:
+            runs.append(clock())
+
+        for passed in (0, HOUR, HOUR, 1):
+            clock.advance(passed)
+            await new_worker(tasks, clean_every=60).drain()
+    first, second = runs
+    assert second - first == HOUR
 
 
 async def test_a_task_adds_its_calls_to_its_own_queue(redis_url: str, name: str) -> None:

@@ -286,12 +286,12 @@ def test_the_tests_on_the_page_pass_and_a_failure_prints_the_message_on_the_page
 ) -> None:
     (shown,) = re.findall(r"^AssertionError: .*?(?=\n```)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     files = {block.title: block.code for block in blocks(PAGE) if block.title}
-    assert len([name for name in files if name.startswith("test_")]) == 3
+    assert len([name for name in files if name.startswith("test_")]) == 4
     files["test_emails.py"] += FAILING
     for name, code in files.items():
         (project.path / name).write_text(code)
     run = run_in_process(project)
-    run.assert_outcomes(failed=1, passed=6)
+    run.assert_outcomes(failed=1, passed=7)
     assert "FAILED test_emails.py::test_that_fails" in run.stdout.str()
     printed = re.findall(r"^E +(AssertionError.*\n(?:E .*\n)*)", run.stdout.str(), re.MULTILINE)
     assert "assertions.py" not in run.stdout.str(), "the traceback ends in the test"

@@ -278,9 +278,17 @@ class WorkerRuntime(Coordinator):
         names = ", ".join(consumer.queue.name for consumer in self.queues.served.values())
         return f"{names}, {self._concurrency} runs at once"
 
-    async def drained(self) -> None:
-        """Wait until no item that can be leased is left in any queue, and no run is left."""
+    async def drained(self, *, ticks: bool) -> None:
+        """Wait until no item that can be leased is left in any queue, and no run is left.
+
+        With `ticks`, declare the schedules first, and add what is due.
+        """
         await self.queues.registered()
+        for consumer in [*self.queues.served.values()] if ticks else ():
+            for declaration in consumer.declarations:
+                await consumer.queue.schedules._declare(declaration)  # noqa: SLF001 - for the worker alone
+            while not await consumer.queue.schedules.tick():
+                pass
         while True:
             fetched_at, was_empty = self.fetcher.fetched_at, self.parking.is_empty
             if not self.renewer.held and not await self._lease_more():

@@ -288,7 +288,9 @@ class Worker:
     async def drain(self) -> None:
         """Work until no item waits in its queues and no run is left, then stop.
 
-        Delayed items that are not due stay in the queue. Schedules are not ticked and nothing is cleaned.
+        First, the schedules of its tasks are declared, and what the schedules of its queues have due is
+        added, once, unless `clean_every` is None. Delayed items that are not due stay in the queue. Nothing
+        is cleaned.
 
         Raises:
             InvalidArgument, WorkerBusy, QueueClosed, ServerRefused, ServerTooOld: As in `run`.
@@ -552,7 +554,7 @@ class Worker:
             asyncio.create_task(runtime.retiring.wait()),
         ]
         if drain:
-            ends.append(asyncio.create_task(runtime.drained()))
+            ends.append(asyncio.create_task(runtime.drained(ticks=self._clean_every is not None)))
         grace = 0.0
         try:
             runtime.queues.announce()  # before the first lease, and when `fail_sessions` has an effect
