@@ -158,7 +158,7 @@ def is_cut(one: OpenedConnection) -> bool:
 
 
 async def test_only_what_the_other_side_closes_is_cut(make_queue: MakeQueue, proxy: Proxy) -> None:
-    queue = make_queue(url=proxy.url, reply_timeout=0.2)
+    queue = make_queue(url=proxy.url, reply_timeout=3)
     await queue.counts()
     [cut] = session(queue).connections
     assert not is_cut(cut)
