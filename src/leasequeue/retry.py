@@ -20,7 +20,8 @@ class RetryPolicy:
     """How often an item is tried, and how long it waits after each failure.
 
     The upper end of the wait doubles with each failure, up to `longest`. The wait is a random time between 0
-    and that ("full jitter"), so that items which failed together are not retried together.
+    and that ("full jitter"), so that items which failed together are not retried together. By default an item
+    is tried five times, within 15 seconds if each attempt fails at once.
 
         >>> RetryPolicy(attempts=3).delay_after(3, ValueError()) is None
         True
@@ -38,7 +39,7 @@ class RetryPolicy:
         InvalidArgument: If an argument is invalid.
     """
 
-    attempts: int = 10
+    attempts: int = 5
     first: Duration = 1.0
     longest: Duration = 3600.0
     factor: float = 2.0
