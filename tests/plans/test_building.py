@@ -222,6 +222,22 @@ def test_the_result_of_a_run_is_that_of_its_only_end_or_of_the_stage_that_says_s
         flow.stage(check, name="d", result=True)
 
 
+def test_the_result_of_a_run_has_the_type_that_the_flow_returns(
+    tasks: TaskQueue, check: Task[[int], int]
+) -> None:
+    flow = Flow("typed", tasks, attributes={"user_id": int}, returns=int)
+    first = flow.stage(check)
+    flow.check()
+    for name in "ab":
+        flow.stage(check, name=name, after=first)
+    with pytest.raises(InvalidFlow, match="none of its stages: give one result=True"):
+        flow.check()
+    other = Flow("other", tasks, attributes={"user_id": int}, returns=str)
+    other.stage(check)
+    with pytest.raises(InvalidFlow, match="its result is that of stage 'check', int, and not str, as returns= says"):
+        other.check()
+
+
 def test_stages_may_follow_later_ones_by_name(tasks: TaskQueue, flow: Flow, check: Task[[int], int]) -> None:
     @tasks.task
     async def end(check: int) -> None:

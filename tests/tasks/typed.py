@@ -241,10 +241,14 @@ async def flows() -> None:
     assert_type(flow.stage("render", queue="videos", takes={"all": [first, fanned, "number"]}), Stage[Any])
     assert_type(flow.then_start(flow, after=first), Stage[str])
     assert_type(await flow.start(number=1, priority=2), FlowRun[Any])
+    assert_type(await Flow("sum", tasks, returns=int).start(), FlowRun[int])
+    assert_type(Flow("sums", tasks, returns=list[int]).flow_run("7"), FlowRun[list[int]])
     Worker(flow, flow.only(first, "split"))
 
 
-def mistakes_in_flows() -> None:
+async def mistakes_in_flows() -> None:
+    text: str = await Flow("text", tasks, returns=int).flow_run("7").result()  # type: ignore[assignment]
+    assert text
     flow.stage(plain, concurency=1)  # type: ignore[call-overload]
     flow.stage(plain, join="any")  # type: ignore[call-overload]
     flow.stage(plain, after=1)  # type: ignore[call-overload]

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -21,13 +21,15 @@ from leasequeue.queue.plans.diagram import Box, draw, joined, shape_of
 from leasequeue.queue.plans.flow_runs import FlowRun, One
 from leasequeue.queue.plans.plan import FlowPlan, StagePlan, check_run_id, check_stage_name, no_stage
 from leasequeue.tasks.definition import Definition, TaskSettings
-from leasequeue.tasks.fitting import accepts_none
+from leasequeue.tasks.fitting import accepts_none, fits, name_of
 from leasequeue.tasks.task import AsyncTask
 from leasequeue.tasks.wire import data_of
 from leasequeue.worker.stage_context import current_stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import typing_extensions
 
     from leasequeue.flow.inputs import Input
     from leasequeue.queue.plans.flow_runs import FlowRuns
@@ -38,16 +40,20 @@ if TYPE_CHECKING:
     from leasequeue.worker.dispatch import Dispatcher
     from leasequeue.worker.stage_context import FanOut, Next
 
+    Result = typing_extensions.TypeVar("Result", default=Any)
+else:
+    Result = TypeVar("Result")  # the default is for type checkers; Python has it from 3.13
 R = TypeVar("R")
 
 #: How long a run that was started by a hand-over is kept, at least: a day, in ms.
 HANDED_OVER_MS = 86_400_000
 
 
-class Flow:
+class Flow(Generic[Result]):
     """Stages of work that follow each other: calls of tasks, or items of queues with their handlers.
 
-        access = Flow("access", tasks, attributes={"user_id": int, "guilds": list[int]}, lookup=["user_id"])
+        attributes = {"user_id": int, "guilds": list[int]}
+        access = Flow("access", tasks, attributes=attributes, lookup=["user_id"], returns=bool)
 
         check = access.stage(check_access)                     # takes the attributes, by name
         member = access.stage(update_membership, after=check)  # takes what check_access returned, by name
@@ -70,6 +76,8 @@ class Flow:
         lookup: Attributes by which `runs.find` finds runs; of an array, by each of its elements.
         keep: How long a finished run is kept, in seconds; 0: not at all. Unfinished ones are kept until they
             are finished.
+        returns: The type of the result of a run, so that type checkers know that of `run.result()`. It is
+            compared with what the stage with the result returns. None: any.
 
     Attributes:
         name: Its name.
@@ -89,6 +97,7 @@ class Flow:
         attributes: Mapping[str, Any] | None = None,
         lookup: Sequence[str] = (),
         keep: Duration = 86_400,
+        returns: type[Result] | None = None,
     ) -> None:
         try:
             self.name = check_stage_name(name)
@@ -100,6 +109,7 @@ class Flow:
         self._stages: dict[str, Stage[Any]] = {}
         #: The same as they are planned, for their order.
         self._order: dict[str, StagePlan] = {}
+        self._returns = returns
         self._result: str | None = None
         #: The stages that start runs of other flows.
         self._hand_overs: list[str] = []
@@ -220,7 +230,7 @@ class Flow:
         correlation: str | None = None,
         priority: int = 0,
         **attributes: Any,
-    ) -> FlowRun[Any]:
+    ) -> FlowRun[Result]:
         """Start a run. It starts as a whole or not at all.
 
             run = await access.start(user_id=62, guilds=[1985], correlation=request_id)
@@ -243,7 +253,7 @@ class Flow:
         """
         return await self._start(attributes, self._keep_ms, id=id, correlation=correlation, priority=priority)
 
-    def flow_run(self, id: str) -> FlowRun[Any]:  # noqa: A002 - the name of the attribute
+    def flow_run(self, id: str) -> FlowRun[Result]:  # noqa: A002 - the name of the attribute
         """Return a run from its id, for example in another request. Nothing is sent.
 
         Raises:
@@ -319,7 +329,7 @@ class Flow:
         id: str | None,  # noqa: A002 - as in `start`
         correlation: str | None,
         priority: int,
-    ) -> FlowRun[Any]:
+    ) -> FlowRun[Result]:
         run_id = uuid.uuid4().hex if id is None else check_run_id(id)
         for stage in self._hand_overs:
             check_run_id(f"{run_id}.{stage}")
@@ -374,6 +384,8 @@ class Flow:
         plan.check()
         for stage, one in zip(self._stages.values(), plan.linked().stages, strict=True):
             self._check_choices(stage, one.then)
+        if self._returns is not None:
+            self._check_result(plan.result)
         inputs = self._inputs(self._stages, self._order)
         return {stage.name: inputs.of(stage, final=True) for stage in self._stages.values()}
 
@@ -403,11 +415,20 @@ class Flow:
         ends = [name for name in self._stages if name not in followed]
         return ends[0] if len(ends) == 1 else None
 
-    def _run_of(self, run_id: str, *, created: bool | None) -> FlowRun[Any]:
+    def _run_of(self, run_id: str, *, created: bool | None) -> FlowRun[Result]:
         name = self._result_stage()
         task = self._stages[name].task if name is not None else None
         read = codec.decoder(Any) if task is None else task.definition.read_output
         return FlowRun(self.tasks.queue.flow_runs, run_id, One(name or "", read), created=created)
+
+    def _check_result(self, name: str | None) -> None:
+        if name is None:
+            raise self._error("it has a type, returns=, and none of its stages: give one result=True")
+        if not fits(self._stages[name].output, self._returns):
+            returned, wanted = name_of(self._stages[name].output), name_of(self._returns)
+            raise self._error(
+                f"its result is that of stage {name!r}, {returned}, and not {wanted}, as returns= says"
+            )
 
     def _check_choices(self, stage: Stage[Any], followers: Sequence[str]) -> None:
         """Compare the names among which a stage says that it chooses with those that follow it."""
