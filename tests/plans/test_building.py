@@ -234,7 +234,7 @@ def test_the_result_of_a_run_has_the_type_that_the_flow_returns(
         flow.check()
     other = Flow("other", tasks, attributes={"user_id": int}, returns=str)
     other.stage(check)
-    with pytest.raises(InvalidFlow, match="its result is that of stage 'check', int, and not str, as returns= says"):
+    with pytest.raises(InvalidFlow, match="stage 'check', int, and not str, as returns= says"):
         other.check()
 
 
