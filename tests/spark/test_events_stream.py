@@ -273,8 +273,3 @@ async def test_a_server_that_loses_events_between_plan_and_read_is_noticed(
         with pytest.raises(EventsLost, match=f"event {begin + 5} was read") as caught:
             await asyncio.to_thread(list, reader.read(part))
         assert caught.value.first_kept == last + 1
-
-
-def test_an_invalid_option_is_an_error_of_the_driver(queue: AsyncWorkQueue) -> None:
-    with pytest.raises(InvalidArgument, match="earliest or latest"):
-        reader_of(queue, startingFrom="now")

@@ -24,6 +24,7 @@ from tests.queue.asking import take
 from tests.spark.tables import numbered, waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -73,24 +74,6 @@ async def test_load_of_json_parquet_and_tables(
     assert load(spark, queue.name, "letters", format="table", url=redis_url)["added"] == 2
     (tmp_path / "more.CSV.gz").write_bytes(gzip.compress(b"id,data\nx,1\ny,2\n"))
     assert load(spark, queue.name, str(tmp_path / "more.CSV.gz"), url=redis_url)["added"] == 2
-
-
-async def test_load_with_invalid_arguments_adds_nothing(
-    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
-) -> None:
-    numbered(spark, 3).write.parquet(str(tmp_path / "rows"))
-    cases: list[tuple[str, dict[str, Any], str]] = [
-        ("nothing", {}, "PATH_NOT_FOUND"),
-        ("rows", {"id": "identity"}, "idColumn"),
-        ("rows", {"id": "id", "id_from": "data"}, "no idColumn when there is idFrom"),
-        ("rows", {"option": ["sep"]}, "name=value"),
-        ("rows", {"format": "table"}, "rows"),
-        ("rows", {"url": "redis://localhost:1"}, "localhost:1"),
-    ]
-    for source, given, message in cases:
-        with pytest.raises((PySparkException, InvalidArgument, ServerError), match=message):
-            load(spark, queue.name, str(tmp_path / source), **{"url": redis_url} | given)
-    assert not any(await queue.counts())
 
 
 # ------------------------------------------------------------------------------------------------- backfill
@@ -156,24 +139,6 @@ async def test_backfill_and_load_encode_a_row_alike(
         assert json.loads(loaded.data or b"")["none"] is None
 
 
-async def test_backfill_with_invalid_arguments_adds_nothing(
-    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
-) -> None:
-    numbered(spark, 3).write.parquet(str(tmp_path / "rows"))
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"rate": 0.0}, "above 0"),
-        ({"rate": float("nan")}, "above 0"),
-        ({"rate": 1e-12}, "at most .* days"),
-        ({"rate": 1.0, "start": "tomorrow"}, "2030-01-31T09:00Z"),
-        ({"rate": 1.0, "start": "2030-01-31T09:00"}, "with a zone"),
-        ({"rate": 1.0, "order_by": "age"}, "age"),
-    ]
-    for given, message in cases:
-        with pytest.raises((PySparkException, InvalidArgument), match=message):
-            backfill(spark, queue.name, str(tmp_path / "rows"), url=queue.url, **given)
-    assert not any(await queue.counts())
-
-
 # -------------------------------------------------------------------------------------------------- redrive
 
 
@@ -199,14 +164,37 @@ async def test_redrive_requeues_the_dead_letters_that_match(
     assert await waiting(queue) == {"d": b"<d>"}
 
 
-@pytest.mark.parametrize("condition", ["no condition", "eror = 'x'", "data"])
-async def test_redrive_with_an_invalid_condition_requeues_nothing(
-    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, condition: str
+INVALID: list[tuple[Callable[..., object], dict[str, Any], str]] = [
+    (load, {"source": "nothing"}, "PATH_NOT_FOUND"),
+    (load, {"id": "identity"}, "idColumn"),
+    (load, {"id": "id", "id_from": "data"}, "no idColumn when there is idFrom"),
+    (load, {"option": ["sep"]}, "name=value"),
+    (load, {"format": "table"}, "rows"),
+    (load, {"url": "redis://localhost:1"}, "localhost:1"),
+    (backfill, {"rate": 0.0}, "above 0"),
+    (backfill, {"rate": float("nan")}, "above 0"),
+    (backfill, {"rate": 1e-12}, "at most .* days"),
+    (backfill, {"rate": 1.0, "start": "tomorrow"}, "2030-01-31T09:00Z"),
+    (backfill, {"rate": 1.0, "start": "2030-01-31T09:00"}, "with a zone"),
+    (backfill, {"rate": 1.0, "order_by": "age"}, "age"),
+    (redrive, {"where": "= no condition"}, "PARSE_SYNTAX_ERROR"),
+    (redrive, {"where": "eror = 'x'"}, "UNRESOLVED_COLUMN"),
+    (redrive, {"where": "data"}, "FILTER_NOT_BOOLEAN"),
+]
+
+
+async def test_a_job_with_invalid_arguments_changes_nothing(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
 ) -> None:
+    numbered(spark, 3).write.parquet(str(tmp_path / "rows"))
     await kill(queue, {"a": "timeout"})
-    with pytest.raises(PySparkException):
-        redrive(spark, queue.name, where=condition, url=redis_url)
-    assert (await queue.counts()).dead == 1
+    for job, arguments, message in INVALID:
+        given = {"url": redis_url} | arguments
+        if job is not redrive:
+            given["source"] = str(tmp_path / given.get("source", "rows"))
+        with pytest.raises((PySparkException, InvalidArgument, ServerError), match=message):
+            job(spark, queue.name, **given)
+    assert await queue.counts() == (0, 0, 0, 1)
 
 
 # -------------------------------------------------------------------------------------------------- archive

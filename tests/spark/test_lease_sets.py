@@ -312,23 +312,3 @@ async def test_calls_wait_for_a_server_that_is_away(make_queue: MakeQueue, proxy
     await proxy.heal()
     async with asyncio.timeout(120):
         assert (await leasing).size == 1
-
-
-async def test_sets_are_renewed_until_they_are_completed(queue: AsyncWorkQueue, redis: Redis) -> None:
-    await queue.events.keep(count=1_000)
-    await fill(queue, 2)
-    stream = reader_of(queue, lease_ms=600)
-    await stream.take_over()
-    await stream.lease(1, 2)
-    keeping = asyncio.create_task(stream.keep_renewing())
-
-    async def renewed() -> bool:
-        return [event.what async for event in queue.events(follow=False)].count("renewed") >= 8
-
-    await until("they are renewed", renewed)
-    assert "expired" not in [event.what async for event in queue.events(follow=False)]
-    await stream.complete(1)
-    keeping.cancel()
-    await asyncio.gather(keeping, return_exceptions=True)
-    await queue.events.stop()
-    await all_done(redis, queue)

@@ -76,19 +76,15 @@ async def test_a_queue_is_drained_in_batches(
     }
 
 
-@pytest.mark.parametrize("sink", [pytest.param("noop", marks=pytest.mark.long), "parquet"])
 async def test_sinks_of_spark_can_be_used(
-    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path, sink: str
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
     names = await fill(queue, 300)
     rows = stream(spark, queue, maxItemsPerTrigger=120, partitions=3)
-    writer = rows.writeStream.format(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
-    if sink == "parquet":
-        writer = writer.option("path", str(tmp_path / "out"))
-    writer.trigger(availableNow=True).start().awaitTermination()
-    if sink == "parquet":
-        table = spark.read.parquet(str(tmp_path / "out"))
-        assert sorted(row["id"] for row in table.select("id").collect()) == names
+    writer = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start(str(tmp_path / "out")).awaitTermination()
+    table = spark.read.parquet(str(tmp_path / "out"))
+    assert sorted(row["id"] for row in table.select("id").collect()) == names
     await nothing_left(redis, queue)
 
 
@@ -236,32 +232,6 @@ async def test_leases_are_renewed_while_a_batch_runs(
     await nothing_left(redis, queue)
 
 
-async def test_a_failed_batch_is_read_again_with_the_same_leases(
-    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
-) -> None:
-    names = await fill(queue, 10)
-    seen: Batches = []
-
-    def take(rows: DataFrame, number: int) -> None:
-        seen.append((number, rows.collect()))
-        raise ArithmeticError("no sink")
-
-    query = running(stream(spark, queue, maxItemsPerTrigger=6), tmp_path, take)
-    assert "no sink" in await ended(query)
-    assert (await queue.counts())[:2] == (4, 6)
-    # The process that renews has ended with the query.
-    assert await queue.queue_len() == 4
-    await queue.close()
-    await alone(redis)
-    batches = drained(stream(spark, queue, maxItemsPerTrigger=6), tmp_path)
-    assert batches[0][0] == seen[0][0]
-    assert [(row["id"], row["token"]) for row in batches[0][1]] == [
-        (row["id"], row["token"]) for row in seen[0][1]
-    ]
-    assert ids(batches) == names
-    await nothing_left(redis, queue)
-
-
 async def test_a_second_query_takes_over_from_the_first(
     spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
 ) -> None:
@@ -306,17 +276,3 @@ async def test_large_items_are_read_in_several_replies(
     writer.trigger(availableNow=True).start().awaitTermination()
     assert sizes == {name: 2**20 // len(name) * len(name) for name in names}
     await nothing_left(redis, queue)
-
-
-async def test_chosen_columns_and_data_as_text(
-    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
-) -> None:
-    await fill(queue, 2)
-    given = {"url": queue.url, "queue": queue.name}
-    schema = "token long, data string, id string"
-    rows = spark.readStream.format("leasequeue").options(**given).schema(schema).load()
-    [(_, found)] = drained(rows, tmp_path)
-    assert [tuple(row) for row in found] == [
-        (1, "data of i00000......", "i00000"),
-        (2, "data of i00001......", "i00001"),
-    ]

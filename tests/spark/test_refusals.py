@@ -12,7 +12,6 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyspark.sql.functions as F  # noqa: N812 - its usual name
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -38,13 +37,14 @@ from leasequeue.spark.portal import check_server
 from leasequeue.spark.schema import EVENTS, ITEMS
 from leasequeue.spark.source import LeasequeueSource
 from leasequeue.spark.writers import WRITE_OPTIONS as OPTIONS
-from leasequeue.spark.writers import BulkWriter, PartitionReport, add_batches
+from leasequeue.spark.writers import BulkWriter, PartitionReport, StreamWriter, add_batches
 from tests.faults.cluster_nodes import cluster, kind, nodes, port_of
 from tests.spark.streaming import drained, stream
-from tests.spark.tables import names, numbered, waiting, writer
+from tests.spark.tables import names, numbered, writer
 from tests.spark.test_leases import fill, nothing_left
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -58,18 +58,12 @@ __all__ = ["cluster", "kind", "nodes"]
 IN_A_TASK = "stage failure"
 
 
-def failed(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> str:
-    """Write a table that fails, and return the message on the driver."""
+def refused(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> str:
+    """Write a table that is refused before any task runs, and return the message on the driver."""
     with pytest.raises(PySparkException) as raised:
         writer(df, queue, **options).save()
+    assert IN_A_TASK not in str(raised.value)
     return str(raised.value)
-
-
-def refused(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> str:
-    """Write a table that is refused before any task runs, and return the message."""
-    message = failed(df, queue, **options)
-    assert IN_A_TASK not in message
-    return message
 
 
 #: The columns of a table.
@@ -102,9 +96,9 @@ TWICE = StructType().add("ID", StringType()).add("Id", StringType())
 LOCAL = table("id").add("at", TimestampNTZType())
 
 
-@pytest.mark.parametrize(
-    ("schema", "options", "named"),
-    [
+#: What is asked of Spark, a schema and options that it cannot be done with, and what the error names.
+REFUSED = {
+    "write": [
         (TABLE, {"idColumn": "idd"}, "idColumn"),
         (TABLE, {"idColumn": "wait"}, "idColumn"),
         (TABLE, {"idFrom": "data,missing"}, "idFrom"),
@@ -129,19 +123,7 @@ LOCAL = table("id").add("at", TimestampNTZType())
         (TWICE, {}, "ID and Id"),
         (LOCAL, {"atColumn": "at"}, "has no time zone"),
     ],
-)
-async def test_what_a_write_cannot_use_is_an_error_of_the_driver(
-    queue: AsyncWorkQueue, schema: StructType, options: dict[str, str], named: str
-) -> None:
-    """The writer is what Spark makes on the driver when it plans a query."""
-    with pytest.raises(InvalidArgument, match=named) as raised:
-        await asyncio.to_thread(BulkWriter, located(queue, options), schema, overwrite=False)
-    assert "secret" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("schema", "options", "named"),
-    [
+    "read": [
         (StructType().add("missing", StringType()), {}, "schema: got 'missing'"),
         (StructType().add("size", StringType()), {}, "schema: got 'size string'"),
         (ITEMS, {"partitions": "0"}, "partitions"),
@@ -150,30 +132,42 @@ async def test_what_a_write_cannot_use_is_an_error_of_the_driver(
         (ITEMS, {"from": "there"}, "items or events"),
         (ITEMS, {"mayBeMissing": "yes"}, "true or false"),
     ],
-)
-def test_what_a_read_cannot_use_is_an_error_of_the_driver(
-    queue: AsyncWorkQueue, schema: StructType, options: dict[str, str], named: str
-) -> None:
-    with pytest.raises(InvalidArgument, match=named):
-        LeasequeueSource(located(queue, options)).reader(schema)
+    "stream": [
+        (ITEMS, {"maxRows": "1"}, "did you mean 'maxItemsPerTrigger'"),
+        (ITEMS, {"maxRows": "1", "from": "events"}, "did you mean 'maxEventsPerTrigger'"),
+        (ITEMS, {"maxItemsPerTrigger": "0"}, "maxItemsPerTrigger"),
+        (ITEMS, {"leaseTime": "soon"}, "leaseTime"),
+        (ITEMS, {"url": "redis://user:secret@localhost"}, "urlEnv or urlFile"),
+        (EVENTS, {"from": "events", "startingFrom": "now"}, "earliest or latest"),
+    ],
+    "stream of writes": [
+        (TABLE, {"idColumn": "key"}, "one of the columns id, data"),
+        (TABLE, {"dateColumn": "id"}, "did you mean 'dataColumn'"),
+        (TABLE, {"query": "letters"}, "got 'query', expected one of"),
+        (TABLE, {"dataColumn": "wait"}, "bytes or a string"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"maxRows": "1"}, "did you mean 'maxItemsPerTrigger'"),
-        ({"maxRows": "1", "from": "events"}, "did you mean 'maxEventsPerTrigger'"),
-        ({"maxItemsPerTrigger": "0"}, "maxItemsPerTrigger"),
-        ({"leaseTime": "soon"}, "leaseTime"),
-        ({"url": "redis://user:secret@localhost"}, "urlEnv or urlFile"),
-    ],
+    ("what", "schema", "options", "named"),
+    [(what, *one) for what, cases in REFUSED.items() for one in cases],
+    ids=lambda value: "" if isinstance(value, StructType) else None,
 )
-def test_what_a_stream_cannot_use_is_an_error_of_the_driver(
-    queue: AsyncWorkQueue, options: dict[str, Any], named: str
+async def test_what_cannot_be_used_is_an_error_of_the_driver(
+    queue: AsyncWorkQueue, what: str, schema: StructType, options: dict[str, str], named: str
 ) -> None:
-    with pytest.raises(InvalidArgument, match=named) as caught:
-        LeasequeueSource(located(queue, options)).streamReader(ITEMS)
-    assert "secret" not in str(caught.value)
+    """Writers and readers are what Spark makes on the driver when it plans a query."""
+    given = located(queue, options)
+    make: dict[str, Callable[[], object]] = {
+        "write": lambda: BulkWriter(given, schema, overwrite=False),
+        "read": lambda: LeasequeueSource(given).reader(schema),
+        "stream": lambda: LeasequeueSource(given).streamReader(schema),
+        "stream of writes": lambda: StreamWriter(given, schema, overwrite=False),
+    }
+    with pytest.raises(InvalidArgument, match=named) as raised:
+        await asyncio.to_thread(make[what])
+    assert "secret" not in str(raised.value)
 
 
 def test_a_stream_with_a_wrong_option_is_not_loaded(spark: SparkSession, queue: AsyncWorkQueue) -> None:
@@ -202,14 +196,6 @@ async def test_modes_other_than_append_are_refused(spark: SparkSession, queue: A
 
 
 # ---------------------------------------------------------------------------------------------------- rows
-
-
-async def test_a_row_without_an_id_ends_the_job(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    table = numbered(spark, 10, partitions=1)
-    table = table.withColumn("id", F.when(F.col("id") != "i6", F.col("id")))
-    said = failed(table, queue)
-    assert "column 'id', row 7 of partition 0: got" in said
-    assert not any(await queue.counts()), "not even the rows before it"
 
 
 def added(queue: AsyncWorkQueue, batch: pa.Table, schema: StructType, **options: str) -> PartitionReport:
@@ -261,18 +247,6 @@ async def test_the_largest_data_are_added_and_larger_ones_refused(queue: AsyncWo
             ("a", 0),
             ("ü" * 256, 64 << 20),
         ]
-
-
-async def test_batches_before_an_invalid_row_stay_added(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    """An Arrow batch is added as a whole or not at all."""
-    table = numbered(spark, 10, partitions=1)
-    table = table.withColumn("id", F.when(F.col("id") == "i9", None).otherwise(F.col("id")))
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "3")
-    try:
-        assert "row 10 of partition 0" in failed(table, queue)
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert (await waiting(queue)).keys() == names(9)
 
 
 # ------------------------------------------------------------------------------ addresses, servers, queues

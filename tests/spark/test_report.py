@@ -23,7 +23,6 @@ from leasequeue.spark.jobs.report import (
     SECONDS,
     SHARE,
     TABLES,
-    bars,
     lines,
     page_of,
     report,
@@ -326,26 +325,18 @@ def far_away() -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("far_away")
-def test_times_are_in_utc_in_any_time_zone(spark: SparkSession, tmp_path: Path) -> None:
-    events = str(tmp_path / "events")
-    EventLog().event(0, "added", "a").lease(1, "a", 1, "w").event(2, "completed", "a", token=1).table(
-        spark
-    ).write.parquet(events)
+def test_times_are_in_utc_in_any_time_zone_and_odd_names_are_unchanged(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    events, odd = str(tmp_path / "events"), "_<b>&amp;$x^2$"
+    log = EventLog().event(0, "added", odd).lease(1, odd, 1, odd).event(2, "completed", odd, token=1)
+    log.table(spark).write.parquet(events)
     result = report(spark, str(tmp_path / "report"), events=events)
     assert (result["first"], result["last"]) == ("2030-03-17T17:46:40+00:00", "2030-03-17T17:46:42+00:00")
-    texts, _ = read_page(tmp_path / "report")
+    texts, charts = read_page(tmp_path / "report")
     assert "2030-03-17 17:00:00" in texts, "the hour"
     assert "from 2030-03-17 17:46:40\nto 2030-03-17 17:46:42 UTC" in " ".join(texts)
     assert "2030-03-17 17:46:42" in texts, "in the table of the slowest"
-
-
-@pytest.mark.long
-def test_odd_names_are_shown_unchanged(spark: SparkSession, tmp_path: Path) -> None:
-    odd = "_<b>&amp;$x^2$"
-    log = EventLog().event(0, "added", odd).lease(1, odd, 1, odd).event(2, "completed", odd, token=1)
-    log.table(spark).write.parquet(str(tmp_path / "events"))
-    report(spark, str(tmp_path / "report"), events=str(tmp_path / "events"))
-    texts, charts = read_page(tmp_path / "report")
     assert texts.count(odd) == 3, "in two tables, as id and as worker"
     assert odd in charts[-1]
 
@@ -365,14 +356,6 @@ def test_axes_show_units_and_times() -> None:
     assert {"0%", "1%", "2%"} <= {*labels(lines(drawn(failure_share=[0.015, none, 0.02]), SHARE))}
     assert {"items/s", "1,000", "2,000"} <= {*labels(lines(drawn(added=[1500.0, 0.0, 2500.0]), RATE))}
     assert labels(lines(drawn(wait_p50=[none] * 3), SECONDS)), "nothing is known"
-
-
-def test_the_middle_of_a_long_name_is_left_out() -> None:
-    long = "mailer.errors." + "Very" * 15 + "LongError"
-    counts = pd.DataFrame({"completed": [4000, 1], "failures": [10, 0]}, ["w", long])
-    assert {"w", "2,000", "mailer.errors.VeryVe…VeryVeryVeryVeryVeryVeryVeryLongError"} & {
-        *labels(bars(counts))
-    }
 
 
 def test_values_are_shown_in_suitable_units() -> None:
@@ -408,25 +391,16 @@ def test_an_interval_without_events_is_zero_and_a_long_table_is_cut() -> None:
     assert line[1] == line[3] != line[2]
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
+def test_what_is_neither_an_archive_nor_a_queue_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "rows"))
+    EventLog().table(spark).write.parquet(str(tmp_path / "none"))
+    cases: list[tuple[dict[str, Any], str]] = [
         ({}, "an archive of events, or a queue"),
         ({"events": "x", "queue": "y"}, "an archive of events, or a queue"),
-    ],
-)
-def test_invalid_arguments_are_refused(
-    spark: SparkSession, tmp_path: Path, given: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(InvalidArgument, match=says):
-        report(spark, str(tmp_path / "report"), **given)
+        ({"events": str(tmp_path / "rows")}, "it has no at, attempt, due"),
+        ({"events": str(tmp_path / "none")}, "an archive that has events"),
+    ]
+    for given, says in cases:
+        with pytest.raises(InvalidArgument, match=says):
+            report(spark, str(tmp_path / "report"), **given)
     assert not (tmp_path / "report").exists()
-
-
-def test_a_table_that_is_not_an_archive_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    spark.range(3).write.parquet(str(tmp_path / "rows"))
-    with pytest.raises(InvalidArgument, match="it has no at, attempt, due"):
-        report(spark, str(tmp_path / "report"), events=str(tmp_path / "rows"))
-    EventLog().table(spark).write.parquet(str(tmp_path / "none"))
-    with pytest.raises(InvalidArgument, match="an archive that has events"):
-        report(spark, str(tmp_path / "report"), events=str(tmp_path / "none"))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pyspark.sql.functions as F  # noqa: N812 - its usual name
 import pytest
-from pyspark.errors import PySparkException
 
 from leasequeue import InvalidArgument
 from leasequeue.spark import add
@@ -16,7 +15,7 @@ from leasequeue.spark.columns import Columns
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.row_checks import check_rows
 from leasequeue.spark.writers import WRITE_OPTIONS as OPTIONS
-from tests.spark.tables import names, numbered, waiting
+from tests.spark.tables import numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,14 +41,6 @@ def with_bad_row(spark: SparkSession, case: str) -> DataFrame:
     table = numbered(spark, 10).withColumn("data", F.col("data").cast("string"))
     table = table.withColumn("wait", F.lit(None).cast("double"))
     return table.withColumn(column, F.when(F.col("id") == "i9", F.expr(bad)).otherwise(F.col(column)))
-
-
-async def test_nothing_is_added_if_one_row_cannot_be_an_item(
-    spark: SparkSession, queue: AsyncWorkQueue
-) -> None:
-    with pytest.raises(InvalidArgument, match=re.escape(NO_ITEMS["null"][2])):
-        add(with_bad_row(spark, "null"), queue.name, url=queue.url, delayColumn="wait")
-    assert not any(await queue.counts())
 
 
 @pytest.mark.parametrize(
@@ -122,11 +113,3 @@ async def test_the_longest_id_and_the_longest_delay_pass_the_check(
     )
     report = add(table, queue.name, url=queue.url, delayColumn="wait")
     assert report.added == 2
-
-
-async def test_without_the_check_valid_rows_are_added(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    table = numbered(spark, 10)
-    table = table.withColumn("id", F.when(F.col("id") == "i9", None).otherwise(F.col("id")))
-    with pytest.raises(PySparkException, match="row 5 of partition 1"):
-        add(table, queue.name, url=queue.url, check=False)
-    assert (await waiting(queue)).keys() <= names(5)

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.types import IntegerType, StringType, StructType
 
-from leasequeue import InvalidArgument
 from leasequeue.queue.queue import engine_of
-from leasequeue.spark.writers import StreamWriter
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
@@ -129,24 +126,6 @@ async def test_a_task_that_outlives_its_batch_adds_nothing(
     rows = [b"a", b"", b"0", b"0", b"c", b"", b"0", b"0"]
     assert await engine_of(queue).bulk.add_once(run, rows) == [2, 2]
     assert await waiting(queue) == ["b"]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"idColumn": "key"}, "one of the columns id, data"),
-        ({"dateColumn": "id"}, "did you mean 'dataColumn'"),
-        ({"query": "letters"}, "got 'query', expected one of"),
-        ({"dataColumn": "n"}, "bytes or a string"),
-    ],
-)
-async def test_an_invalid_option_is_an_error_of_the_driver(
-    redis_url: str, name: str, options: dict[str, str], says: str
-) -> None:
-    """The writer is what Spark makes on the driver when it plans a query."""
-    schema = StructType().add("id", StringType()).add("data", StringType()).add("n", IntegerType())
-    with pytest.raises(InvalidArgument, match=says):
-        StreamWriter({"url": redis_url, "queue": name} | options, schema, overwrite=False)
 
 
 async def test_a_server_that_does_not_answer_ends_a_new_query(

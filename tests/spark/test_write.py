@@ -42,11 +42,6 @@ async def test_rows_become_items(spark: SparkSession, queue: AsyncWorkQueue) -> 
     assert await waiting(queue) == {f"i{n}": f"data of {n}".ljust(20, ".").encode() for n in range(5)}
 
 
-async def test_many_rows_become_items(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    writer(numbered(spark, 25_000), queue).save()
-    assert (await waiting(queue)).keys() == names(25_000)
-
-
 async def test_an_empty_table_adds_nothing(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     report = add(numbered(spark, 0), queue.name, url=queue.url)
     assert (report.rows, report.added) == (0, 0)
@@ -178,7 +173,7 @@ async def test_a_column_can_schedule_items(spark: SparkSession, queue: AsyncWork
 
 
 @pytest.mark.parametrize(
-    "name",
+    "job",
     [
         pytest.param("nightly", marks=pytest.mark.long),
         pytest.param("a:run", marks=pytest.mark.long),
@@ -186,22 +181,22 @@ async def test_a_column_can_schedule_items(spark: SparkSession, queue: AsyncWork
     ],
 )
 async def test_an_aborted_job_with_a_name_is_continued(
-    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, name: str
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, job: str
 ) -> None:
     """Its first run fails at row 12; the added items are completed; its second run adds the rest."""
-    await aborted(spark, queue, name)
-    run = await redis.get(f"{queue.name}:once:{name}:run")
+    await aborted(spark, queue, job)
+    run = await redis.get(f"{queue.name}:once:{job}:run")
     assert isinstance(run, bytes)
     assert 6 * 86400 * 1000 < await redis.pttl(f"{queue.name}:once:{run.decode()}") <= 7 * 86400 * 1000
-    assert await redis.pttl(f"{queue.name}:once:{name}:run") > 30 * 86400 * 1000, "the name outlives the run"
+    assert await redis.pttl(f"{queue.name}:once:{job}:run") > 30 * 86400 * 1000, "the name outlives the run"
     assert (await waiting(queue)).keys() == names(8), "whole batches"
     for _ in range(8):
         assert await queue.complete(await take(queue))
-    report = add(numbered(spark, 12), queue.name, url=queue.url, job=name)
+    report = add(numbered(spark, 12), queue.name, url=queue.url, job=job)
     assert (await waiting(queue)).keys() == names(12) - names(8)
-    assert (report.job, report.rows, report.added, report.already_there) == (name, 12, 12, 0)
+    assert (report.job, report.rows, report.added, report.already_there) == (job, 12, 12, 0)
     assert sum(one.repeated for one in report.partitions) == 8
-    result = await queue.results.get(name)
+    result = await queue.results.get(job)
     assert result is not None
     assert result.startswith(b"12 ")
 
@@ -272,13 +267,6 @@ async def test_a_task_that_outlives_its_job_adds_nothing(
     late = await asyncio.to_thread(job.write, rows_of(7))
     assert isinstance(late, PartitionReport)
     assert (late.rows, late.added) == (7, 0)
-
-
-async def test_two_writers_of_one_name_share_a_run(queue: AsyncWorkQueue) -> None:
-    first = await asyncio.to_thread(bulk_writer, queue, job="nightly")
-    second = await asyncio.to_thread(bulk_writer, queue, job="nightly")
-    assert first.run == second.run
-    assert (await asyncio.to_thread(bulk_writer, queue, job="other")).run != first.run
 
 
 async def test_the_later_of_two_jobs_of_one_name_fails(queue: AsyncWorkQueue) -> None:
