@@ -295,12 +295,23 @@ def kubeconfig(cluster: KubernetesServer, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def backend(kubeconfig: str) -> AsyncIterator[KubernetesBackend]:
-    one = KubernetesBackend(
-        "media/spot", KubernetesSettings(name="media", namespace="prod", kubeconfig=kubeconfig), limits=QUICK
-    )
-    yield one
-    await one.close()
+async def open_media(kubeconfig: str) -> AsyncIterator[Callable[..., KubernetesBackend]]:
+    """Give a function that opens a back end of the object `media`, which is closed after the test."""
+    opened: list[KubernetesBackend] = []
+
+    def open_backend(limits: KubernetesLimits = QUICK, **settings: Any) -> KubernetesBackend:
+        given = {"name": "media", "namespace": "prod", "kubeconfig": kubeconfig, **settings}
+        opened.append(KubernetesBackend("media/spot", KubernetesSettings(**given), limits=limits))
+        return opened[-1]
+
+    yield open_backend
+    for one in opened:
+        await one.close()
+
+
+@pytest.fixture
+def backend(open_media: Callable[..., KubernetesBackend]) -> KubernetesBackend:
+    return open_media()
 
 
 @pytest.fixture

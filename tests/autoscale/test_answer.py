@@ -219,16 +219,13 @@ def test_units_that_are_coming_are_not_asked_for_again() -> None:
     assert workers(seen, spin_up=30) == 112
 
 
-def test_a_spin_up_longer_than_the_target_needs_a_reserve() -> None:
-    seen = Signals(arrival_rate=2.4, service_time=5, ready=12, requested=12)
+@pytest.mark.parametrize(("error", "reserve"), [(0.0, 13), (0.1, 14)])
+def test_a_spin_up_longer_than_the_target_needs_a_reserve_and_more_where_the_rate_is_not_known_well(
+    error: float, reserve: int
+) -> None:
+    seen = Signals(arrival_rate=2.4, arrival_error=error, service_time=5, ready=12, requested=12)
     assert wanted_workers(seen, POLICY, spin_up=30).for_rate == 12
-    assert wanted_workers(seen, POLICY, spin_up=300).for_rate == 13
-
-
-def test_a_rate_that_is_not_known_well_needs_a_larger_reserve() -> None:
-    seen = Signals(arrival_rate=2.4, arrival_error=0.1, service_time=5, ready=12, requested=12)
-    assert wanted_workers(seen, POLICY, spin_up=30).for_rate == 12
-    assert wanted_workers(seen, POLICY, spin_up=300).for_rate == 14
+    assert wanted_workers(seen, POLICY, spin_up=300).for_rate == reserve
 
 
 def test_old_items_are_begun_sooner_but_each_pass_asks_for_no_more_than_a_third_more() -> None:
@@ -247,13 +244,3 @@ def test_busy_workers_that_free_themselves_in_time_need_no_others() -> None:
 def test_workers_that_are_coming_count_for_the_time_that_they_work() -> None:
     seen = Signals(waiting=1_000, service_time=5, requested=40, coming=10)
     assert wanted_workers(seen, POLICY, spin_up=30).for_forecast == 79
-
-
-def test_passes_that_are_rare_need_a_reserve_for_the_time_between_them() -> None:
-    """What the next pass asks for comes too late where the time between two is longer than the target."""
-    seen = Signals(arrival_rate=10, service_time=1, ready=11, requested=11, coming=11)
-
-    def answer(every: float) -> int:
-        return wanted_workers(seen, POLICY, spin_up=30, every=every).workers
-
-    assert answer(1) == answer(10) < answer(60) <= answer(600)

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 import trustme
@@ -27,20 +27,25 @@ from tests.autoscale.kubernetes_server import (
     cluster,
     kubeconfig,
     media,
+    open_media,
 )
 from tests.autoscale.scaling import add_items
 from tests.cli.program import run_process
 from tests.queue.fixtures import tidy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from leasequeue.autoscale.backends import Backend
 
-__all__ = ["backend", "cluster", "kubeconfig", "media", "tidy"]
+__all__ = ["backend", "cluster", "kubeconfig", "media", "open_media", "tidy"]
+
+OpenMedia: TypeAlias = "Callable[..., KubernetesBackend]"
 
 
 SCALE = "/apis/apps/v1/namespaces/prod/deployments/media/scale"
+ASKS_FOR_TIME = Fault(status=429, headers=("Retry-After: 600",))
 UNAVAILABLE = Fault(status=503, body=b"{}", headers=("Content-Type: application/json",))
 
 
@@ -53,6 +58,10 @@ async def test_it_is_a_back_end(backend: KubernetesBackend, media: Workload) -> 
     assert (await protocol.ready(), await protocol.requested()) == (2, 3)
     await protocol.request(7)
     assert (media.replicas, await protocol.ready(), await protocol.requested()) == (7, 2, 7)
+    media.ready = 0
+    for units in (1, 100_000, 0):  # what is 0 is left out by Kubernetes, in its answers
+        await protocol.request(units)
+        assert (await protocol.ready(), await protocol.requested()) == (0, units)
     await protocol.close()
     await protocol.close()
 
@@ -78,7 +87,9 @@ async def test_a_tier_of_a_configuration_leads_to_its_object(
         """
     )
     opened = open_backend(load_config(file), "resize", "spot")
-    assert await opened.ready() == 7
+    await opened.request(5)
+    assert (await opened.ready(), await opened.requested()) == (7, 5)
+    assert [one.replicas for one in cluster.workloads] == [3, 5]
     await opened.close()
 
 
@@ -122,18 +133,6 @@ async def test_the_command_scales_and_logs_no_request(
     assert "HTTP" not in out + err
 
 
-@pytest.mark.parametrize("units", [0, 1, 100_000])
-async def test_a_number_is_asked_for_and_read_again(backend: KubernetesBackend, units: int) -> None:
-    # What is 0 is left out by Kubernetes, in its answers.
-    await backend.request(units)
-    assert await backend.requested() == units
-
-
-async def test_no_ready_pods_are_0(backend: KubernetesBackend, media: Workload) -> None:
-    media.ready = 0
-    assert await backend.ready() == 0
-
-
 async def test_the_same_number_writes_nothing(
     backend: KubernetesBackend, cluster: KubernetesServer, media: Workload
 ) -> None:
@@ -155,18 +154,6 @@ async def test_a_request_changes_the_scale_alone(
         "uid": media.uid,
         "resourceVersion": "100",
     }
-
-
-async def test_a_stateful_set_is_scaled_too(cluster: KubernetesServer, kubeconfig: str) -> None:
-    cluster.workloads.append(Workload("media", plural="statefulsets", replicas=1, ready=1))
-    backend = KubernetesBackend(
-        "media/default",
-        KubernetesSettings(name="media", namespace="prod", kind="StatefulSet", kubeconfig=kubeconfig),
-    )
-    await backend.request(5)
-    assert (await backend.ready(), await backend.requested()) == (1, 5)
-    assert cluster.workloads[0].replicas == 3
-    await backend.close()
 
 
 # -------------------------------------------------------------------------------------------------- conflicts
@@ -261,56 +248,30 @@ async def test_a_lost_reply_does_not_write_twice(
     assert (media.replicas, len(cluster.bodies)) == (6, 1)
 
 
-async def test_a_server_that_stays_unavailable_is_an_error(
-    backend: KubernetesBackend, cluster: KubernetesServer
-) -> None:
-    cluster.faults = [UNAVAILABLE] * 20
-    with pytest.raises(
-        BackendError, match=r"Deployment media in namespace prod: no success in 8 attempts.*503"
-    ):
-        await backend.ready()
-    assert len(cluster.requests) == ATTEMPTS
-    cluster.faults = []
-    assert await backend.ready() == 2
-
-
 async def test_a_silent_server_is_tried_again(
-    cluster: KubernetesServer, kubeconfig: str, media: Workload
+    cluster: KubernetesServer, open_media: OpenMedia, media: Workload
 ) -> None:
-    limits = KubernetesLimits(request=0.1, call=60, first_pause=0.001)
-    backend = KubernetesBackend(
-        "m/t", KubernetesSettings(name="media", namespace="prod", kubeconfig=kubeconfig), limits=limits
-    )
+    backend = open_media(KubernetesLimits(request=0.1, call=60, first_pause=0.001))
     cluster.faults = [Fault(silent=True), None, Fault(silent=True, applied=True)]
     await backend.request(6)
     assert (media.replicas, len(cluster.bodies)) == (6, 1)
-    await backend.close()
 
 
-async def test_a_server_that_stays_silent_is_an_error_in_the_end(
-    cluster: KubernetesServer, kubeconfig: str
+@pytest.mark.parametrize(
+    ("fault", "limits", "says"),
+    [
+        (Fault(silent=True), KubernetesLimits(request=60, call=0.2), r"no success within 0\.2 s"),
+        # It asks for more time than there is.
+        (ASKS_FOR_TIME, KubernetesLimits(call=0.2, first_pause=0.001), r"within 0\.2 s; at last: 429"),
+    ],
+)
+async def test_a_call_ends_at_its_limit(
+    cluster: KubernetesServer, open_media: OpenMedia, fault: Fault, limits: KubernetesLimits, says: str
 ) -> None:
-    limits = KubernetesLimits(request=60, call=0.2)
-    backend = KubernetesBackend(
-        "m/t", KubernetesSettings(name="media", namespace="prod", kubeconfig=kubeconfig), limits=limits
-    )
-    cluster.faults = [Fault(silent=True)] * 20
-    with pytest.raises(BackendError, match=r"no success within 0.2 s"):
-        await backend.ready()
-    await backend.close()
-
-
-async def test_a_server_that_asks_for_time_is_given_it(cluster: KubernetesServer, kubeconfig: str) -> None:
-    backend = KubernetesBackend(
-        "m/t",
-        KubernetesSettings(name="media", namespace="prod", kubeconfig=kubeconfig),
-        limits=KubernetesLimits(call=0.5, first_pause=0.001),
-    )
-    cluster.faults = [Fault(status=429, headers=("Retry-After: 600",))] * 20
-    with pytest.raises(BackendError, match=r"within 0.5 s; at last: 429"):
-        await backend.ready()
+    cluster.faults = [fault] * 20
+    with pytest.raises(BackendError, match=says):
+        await open_media(limits).ready()
     assert len(cluster.requests) == 1
-    await backend.close()
 
 
 async def test_a_server_that_is_down_is_an_error_that_names_it(
@@ -367,23 +328,20 @@ async def test_a_missing_right_is_named(
     assert len(cluster.requests) <= 2, "it is not tried again"
 
 
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        ("text/plain", b"too many", r" \(422: too many\)"),
+        *(("application/json", body, "") for body in (b"", b"none", b'{"code": "422"}', b"[]")),
+    ],
+)
 async def test_anything_else_that_is_refused_is_not_tried_again(
-    backend: KubernetesBackend, cluster: KubernetesServer
+    backend: KubernetesBackend, cluster: KubernetesServer, kind: str, body: bytes, reason: str
 ) -> None:
-    cluster.faults = [None, Fault(status=422, body=b"too many", headers=("Content-Type: text/plain",))]
-    with pytest.raises(BackendError, match=r"refuses to update deployments/scale with 422 \(422: too many\)"):
+    cluster.faults = [None, Fault(status=422, body=body, headers=(f"Content-Type: {kind}",))]
+    with pytest.raises(BackendError, match=f"refuses to update deployments/scale with 422{reason}"):
         await backend.request(5)
     assert len(cluster.requests) == 2
-
-
-@pytest.mark.parametrize("body", [b"", b"none", b'{"code": "422"}', b"[]"])
-async def test_what_is_refused_without_a_reason_is_not_tried_again(
-    backend: KubernetesBackend, cluster: KubernetesServer, body: bytes
-) -> None:
-    cluster.faults = [Fault(status=422, body=body, headers=("Content-Type: application/json",))]
-    with pytest.raises(BackendError, match="refuses to get deployments with 422"):
-        await backend.ready()
-    assert len(cluster.requests) == 1
 
 
 # -------------------------------------------------------------------------- credentials and kubeconfigs
@@ -398,26 +356,17 @@ async def test_credentials_that_are_not_accepted_are_an_error(
 
 
 async def test_a_program_may_give_the_credentials(
-    cluster: KubernetesServer, backend: KubernetesBackend, tmp_path: Path
+    cluster: KubernetesServer, open_media: OpenMedia, tmp_path: Path
 ) -> None:
     cluster.accepted = "made"
-    program = 'print(\'{"status": {"token": "made"}}\')'
-    exec_ = {
-        "apiVersion": "client.authentication.k8s.io/v1beta1",
-        "command": sys.executable,
-        "args": ["-c", program],
-    }
-    (tmp_path / "config").write_text(cluster.kubeconfig(exec=exec_))
-    assert await backend.ready() == 2
-
-
-async def test_a_program_that_gives_none_is_an_error(
-    cluster: KubernetesServer, backend: KubernetesBackend, tmp_path: Path
-) -> None:
-    exec_ = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": str(tmp_path / "absent")}
+    exec_: dict[str, object] = {"apiVersion": "client.authentication.k8s.io/v1beta1"}
+    exec_["command"] = str(tmp_path / "absent")
     (tmp_path / "config").write_text(cluster.kubeconfig(exec=exec_))
     with pytest.raises(BackendError, match="FileNotFoundError"):
-        await backend.ready()
+        await open_media().ready()
+    exec_ |= {"command": sys.executable, "args": ["-c", 'print(\'{"status": {"token": "made"}}\')']}
+    (tmp_path / "config").write_text(cluster.kubeconfig(exec=exec_))
+    assert await open_media().ready() == 2
 
 
 async def test_inside_a_pod_its_account_is_used_and_a_rotated_token_is_read_again(
@@ -445,52 +394,31 @@ async def test_inside_a_pod_its_account_is_used_and_a_rotated_token_is_read_agai
 
 
 @pytest.mark.parametrize(
-    ("text", "context"),
-    [
-        (None, None),
-        ("{", None),
-        ("[]", None),
-        ("{}", None),
-        ('{"clusters": null, "contexts": 3}', None),
-        ('{"clusters": [], "contexts": []}', None),
-        ("here", "no-such-context"),
-        ("here", "elsewhere"),
-    ],
+    "text",
+    [None, "{", "[]", "{}", '{"clusters": null, "contexts": 3}', '{"clusters": [], "contexts": []}'],
 )
 async def test_a_kubeconfig_that_is_none_is_an_error_until_it_is_one(
-    cluster: KubernetesServer, tmp_path: Path, text: str | None, context: str | None
+    cluster: KubernetesServer, open_media: OpenMedia, tmp_path: Path, text: str | None
 ) -> None:
-    file = tmp_path / "config"
+    file, backend = tmp_path / "other", open_media(kubeconfig=str(tmp_path / "other"))
     if text is not None:
-        file.write_text(cluster.kubeconfig() if text == "here" else text)
-    backend = KubernetesBackend(
-        "media/spot",
-        KubernetesSettings(name="media", namespace="prod", kubeconfig=str(file), context=context),
-        limits=QUICK,
-    )
+        file.write_text(text)
     with pytest.raises(BackendError, match="Deployment media in namespace prod: no connection can be made: "):
         await backend.ready()
-    if context is None:
-        file.write_text(cluster.kubeconfig())
-        assert await backend.ready() == 2
-    await backend.close()
+    file.write_text(cluster.kubeconfig())
+    assert await backend.ready() == 2
 
 
 async def test_a_context_is_one_of_the_file_that_the_environment_names(
-    kubeconfig: str, monkeypatch: pytest.MonkeyPatch
+    kubeconfig: str, open_media: OpenMedia, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", kubeconfig)
     for context in (None, "here"):
-        backend = KubernetesBackend(
-            "media/spot", KubernetesSettings(name="media", namespace="prod", context=context)
-        )
-        assert await backend.ready() == 2
-        await backend.close()
-    backend = KubernetesBackend(
-        "media/spot", KubernetesSettings(name="media", namespace="prod", context="nowhere")
-    )
-    with pytest.raises(BackendError, match="Context 'nowhere' not found"):
-        await backend.ready()
+        assert await open_media(kubeconfig=None, context=context).ready() == 2
+    # One that is not there, and one without a user.
+    for context, says in (("nowhere", "Context 'nowhere' not found"), ("elsewhere", "no connection can")):
+        with pytest.raises(BackendError, match=says):
+            await open_media(kubeconfig=None, context=context).ready()
 
 
 async def test_files_are_read_and_certificates_loaded_in_a_thread(

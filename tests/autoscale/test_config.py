@@ -253,107 +253,56 @@ name = "two"
 kubernetes = { name = "two" }
 """
 JOB, DEPLOYMENT = "[jobs.resize]", "[deployments.resize]"
-#: A mistake in the smallest file: what is written in place of what, and what is said of it.
+CIRCLE = "[jobs.a]\nchildren = { b = 1 }\n[jobs.b]\nchildren = { a = 2 }"
+OF_TWO = "[jobs.b]\n[deployments.b]\nbackend = 'command'\ncommand = { request = ['{units}'] }"
+SPACED = "[deployments.'me dia']\nbackend = 'http'\n[deployments.media]\n"
+#: A mistake in the smallest file: what is written in place of what, its place, and how its text begins.
 MISTAKES = [
     ('name = "media"', 'nam = "media"', "nam: unknown key; did you mean `name`?"),
     ('name = "media"', "", "Object missing required field `name`"),
     (JOB, f"{JOB}\nage_traget = 3", "jobs.resize.age_traget: unknown key; did you mean `age_target`?"),
-    (
-        *(JOB, f"{JOB}\nage_target = 0"),
-        'jobs.resize.age_target: expected a duration from 0.001 s to 2,592,000 s, such as "30s" or "5m"',
-    ),
+    (JOB, f"{JOB}\nage_target = 0", "jobs.resize.age_target: expected a duration from 0.001 s to "),
     (JOB, f"{JOB}\nservice_time = 'soon'", 'such as "30s" or "5m", or "measured"'),
-    (
-        *(JOB, f"{JOB}\nqueue = 'a:item'"),
-        "jobs.resize.queue: got 'a:item', expected a name without ':item': keys that begin with 'a:item:'",
-    ),
-    (
-        *(JOB, f"{JOB}\nqueue = 'media'"),
-        "jobs.resize: its queue 'media' is that of the autoscaler itself; expected another queue",
-    ),
-    (
-        *(JOB, f"{JOB}\nurl = 'http://secret.example'"),
-        "jobs.resize.url: this cannot be used; expected a redis://, rediss:// or unix:// URL",
-    ),
-    (
-        *(JOB, f"{JOB}\nurl = 'redis://${{NO_SUCH_NAME}}'"),
-        "jobs.resize.url: the environment variable NO_SUCH_NAME is not set",
-    ),
-    (
-        *(JOB, f"{JOB}\nchildren = {{ resise = 1 }}"),
-        "jobs.resize.children.resise: there is no job 'resise'; expected one of resize",
-    ),
+    (JOB, f"{JOB}\nqueue = 'a:item'", "jobs.resize.queue: got 'a:item', expected a name without ':item'"),
+    (JOB, f"{JOB}\nqueue = 'media'", "jobs.resize: its queue 'media' is that of the autoscaler itself"),
+    (JOB, f"{JOB}\nurl = 'http://secret.example'", "jobs.resize.url: this cannot be used; expected a redis:"),
+    (JOB, f"{JOB}\nurl = 'redis://${{NO}}'", "jobs.resize.url: the environment variable NO is not set"),
+    (JOB, f"{JOB}\nchildren = {{ resise = 1 }}", "jobs.resize.children.resise: there is no job 'resise'"),
     (JOB, f"{JOB}\nchildren = {{ resize = 'x' }}", 'expected a number or "measured"'),
+    (JOB, f"{JOB}\nchildren = {{ resize = 1 }}", "the jobs feed each other in a circle: resize → resize"),
+    (JOB, f"{JOB}\n[jobs.other]", "jobs.other: no deployment has this job; expected [deployments.other], or"),
     (
-        *(JOB, f"{JOB}\nchildren = {{ resize = 1 }}"),
-        "jobs.resize.children: the jobs feed each other in a circle: resize → resize",
-    ),
-    (
-        *(JOB, f"{JOB}\n[jobs.other]"),
-        "jobs.other: no deployment has this job; expected [deployments.other], or its name in the jobs of",
-    ),
-    (
-        *(DEPLOYMENT, f"{DEPLOYMENT}\njobs = ['resize', 'resize']"),
-        "deployments.resize.jobs[1]: the job 'resize' is in the list twice",
+        DEPLOYMENT,
+        f"{DEPLOYMENT}\njobs = ['resize', 'resize']",
+        "jobs[1]: the job 'resize' is in the list twice",
     ),
     (DEPLOYMENT, f"{DEPLOYMENT}\njobs = []", "deployments.resize.jobs: Expected `array` of length >= 1"),
     (
-        *(DEPLOYMENT, f"{DEPLOYMENT}\nmin_units = 11"),
-        "deployments.resize.min_units: min_units is 11, max_units is 10; expected min_units of at most",
+        DEPLOYMENT,
+        f"{DEPLOYMENT}\nmin_units = 11",
+        "resize.min_units: min_units is 11, max_units is 10; expected",
     ),
     (
-        *(DEPLOYMENT, f"{DEPLOYMENT}\nsteady_share = 0.5\npreemptible = true"),
-        "deployments.resize.steady_share: all tiers are pre-emptible; expected a tier with preemptible = fal",
+        DEPLOYMENT,
+        f"{DEPLOYMENT}\nsteady_share = 0.5\npreemptible = true",
+        "share: all tiers are pre-emptible",
     ),
-    (
-        *(DEPLOYMENT, f"{DEPLOYMENT}\nkubernetes = {{ name = 'x' }}"),
-        'deployments.resize.kubernetes: settings of another back end than "processes"; expected backend = "k',
-    ),
-    ('backend = "processes"', "", "deployments.resize: Object missing required field `backend`"),
-    (
-        *('backend = "processes"', 'backend = "ecs"'),
-        """backend: Invalid enum value 'ecs'; expected "processes" or "kubernetes" or "command" or "http\"""",
-    ),
-    (
-        *("processes = {", "processes = { env = { A = 1 },"),
-        "deployments.resize.processes.env[...]: Expected `str`, got `int`",
-    ),
+    (DEPLOYMENT, f"{DEPLOYMENT}\nkubernetes = {{ name = 'x' }}", "kubernetes: settings of another back end"),
     (DEPLOYMENT, f"[http]\naddress = '8080'\n{DEPLOYMENT}", "http.address: expected an address and a port"),
+    ('backend = "processes"', 'backend = "ecs"', "deployments.resize.backend: Invalid enum value 'ecs'"),
+    ("processes = {", "processes = { env = { A = 1 },", "processes.env[...]: Expected `str`, got `int`"),
 ]
 #: The same in the file with two tiers.
 MISTAKES_OF_TIERS = [
-    (
-        *('name = "two"\nk', 'name = "one"\nk'),
-        "deployments.media.tiers[1].name: two tiers are named 'one'; expected another name",
-    ),
-    (
-        'name = "two"\nk',
-        "name = 'a b'\nk",
-        "deployments.media.tiers[1].name: got 'a b'; expected a name",
-    ),
-    (
-        *('{ name = "two" }', '{ name = "one" }'),
-        "deployments.media.kubernetes.name: the object 'one' of two is that of media/one; expected an object",
-    ),
-    (
-        *('kubernetes = { name = "two" }', 'backend = "http"'),
-        "deployments.media.backend: nothing could ask for the number; expected [http] address",
-    ),
-    (
-        "[jobs.b]",
-        "[jobs.b]\n[deployments.b]\nbackend = 'command'\ncommand = { request = ['{units}'] }",
-        "deployments.media.jobs: the job 'b' is also that of the deployment 'b'; expected one deployment",
-    ),
+    ('name = "two"\nk', 'name = "one"\nk', "deployments.media.tiers[1].name: two tiers are named 'one'"),
+    ('name = "two"\nk', "name = 'a b'\nk", "deployments.media.tiers[1].name: got 'a b'; expected a name"),
+    ('{ name = "two" }', '{ name = "one" }', "kubernetes.name: the object 'one' of two is that of media/one"),
+    ('kubernetes = { name = "two" }', 'backend = "http"', "media.backend: nothing could ask for the number"),
+    ("[jobs.b]", OF_TWO, "deployments.media.jobs: the job 'b' is also that of the deployment 'b'"),
     ("[jobs.b]", "[jobs.b]\nqueue = 'a'", "jobs.b: its queue 'a' is that of the job 'a'; expected another"),
-    (
-        *("[jobs.a]\n[jobs.b]", "[jobs.a]\nchildren = { b = 1 }\n[jobs.b]\nchildren = { a = 2 }"),
-        "the jobs feed each other in a circle: ",
-    ),
+    ("[jobs.a]\n[jobs.b]", CIRCLE, "the jobs feed each other in a circle: "),
     ('["a", "b"]', '["a", "b", "c"]', "deployments.media.jobs[2]: there is no job 'c'; expected one of a, b"),
-    (
-        *("[deployments.media]\n", "[deployments.'me dia']\nbackend = 'http'\n[deployments.media]\n"),
-        "deployments.me dia: got 'me dia'; expected a name of 1 to 63 letters, digits, - and _",
-    ),
+    ("[deployments.media]\n", SPACED, "deployments.me dia: got 'me dia'; expected a name of 1 to 63 letters"),
 ]
 
 
@@ -370,27 +319,23 @@ def test_a_mistake_has_its_place_and_what_is_accepted(
     assert says in problem_in(load, file.replace(old, new, 1))
 
 
-@pytest.mark.parametrize("key", ["age_target", "service_time"])
-@pytest.mark.parametrize("value", ["0", "nan", "1e300", '"31d"', '"soon"', "true"])
-def test_absurd_times_are_refused(load: Load, key: str, value: str) -> None:
-    text = SMALLEST.replace(JOB, f"{JOB}\n{key} = {value}")
-    assert problem_in(load, text).startswith(f"jobs.resize.{key}: expected a duration from ")
+#: Values that no number of this kind can have.
+ABSURD = {
+    **{f"{JOB}\n{key}": ["0", "nan", "1e300", '"31d"', "true"] for key in ("age_target", "service_time")},
+    f"{DEPLOYMENT}\nmin_units": ["-1"],
+    f"{DEPLOYMENT}\nmax_units": ["1.5"],
+    f"{DEPLOYMENT}\nworkers_per_unit": ["0"],
+    f"{DEPLOYMENT}\nsteady_share": ["1.01"],
+    f"{DEPLOYMENT}\nspin_up": ['"-1s"'],
+    f"{DEPLOYMENT}\npreemptible": ['"yes"'],
+}
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("min_units", "-1"),
-        ("max_units", "1.5"),
-        ("workers_per_unit", "0"),
-        ("steady_share", "1.01"),
-        ("spin_up", '"-1s"'),
-        ("preemptible", '"yes"'),
-    ],
-)
-def test_absurd_limits_are_refused(load: Load, key: str, value: str) -> None:
-    text = SMALLEST.replace(DEPLOYMENT, f"{DEPLOYMENT}\n{key} = {value}")
-    assert problem_in(load, text).lower().startswith(f"deployments.resize.{key}: expected ")
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, some in ABSURD.items() for value in some])
+def test_absurd_values_are_refused(load: Load, key: str, value: str) -> None:
+    table, _, name = key.partition("\n")
+    problem = problem_in(load, SMALLEST.replace(table, f"{key} = {value}"))
+    assert problem.lower().startswith(f"{table[1:-1]}.{name}: expected ")
 
 
 def test_a_file_that_is_no_toml_says_where(load: Load, tmp_path: Path) -> None:

@@ -209,15 +209,6 @@ def test_a_tier_whose_back_end_failed_keeps_its_request_and_the_next_takes_what_
 
 
 @pytest.mark.seed("RWQ-B15")
-def test_the_plan_says_that_a_back_end_did_not_answer() -> None:
-    passes = Passes(policy_of(steady()))
-    passes.steps(100, busy(10), 10)
-    units = {("media", "steady"): TierUnits(ready=None, requested=None)}
-    (request,) = plan(passes.policy, busy(30), units, passes.memory, passes.now).tiers
-    assert (request.wanted, request.why) == (10, "the back end did not answer: what was asked for before")
-
-
-@pytest.mark.seed("RWQ-B15")
 def test_a_queue_that_could_not_be_read_takes_no_worker_away() -> None:
     jobs = {"resize": JobPolicy(), "mail": JobPolicy()}
     passes = Passes(policy_of(steady(), jobs=jobs))
@@ -241,18 +232,14 @@ def test_jobs_of_one_deployment_get_shares_of_its_workers_that_add_up() -> None:
 
 @pytest.mark.seed("RWQ-B17")
 @pytest.mark.parametrize("total", [0, 1, 2, 7, 100_001, 10**30 + 1])
-@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [1e-9, 1.0, 1e9], [0.1] * 7, [1e300, 1.0]])
+@pytest.mark.parametrize("weights", [[], [1.0], [0.0, 0.0], [1e-9, 1.0, 1e9], [0.1] * 7, [1e300, 1.0]])
 def test_shares_add_up_and_are_off_by_less_than_one(total: int, weights: list[float]) -> None:
     parts = shares(total, weights)
-    assert sum(parts) == total
+    assert sum(parts) == (total if weights else 0)
     whole = sum(map(Fraction, weights))
     for part, weight in zip(parts, weights, strict=True):
         exact = total * Fraction(weight) / whole if whole else Fraction(total, len(weights))
         assert abs(part - exact) < 1
-
-
-def test_nothing_has_no_shares() -> None:
-    assert shares(3, []) == []
 
 
 @pytest.mark.seed("RWQ-O26")

@@ -185,31 +185,10 @@ def test_a_second_pass_at_the_same_moment_asks_for_the_same(data: st.DataObject)
     assert wanted(second) == wanted(first)
 
 
+KEYS = ("jobs", "tiers", "media", "one", "two", "asked", "at", "ready", "missing", "most", "least", "a")
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "jobs",
-                    "tiers",
-                    "media",
-                    "one",
-                    "two",
-                    "asked",
-                    "at",
-                    "ready",
-                    "missing",
-                    "most",
-                    "least",
-                    "a",
-                ]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=20,
 )
 tier_memory = st.dictionaries(
@@ -277,8 +256,11 @@ def test_rarer_passes_need_a_reserve() -> None:
     policy = Policy(jobs={"a": JobPolicy(age_target=60.0)}, deployments={"a": deployment})
     seen = {"a": Signals(arrival_rate=10.0, service_time=1.0)}
     units = {("a", "one"): TierUnits(ready=10, requested=10)}
-    often, seldom = (plan(replace(policy, every=every), seen, units, {}, NOW) for every in (10.0, 600.0))
-    assert often.tiers[0].wanted < seldom.tiers[0].wanted
+    one, often, rare, seldom = (
+        plan(replace(policy, every=every), seen, units, {}, NOW).tiers[0].wanted
+        for every in (1.0, 10.0, 60.0, 600.0)
+    )
+    assert one == often < rare <= seldom
 
 
 def test_the_plan_says_what_limits_it() -> None:

@@ -73,9 +73,12 @@ def test_the_clinic_of_gross_and_harris() -> None:
 
 def test_one_worker_is_m_m_1_and_with_equal_service_times_half_of_it() -> None:
     """M/M/1: rho/(1 - rho) x S; M/D/1, by Pollaczek and Khinchine: half of it."""
-    assert mean_wait(1, Demand(rate=0.8, service_time=1)) == pytest.approx(4)
+    queue = Demand(rate=0.8, service_time=1)
     assert mean_wait(1, Demand(rate=0.8, service_time=1, service_variation=0)) == pytest.approx(2)
-    assert longer_wait(1, Demand(rate=0.8, service_time=1), 5) == pytest.approx(0.8 * math.exp(-1))
+    (row,) = estimate(rate=0.8, service_time=1, age_target=5, workers=[1])
+    assert row.mean_wait == mean_wait(1, queue) == pytest.approx(4)
+    assert 1 - row.within == pytest.approx(longer_wait(1, queue, 5)) == pytest.approx(0.8 * math.exp(-1))
+    assert row.p99_wait == pytest.approx(5 * math.log(80))
 
 
 @pytest.mark.parametrize(("workers", "rate"), [(1, 0.6), (4, 2.8), (10, 7.0)])
@@ -183,13 +186,6 @@ def test_the_fewest_workers_are_marked_with_what_they_keep() -> None:
     too_few = rows[0]
     assert too_few.workers == 100
     assert (too_few.mean_wait, too_few.p99_wait, too_few.within) == (math.inf, math.inf, 0)
-
-
-def test_the_table_shows_m_m_1_for_one_worker() -> None:
-    (row,) = estimate(rate=0.8, service_time=1, age_target=5, workers=[1])
-    assert row.mean_wait == pytest.approx(4)
-    assert row.within == pytest.approx(1 - 0.8 * math.exp(-1))
-    assert row.p99_wait == pytest.approx(5 * math.log(80))
 
 
 @pytest.mark.seed("RWQ-B14")
