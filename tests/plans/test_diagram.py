@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasequeue.queue.plans.diagram import MAX_TEXT, Box, draw, joined, shape_of, text
+from leasequeue.queue.plans.diagram import MAX_TEXT, Box, draw, text
 
 #: A line of a diagram.
 LINE = re.compile(
@@ -20,42 +20,6 @@ LINE = re.compile(
 def read(label: str) -> str:
     """Return what Mermaid shows for a label."""
     return html.unescape(re.sub(r"#(\d+);", r"&#\1;", label))
-
-
-def box(*lines: str, after: tuple[str, ...] = (), join: str = "all", **kind: bool) -> Box:
-    shape = shape_of(**{"fans": False, "chooses": False, "foreign": False} | kind)
-    return Box(lines=[*lines, *joined(join, len(after))], after=after, shape=shape)
-
-
-def test_stages_are_drawn_with_queues_joins_and_choices() -> None:
-    boxes = {
-        "check": box("check", "q", chooses=True),
-        "member": box("member", "q", after=("check",)),
-        "legacy": box("legacy", "old", after=("check",), foreign=True),
-        "mails": box("mails", "3 children", after=("member",), fans=True),
-        "end": box("end", "q", after=("mails", "legacy"), join="n:1"),
-    }
-    assert draw(boxes) == (
-        "flowchart LR\n"
-        '    s0{{"check<br/>q"}}\n'
-        '    s1["member<br/>q"]\n'
-        '    s2[/"legacy<br/>old"/]\n'
-        '    s3[["mails<br/>3 children"]]\n'
-        '    s4["end<br/>q<br/>join: at least 1"]\n'
-        "    s0 -.-> s1\n"
-        "    s0 -.-> s2\n"
-        "    s1 --> s3\n"
-        "    s3 --> s4\n"
-        "    s2 --> s4\n"
-    )
-
-
-def test_states_have_colours() -> None:
-    drawn = draw(
-        {"a": Box(lines=["a"], after=(), state="done"), "b": Box(lines=["b"], after=["a"], state="done")}
-    )
-    assert "    class s0,s1 done\n" in drawn
-    assert drawn.count("classDef done ") == 1
 
 
 @pytest.mark.parametrize(

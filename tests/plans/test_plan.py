@@ -141,49 +141,46 @@ def test_a_loop_and_an_unknown_stage_have_no_order() -> None:
     assert {name: stages_before(nodes, name) for name in nodes} == dict.fromkeys(nodes)
 
 
-def test_a_stage_whose_join_waits_for_all_has_all_results() -> None:
-    nodes = {
-        "a": node(),
-        "b": node("a"),
-        "c": node("a"),
-        "d": node("b", "c"),
-        "f": node("b", "c", join="fail"),
-    }
-    assert certain_before(nodes, "d") == certain_before(nodes, "f") == {"a", "b", "c"}
+#: Whose results a stage is sure to have.
+CERTAIN: dict[str, tuple[dict[str, StagePlan], dict[str, set[str]]]] = {
+    "a join that waits for all": (
+        {"a": node(), "b": node("a"), "c": node("a"), "d": node("b", "c"), "f": node("b", "c", join="fail")},
+        {"d": {"a", "b", "c"}, "f": {"a", "b", "c"}},
+    ),
+    "a stage that was not chosen": (
+        {"a": node(chooses=True), "b": node("a"), "c": node("a"), "d": node("b", "c"), "e": node("b")},
+        {"b": {"a"}, "d": {"a"}, "e": {"a", "b"}},
+    ),
+    "a choice, and another stage": (
+        {"a": node(chooses=True), "b": node("a"), "x": node(), "d": node("b", "x")},
+        {"d": {"x"}},
+    ),
+    "a chooser, which has succeeded also if it did not choose the stage": (
+        {"a": node(chooses=True), "x": node(), "d": node("a", "x")},
+        {"d": {"a", "x"}},
+    ),
+    "a settled join": (
+        {"a": node(), "b": node("a"), "c": node("a"), "d": node("b", "c", join="settled")},
+        {"d": set()},
+    ),
+    "a join of some, which has what all of them have": (
+        {
+            "a": node(),
+            "b": node("a"),
+            "c": node("a"),
+            "d": node("b", "c", join="n:1"),
+            "e": node("b", join="n:1"),
+        },
+        {"d": {"a"}, "e": {"a", "b"}},
+    ),
+}
 
 
-def test_a_stage_that_was_not_chosen_may_have_no_result() -> None:
-    nodes = {"a": node(chooses=True), "b": node("a"), "c": node("a"), "d": node("b", "c"), "e": node("b")}
-    assert certain_before(nodes, "b") == {"a"}
-    assert certain_before(nodes, "d") == {"a"}
-    assert certain_before(nodes, "e") == {"a", "b"}
-
-
-def test_a_stage_that_follows_a_choice_and_another_stage_has_the_result_of_the_other() -> None:
-    nodes = {"a": node(chooses=True), "b": node("a"), "x": node(), "d": node("b", "x")}
-    assert certain_before(nodes, "d") == {"x"}
-
-
-def test_a_chooser_among_those_before_a_stage_has_succeeded_also_if_it_did_not_choose_it() -> None:
-    nodes = {"a": node(chooses=True), "x": node(), "d": node("a", "x")}
-    assert certain_before(nodes, "d") == {"a", "x"}
-
-
-def test_a_settled_join_promises_no_results() -> None:
-    nodes = {"a": node(), "b": node("a"), "c": node("a"), "d": node("b", "c", join="settled")}
-    assert certain_before(nodes, "d") == set()
-
-
-def test_a_join_of_some_promises_what_all_of_them_have() -> None:
-    nodes = {
-        "a": node(),
-        "b": node("a"),
-        "c": node("a"),
-        "d": node("b", "c", join="n:1"),
-        "e": node("b", join="n:1"),
-    }
-    assert certain_before(nodes, "d") == {"a"}
-    assert certain_before(nodes, "e") == {"a", "b"}
+@pytest.mark.parametrize(("nodes", "certain"), CERTAIN.values(), ids=CERTAIN)
+def test_a_stage_is_sure_to_have_the_results_of_those_before_it_that_must_have_succeeded(
+    nodes: dict[str, StagePlan], certain: dict[str, set[str]]
+) -> None:
+    assert {name: certain_before(nodes, name) for name in certain} == certain
 
 
 def test_long_chains_are_no_problem() -> None:

@@ -30,7 +30,6 @@ from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
     from leasequeue.queue.plans.reading import FlowRunView
-    from leasequeue.testing import Inline
     from tests.queue.fixtures import MakeQueue
 
 
@@ -181,25 +180,6 @@ async def test_a_stage_is_retried_by_its_own_policy_and_has_a_limit_of_its_own(t
         with pytest.raises(JobFailed, match="once"):
             await failed.result(timeout=120)
     assert len(attempts) == 10
-
-
-async def test_a_flow_runs_inline_in_tests(tasks: TaskQueue, leasequeue_inline: Inline) -> None:
-    @tasks.task
-    async def check(number: int) -> Next[int]:
-        return Next(number + 1, "double")
-
-    @tasks.task
-    async def double(check: int) -> int:
-        return check * 2
-
-    flow = Flow("access", tasks, attributes={"number": int})
-    first = flow.stage(check)
-    flow.stage(double, after=first, timeout=5)
-    flow.stage(double, name="other", after=first)
-    inline = leasequeue_inline(tasks)
-    run = await flow.start(number=3)
-    assert [one.task for one in inline.runs] == ["check", "access.double"]
-    assert (await flow.runs.get(run.id)).state == "completed"
 
 
 async def test_stages_on_queues_of_their_own_are_served_by_any_worker_of_these(
@@ -395,4 +375,5 @@ async def test_a_run_is_drawn_with_states_and_counts(tasks: TaskQueue) -> None:
     drawn = draw_run(await tasks.queue.flow_runs.get(run.id))
     assert '    s2["end<br/>failed<br/>' in drawn
     assert "    class s0,s1 done\n" in drawn
+    assert drawn.count("classDef done ") == 1
     assert "    class s2 failed\n" in drawn
