@@ -128,35 +128,21 @@ def _without(forbidden: str) -> list[str]:
     return [f"-{command}", *(allowed if sub else [])]
 
 
-async def test_behind_a_proxy_that_renames_connections_it_is_off(
-    queue: AsyncWorkQueue, own: OwnConnections
-) -> None:
-    """Two clients that share a connection behind a proxy give it two names."""
-    await listen(queue)
-    await engine_of(queue).route.server.ask((b"CLIENT", b"SETNAME", b"leasequeue:commands:other:1"))
-    assert await vouched(own, queue) == NOT_CHECKABLE
-    assert own.off is not None
-    assert "other names" in own.off
-
-
-async def test_behind_a_proxy_that_shares_connections_it_is_off(
-    queue: AsyncWorkQueue, own: OwnConnections
+@pytest.mark.parametrize("what", ["other names", "the same id", "does not have its connections"])
+async def test_where_a_proxy_renames_or_shares_connections_or_another_server_is_asked_it_is_off(
+    queue: AsyncWorkQueue, own: OwnConnections, what: str
 ) -> None:
     await listen(queue)
     first, second = session(queue).connections
-    second.id = first.id
+    if what == "other names":  # as two clients give a connection that they share
+        await engine_of(queue).route.server.ask((b"CLIENT", b"SETNAME", b"leasequeue:commands:other:1"))
+    elif what == "the same id":
+        second.id = first.id
+    else:
+        first.id = 1 << 40
     assert await vouched(own, queue) == NOT_CHECKABLE
     assert own.off is not None
-    assert "the same id" in own.off
-
-
-async def test_where_another_server_is_asked_it_is_off(queue: AsyncWorkQueue, own: OwnConnections) -> None:
-    await listen(queue)
-    [first, _] = session(queue).connections
-    first.id = 1 << 40
-    assert await vouched(own, queue) == NOT_CHECKABLE
-    assert own.off is not None
-    assert "does not have its connections" in own.off
+    assert what in own.off
 
 
 async def test_behind_a_proxy_that_cuts_connections_again_and_again_it_is_off(

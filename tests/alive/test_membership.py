@@ -120,9 +120,9 @@ async def test_a_quiet_worker_fetches_nothing_until_it_resumes(queue: AsyncWorkQ
     assert gate.done == ["1", "more"]
 
 
-async def says_quiet(queue: AsyncWorkQueue, *, quiet: bool) -> bool:
-    """Return whether the worker says so."""
-    return [one.quiet for one in await Fleet(queue).workers()] == [quiet]
+async def says_quiet(queue: AsyncWorkQueue, *, quiet: bool, name: str = "") -> bool:
+    """Return whether the only worker, or that of this name, says so."""
+    return [one.quiet for one in await Fleet(queue).workers() if name in ("", one.name)] == [quiet]
 
 
 async def test_a_message_that_is_lost_is_obeyed_at_the_next_heartbeat(
@@ -139,20 +139,6 @@ async def test_a_message_that_is_lost_is_obeyed_at_the_next_heartbeat(
         async with asyncio.timeout(120):
             await running
     assert await no_keys(redis, queue)
-
-
-async def test_a_worker_stops_when_it_is_told(queue: AsyncWorkQueue) -> None:
-    worker = new_worker(dead_after=FOR_EVER)
-    gate = Gate(worker, queue)
-    await add(queue, b"x")
-    async with working(worker) as running:
-        await gate.reached(1)
-        await Fleet(queue).stop((await the_worker(queue)).id)
-        gate.opened.set()
-        async with asyncio.timeout(120):
-            await running
-    assert gate.done == ["1"]
-    assert await Fleet(queue).workers() == []
 
 
 @pytest.mark.seed("WRQ-B9", "WRQ-G9", "WRQ-B8")
@@ -271,25 +257,15 @@ async def test_a_worker_that_could_not_reach_the_server_fails_no_other(
         await until("it is registered", lambda: has_workers(redis, queue, 2))
         for _ in range(2):  # each sends a heartbeat, and its reply names the dead worker
             worker.quiet()
-            await until("it says that it is quiet", lambda: is_quiet(queue, worker.name))
+            await until("it is quiet", lambda: says_quiet(queue, quiet=True, name=worker.name))
             worker.resume()
-            await until("it says that it is not", lambda: is_not_quiet(queue, worker.name))
+            await until("it is not", lambda: says_quiet(queue, quiet=False, name=worker.name))
         assert [one.name for one in await Fleet(queue).dead()] == ["dead"]
 
 
 async def has_workers(redis: Redis, queue: AsyncWorkQueue, count: int) -> bool:
     """Return whether so many workers are registered."""
     return bool(await redis.zcard(f"{queue.name}:heartbeats") == count)
-
-
-async def is_quiet(queue: AsyncWorkQueue, name: str) -> bool:
-    """Return whether the worker of this name says that it is quiet."""
-    return [one.quiet for one in await Fleet(queue).workers() if one.name == name] == [True]
-
-
-async def is_not_quiet(queue: AsyncWorkQueue, name: str) -> bool:
-    """Return whether the worker of this name says that it is not quiet."""
-    return not await is_quiet(queue, name)
 
 
 async def is_held(queue: AsyncWorkQueue) -> bool:

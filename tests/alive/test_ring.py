@@ -11,7 +11,6 @@ import pytest
 from leasequeue import AsyncWorkQueue, Item
 from leasequeue.alive import ring
 from leasequeue.alive.connections import NOT_CHECKABLE, Mark, OwnConnections
-from leasequeue.alive.membership import fail_sessions
 from leasequeue.alive.ring import PeerWatch, successors
 from leasequeue.queue.queue import engine_of
 from tests.eventually import eventually
@@ -175,28 +174,6 @@ async def test_a_worker_that_may_live_is_left_alone(
     assert other.queue.session.encode() in await redis.hkeys(f"{name}:workers")
 
 
-async def test_all_dead_workers_in_a_row_are_suspected_at_the_first_look(
-    queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    others = [Process(make_queue()) for _ in range(8)]
-    for other in others:
-        await other.queue.counts()
-        await other.register()
-        other.die()
-    await queue.counts()
-    own = OwnConnections(lambda: None)
-    assert await own.check([queue])
-    monkeypatch.setattr(ring, "LOOK_SECONDS", HOUR)  # only the first look
-    monkeypatch.setattr(ring, "GONE_SECONDS", HOUR)
-    watch = PeerWatch(own)
-    [its] = watch._rings_of([queue])
-    server = own.mark(queue).server
-    await its.read(server)
-    await watch._look(server, [its])
-    assert set(its.suspicions) == {one.queue.session for one in others}
-    own.close()
-
-
 async def test_who_registers_other_connections_in_the_last_moment_is_not_failed(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:
@@ -240,19 +217,6 @@ async def test_nothing_is_concluded_right_after_a_reconnection(
         await watch._look(server, [its])
     assert await held(redis, name) == ({b"x"} if lost else set())
     own.close()
-
-
-async def test_a_process_known_to_be_dead_is_failed_at_once(
-    queue: AsyncWorkQueue, make_queue: MakeQueue
-) -> None:
-    other = Process(make_queue())
-    await other.hold("x")
-    await other.register(NOT_CHECKABLE)
-    other.die()
-    await fail_sessions([queue], [("another", "lh:1"), (queue.name, other.queue.session)])
-    lease = await queue.lease(HOUR, block=False)
-    assert lease is not None
-    assert lease.id == "x"
 
 
 async def test_a_worker_fails_others_as_soon_as_it_has_announced_its_sessions(
