@@ -57,7 +57,7 @@ def test_every_part_of_a_queue_is_on_one_page() -> None:
 @pytest.mark.parametrize("module", generated.MODULES)
 def test_the_names_of_a_module_are_sorted(module: str) -> None:
     names = importlib.import_module(module).__all__
-    assert names == sorted(names, key=lambda name: (not name.isupper(), name[0].islower(), name))
+    assert names == sorted({*names}, key=lambda name: (not name.isupper(), name[0].islower(), name))
 
 
 def test_every_public_member_is_documented(package: griffe.Object) -> None:

@@ -27,7 +27,6 @@ PAGE = REFERENCE / "cli.md"
 SHARED = {"--url", "--json"}
 
 _OPTION = re.compile(r"^│ (?:[* ]\s+)?(--[a-z-]+)", re.MULTILINE)
-_ARGUMENT = re.compile(r"^│ [* ]\s+(?!--)([A-Za-z:|-]+)\s+<", re.MULTILINE)
 
 
 @functools.cache
@@ -69,20 +68,6 @@ def test_the_page_lists_the_options_that_help_lists(command: str) -> None:
     listed = set(_OPTION.findall(help_of(command))) - {"--help"}
     shared = SHARED if COMMANDS[command.split(maxsplit=1)[0]].epilog else set()
     assert options_in(section_of(command)) | shared == listed
-
-
-@pytest.mark.parametrize("command", every_command())
-def test_the_page_shows_the_arguments_that_help_shows(command: str) -> None:
-    usage = section_of(command).strip().splitlines()[0]
-    shown = usage.removeprefix(f"`leasequeue {command}").strip("` ")
-    arguments = _ARGUMENT.findall(help_of(command))
-    assert re.sub(r"[\[\].]", "", shown).split() == [argument.upper() for argument in arguments]
-
-
-def test_the_page_lists_the_options_of_all() -> None:
-    listed = set(_OPTION.findall(help_of(""))) - {"--help"}
-    head = built().partition("\n## Common options\n")[2].split("\n## ")[0]
-    assert options_in(head) == listed | SHARED
 
 
 def test_the_page_has_no_command_that_is_not_there() -> None:

@@ -1,10 +1,9 @@
-"""The public names of `leasequeue` are listed, sorted and documented."""
+"""The public names of `leasequeue` are listed, and are those that type checkers import."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import inspect
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -39,40 +38,3 @@ def test_a_name_that_is_not_there_is_named() -> None:
     ).stderr.decode()
     assert "Did you mean: 'Worker'?" in shown
     assert {*leasequeue.__all__} <= {*dir(leasequeue)}
-
-
-def test_all_is_sorted_and_lists_each_name_once() -> None:
-    assert list(leasequeue.__all__) == sorted(set(leasequeue.__all__))
-
-
-def test_each_public_class_and_function_has_a_docstring() -> None:
-    documentable = [
-        value
-        for name in leasequeue.__all__
-        if inspect.isclass(value := getattr(leasequeue, name)) or inspect.isroutine(value)
-    ]
-    assert documentable
-    assert not [thing.__name__ for thing in documentable if not own_docstring(thing)]
-
-
-def test_each_public_method_has_a_docstring() -> None:
-    bare = [
-        f"{owner.__name__}.{name}"
-        for exported in leasequeue.__all__
-        if inspect.isclass(owner := getattr(leasequeue, exported))
-        for name, member in vars(owner).items()
-        if not name.startswith("_") and is_documentable(member) and not own_docstring(member)
-    ]
-    assert not bare
-
-
-def is_documentable(member: object) -> bool:
-    return inspect.isroutine(member) or isinstance(member, property | classmethod | staticmethod)
-
-
-def own_docstring(thing: object) -> str:
-    """Return the docstring of a thing, but not an inherited or generated one."""
-    if not inspect.isclass(thing):
-        return inspect.cleandoc(getattr(thing, "__doc__", None) or "")
-    docstring = inspect.cleandoc(vars(thing).get("__doc__") or "")
-    return "" if docstring.startswith(f"{thing.__name__}(") else docstring
