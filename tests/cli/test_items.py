@@ -185,16 +185,6 @@ async def test_a_queue_or_a_state_without_items(leasequeue: Leasequeue, queue: A
     assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{queue.name} has no leased items")
 
 
-async def test_the_result_of_a_completed_item_is_printed(
-    leasequeue: Leasequeue, queue: AsyncWorkQueue
-) -> None:
-    await queue.add_item(Item(b"x", id="x"))
-    await queue.complete(await take(queue), result=b"done")
-    outcome = await leasequeue("show", queue.name, "x")
-    assert outcome.table[:2] == [["id", "x"], ["state", "completed"]]
-    assert outcome.out.endswith("\nresult\ndone\n")
-
-
 async def test_one_item_is_printed_in_full(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"two\nlines", id="x"))
     lease = await take(queue, 100)

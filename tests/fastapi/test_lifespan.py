@@ -18,16 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
 
-def test_an_application_is_started_again_and_again(tasks: TaskQueue) -> None:
-    app = app_of(tasks, worker=True)
+@pytest.mark.parametrize("of_its_own", [False, True])
+def test_an_application_is_started_again_and_again(tasks: TaskQueue, *, of_its_own: bool) -> None:
+    app = app_of(tasks, worker=Worker(tasks, concurrency=1, name="ours") if of_its_own else True)
     for number in range(3):
-        with TestClient(app) as client:
-            assert double(client, number) == 2 * number
-
-
-def test_a_worker_of_its_own_settings_is_started_again_and_again(tasks: TaskQueue) -> None:
-    app = app_of(tasks, worker=Worker(tasks, concurrency=1, name="ours"))
-    for number in range(2):
         with TestClient(app) as client:
             assert double(client, number) == 2 * number
 

@@ -216,16 +216,6 @@ async def test_the_run_is_known_below_a_handler_in_tasks_threads_and_middleware(
     assert sorted(seen) == [("a", "1 1"), ("b", "2 2"), ("c", "3 3"), ("d", "4 4")]
 
 
-async def test_a_plain_handler_knows_its_run_in_its_thread(queue: AsyncWorkQueue) -> None:
-    seen: list[str] = []
-
-    def handle(payload: str) -> None:
-        seen.append(payload + item_of_run())
-
-    await work(queue, handle, "a", "b")
-    assert sorted(seen) == ["a1", "b2"]
-
-
 def test_there_is_no_run_outside_of_one() -> None:
     with pytest.raises(NoCurrentRun, match="no run calls this code"):
         current_run()
