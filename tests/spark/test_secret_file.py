@@ -102,7 +102,10 @@ async def test_a_signal_to_the_group_of_the_process_does_not_reach_the_watching_
 
 def test_a_block_leaves_neither_file_nor_child(folder: Path) -> None:
     before = children_of(os.getpid())
+    with server_options("redis://localhost") as options:
+        assert options == {"url": "redis://localhost"}, "there is nothing to hide"
     with server_options(URL) as options:
+        assert "secret" not in str(options)
         assert Path(options["urlFile"]).parent == folder
         assert len(children_of(os.getpid())) == len(before) + 1
     assert children_of(os.getpid()) == before

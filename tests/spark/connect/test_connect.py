@@ -75,11 +75,6 @@ async def test_tasks_are_added_and_their_results_read(
             task_results(ids, double, urlFile=str(file))
 
 
-async def test_any_thread_can_write(connect: SparkSession, queue: AsyncWorkQueue) -> None:
-    await asyncio.to_thread(writer(numbered(connect, 2), queue).save)
-    assert (await waiting(queue)).keys() == names(2)
-
-
 @pytest.mark.long
 async def test_tables_of_sql(connect: SparkSession, queue: AsyncWorkQueue) -> None:
     options = f"options (url '{queue.url}', queue '{queue.name}')"

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-from leasequeue.spark.options import server_options
 
 #: Prints the number of partitions of a shuffle.
 PARTS = """
@@ -20,18 +17,6 @@ with session("test") as spark:
     print(spark.conf.get(SHUFFLE_PARTITIONS), spark.sparkContext.defaultParallelism)
     print(spark.sparkContext.getConf().get("spark.ui.showConsoleProgress"), file=sys.stderr)
 """
-
-
-def test_a_password_is_not_in_an_option(tmp_path: Path) -> None:
-    with server_options("redis://:secret@localhost") as given:
-        assert "secret" not in str(given)
-        kept = Path(given["urlFile"])
-        assert kept.read_text() == "redis://:secret@localhost"
-        assert kept.stat().st_mode & 0o077 == 0
-    assert not kept.exists()
-    with server_options("redis://localhost") as given:
-        assert given == {"url": "redis://localhost"}
-    assert tmp_path.exists()
 
 
 @pytest.mark.long
