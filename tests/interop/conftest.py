@@ -127,3 +127,9 @@ def library(request: pytest.FixtureRequest) -> Library:
     """Run the test with each foreign library."""
     named: Library = request.param
     return named
+
+
+@pytest.fixture
+async def foreign(start: StartForeign, library: Library) -> Foreign:
+    """Start a client of each foreign library."""
+    return await start(library)

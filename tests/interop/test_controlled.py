@@ -10,16 +10,15 @@ from leasequeue import AsyncWorkQueue, Item
 
 if TYPE_CHECKING:
     from tests.interop.conftest import Shared
-    from tests.interop.foreign import Library
+    from tests.interop.foreign import Foreign
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 
 async def test_foreign_workers_and_cleaners_neither_lose_nor_double_items_of_lanes(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
     """They add, lease what they see, clean, and complete; they know of no level, group, limit or pause."""
-    foreign = await shared.start(library)
     ours = [f"i{n}" for n in range(30)]
     for n, item_id in enumerate(ours):
         group = f"g{n % 3}" if n % 2 else None
@@ -51,10 +50,9 @@ async def test_foreign_workers_and_cleaners_neither_lose_nor_double_items_of_lan
 
 
 async def test_what_a_foreign_deep_clean_would_push_is_put_back(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
     """It pushes ids that are in no list it knows; those of lanes have a lease key, others are put back."""
-    foreign = await shared.start(library)
     for n in range(6):
         await queue.add_item(Item(b"", f"i{n}"), priority=n % 2)
     assert await queue.pause() is not None

@@ -10,7 +10,7 @@ from leasequeue import AsyncWorkQueue, Item
 
 if TYPE_CHECKING:
     from tests.interop.conftest import Shared
-    from tests.interop.foreign import Library
+    from tests.interop.foreign import Foreign, Library
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]
 
@@ -49,10 +49,9 @@ async def test_ghosts_do_not_make_a_queue_look_empty(
 
 
 async def test_a_ghost_that_a_foreign_worker_holds_is_dropped(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
     """The worker got it as an item without data; the id may be added again (RWQ-B4)."""
-    foreign = await shared.start(library)
     await foreign.add("done", b"data")
     await foreign.add("done", b"data")
     assert await foreign.lease(30) == ("done", b"data")
@@ -116,10 +115,9 @@ async def test_an_id_that_two_cleaners_pushed_is_leased_once(
 
 
 async def test_a_double_of_a_new_incarnation_is_not_leased_twice(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
     """RWQ-B8: the item is completed and added again while its id is twice in the queue."""
-    foreign = await shared.start(library)
     for _ in range(3):
         await foreign.add("a", b"old")
     lease = await shared.lease()
@@ -136,10 +134,9 @@ async def test_a_double_of_a_new_incarnation_is_not_leased_twice(
 
 
 async def test_an_item_that_a_foreign_client_adds_again_while_we_hold_it_is_not_leased_twice(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
     """This version of the family does not check: it replaces the data and pushes the id again."""
-    foreign = await shared.start(library)
     await queue.add_item(Item(b"data", id="a"))
     lease = await shared.lease()
     await foreign.add("a", b"other data")

@@ -14,7 +14,7 @@ from tests.queue.asking import blocked
 if TYPE_CHECKING:
     from leasequeue.queue.engine import Engine
     from tests.interop.conftest import Shared
-    from tests.interop.foreign import Library
+    from tests.interop.foreign import Foreign, Library
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]
 
@@ -36,23 +36,10 @@ async def test_a_leased_item_that_a_foreign_cleaner_moved_stays_leased(
     assert await shared.keys() == {"fence"}
 
 
-async def test_a_completed_item_that_a_foreign_cleaner_had_moved_is_gone(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
-) -> None:
-    cleaner = await shared.start(library)
-    await queue.add_item(Item(b"data", id="a"))
-    lease = await shared.lease()
-    await shared.requeue("a", cleaner)
-    assert await queue.complete(lease)
-    await shared.finish()
-    assert await shared.keys() == {"fence"}
-
-
 async def test_the_first_of_us_and_a_foreign_worker_completes_an_item_that_both_hold(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
     """Our `complete` is True at most once, and False if the foreign worker was first."""
-    foreign = await shared.start(library)
     for number, ours_first in enumerate((True, False)):
         item_id = f"item-{number}"
         await queue.add_item(Item(b"data", id=item_id))
@@ -71,9 +58,8 @@ async def test_the_first_of_us_and_a_foreign_worker_completes_an_item_that_both_
 
 
 async def test_tokens_grow_over_foreign_leases_and_new_incarnations(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
-    foreign = await shared.start(library)
     tokens = []
     for _ in range(3):
         await foreign.add("a", b"data")
@@ -146,13 +132,12 @@ async def test_an_item_that_a_foreign_cleaner_took_from_a_foreign_worker_is_not_
 
 
 async def test_a_foreign_worker_completes_an_item_whose_id_we_have_noted_as_gone(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
     """In a long processing list, ids that are not found are noted in `P:gone` and removed later.
 
     A foreign cleaner had moved the id, so the note meets the entry of the next holder of the item.
     """
-    foreign = await shared.start(library)
     await queue.add_items([Item(b"data", id="a"), *(Item(b"", id=f"other-{n}") for n in range(200))])
     await shared.lease(1)
     others = await queue.lease_many(200, 600, block=False)
@@ -167,10 +152,9 @@ async def test_a_foreign_worker_completes_an_item_whose_id_we_have_noted_as_gone
 
 
 async def test_an_item_for_a_cancelled_waiter_of_ours_goes_to_a_foreign_worker(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
     """The next id for a waiter moves to its inbox, which no foreign client reads."""
-    foreign = await shared.start(library)
     assert await foreign.queue_len() == 0  # it is connected
     waiting = asyncio.create_task(queue.lease(30))
     await blocked(shared.redis, 1)

@@ -12,7 +12,7 @@ from tests.queue.keyspace import snapshot
 
 if TYPE_CHECKING:
     from tests.interop.conftest import Shared
-    from tests.interop.foreign import Library
+    from tests.interop.foreign import Foreign
 
 pytestmark = pytest.mark.core
 
@@ -75,10 +75,9 @@ async def test_a_leased_item_is_popped_right_pushed_left_and_named_by_both_lease
 
 
 async def test_we_write_what_a_foreign_client_writes(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
     """Adding, leasing and completing leave the same keys of the family with each client."""
-    foreign = await shared.start(library)
 
     async def of_the_family() -> dict[str, Any]:
         found = await contents(shared.redis, shared.name)
@@ -109,9 +108,8 @@ async def test_we_write_what_a_foreign_client_writes(
 
 @pytest.mark.seed("RWQ-G5")
 async def test_items_go_from_us_to_a_foreign_client_unchanged(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
-    foreign = await shared.start(library)
     assert all(await queue.add_items(Item(data, id=item_id) for item_id, data in ITEMS))
     assert (await foreign.queue_len(), await foreign.processing()) == (len(ITEMS), 0)
     assert [await foreign.lease(30) for _ in ITEMS] == ITEMS
@@ -123,9 +121,8 @@ async def test_items_go_from_us_to_a_foreign_client_unchanged(
 
 
 async def test_items_go_from_a_foreign_client_to_us_unchanged(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
-    foreign = await shared.start(library)
     for item_id, data in ITEMS:
         await foreign.add(item_id, data)
     assert await queue.queue_len() == len(ITEMS)
@@ -137,10 +134,9 @@ async def test_items_go_from_a_foreign_client_to_us_unchanged(
 
 
 async def test_an_item_that_one_client_holds_is_not_given_to_another(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
     """The cleaner of each side leaves the leases of the other alone."""
-    foreign = await shared.start(library)
     await queue.add_items([Item(b"1", id="ours"), Item(b"2", id="theirs")])
     lease = await shared.lease()
     assert await foreign.lease(30) == ("theirs", b"2")
@@ -161,9 +157,8 @@ async def test_an_item_that_one_client_holds_is_not_given_to_another(
 
 
 async def test_a_foreign_cleaner_leaves_schedules_alone_and_a_foreign_worker_gets_their_items(
-    queue: AsyncWorkQueue, shared: Shared, library: Library
+    queue: AsyncWorkQueue, shared: Shared, foreign: Foreign
 ) -> None:
-    foreign = await shared.start(library)
     await queue.schedules.every(60, "a", "data")
     await queue.schedules.cron("0 3 29 2 *", "b", "data")
     before = await snapshot(shared.redis)

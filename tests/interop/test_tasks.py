@@ -19,8 +19,7 @@ from tests.interop.foreign import program
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.interop.conftest import StartForeign
-    from tests.interop.foreign import Foreign, Library
+    from tests.interop.foreign import Foreign
 
 
 @dataclass
@@ -57,29 +56,23 @@ const queue = new WorkQueue(new KeyPrefix(name));
 """
 
 
-@pytest.fixture
-async def client(start: StartForeign, library: Library) -> Foreign:
-    """Return a client of another library on the queue of the tasks."""
-    return await start(library)
-
-
-async def test_a_foreign_client_sends_a_task_and_reads_the_result(tasks: TaskQueue, client: Foreign) -> None:
-    await client.add("mail-1", json.dumps({"task": "send_mail", "args": {"to": "Zoë"}}).encode())
-    assert await client.result("mail-1") is None
+async def test_a_foreign_client_sends_a_task_and_reads_the_result(tasks: TaskQueue, foreign: Foreign) -> None:
+    await foreign.add("mail-1", json.dumps({"task": "send_mail", "args": {"to": "Zoë"}}).encode())
+    assert await foreign.result("mail-1") is None
     await Worker(tasks).drain()
-    result = await client.result("mail-1")
+    result = await foreign.result("mail-1")
     assert result is not None
     assert json.loads(result) == {"result": {"number": 2, "to": "Zoë", "on": "2026-11-22"}}
     job: Job[Receipt] = tasks.tasks[0].job("mail-1")
     assert await job.result(timeout=120) == Receipt(2, "Zoë", date(2026, 11, 22))
 
 
-async def test_a_running_worker_gets_the_task_of_a_foreign_client(tasks: TaskQueue, client: Foreign) -> None:
+async def test_a_running_worker_gets_the_task_of_a_foreign_client(tasks: TaskQueue, foreign: Foreign) -> None:
     worker = Worker(tasks)
     running = asyncio.create_task(worker.run())
     try:
         data = {"task": "send_mail", "args": {"to": "ann", "subject": "Invoice"}}
-        await client.add("mail-1", json.dumps(data).encode())
+        await foreign.add("mail-1", json.dumps(data).encode())
         job: Job[Receipt] = tasks.tasks[0].job("mail-1")
         assert (await job.result(timeout=120)).number == len("Invoice")
     finally:
@@ -97,24 +90,24 @@ async def test_a_running_worker_gets_the_task_of_a_foreign_client(tasks: TaskQue
     ],
 )
 async def test_a_foreign_client_reads_why_its_task_has_failed(
-    tasks: TaskQueue, client: Foreign, data: bytes, error: str
+    tasks: TaskQueue, foreign: Foreign, data: bytes, error: str
 ) -> None:
-    await client.add("mail-1", data)
+    await foreign.add("mail-1", data)
     await Worker(tasks).drain()
-    assert await client.result("mail-1") is None
-    failure = await client.failure("mail-1")
+    assert await foreign.result("mail-1") is None
+    failure = await foreign.failure("mail-1")
     assert failure is not None
     assert error in failure.decode()
 
 
-async def test_a_foreign_worker_runs_a_task_of_leasequeue(tasks: TaskQueue, client: Foreign) -> None:
+async def test_a_foreign_worker_runs_a_task_of_leasequeue(tasks: TaskQueue, foreign: Foreign) -> None:
     job = await tasks.tasks[0].add("ann", subject="Invoice")
-    item = await client.lease(30)
+    item = await foreign.lease(30)
     assert item is not None
     assert item.id == job.id
     call = json.loads(item.data)
     assert (call["task"], call["args"]) == ("send_mail", {"to": "ann", "subject": "Invoice"})
-    assert await client.complete(job.id)
+    assert await foreign.complete(job.id)
 
 
 @pytest.mark.slow

@@ -12,16 +12,12 @@ from leasequeue import AsyncWorkQueue, Item
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from tests.interop.conftest import StartForeign
-    from tests.interop.foreign import Library
+    from tests.interop.foreign import Foreign
 
 pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 
-async def test_purging_leaves_what_a_foreign_client_holds(
-    queue: AsyncWorkQueue, start: StartForeign, library: Library
-) -> None:
-    foreign = await start(library)
+async def test_purging_leaves_what_a_foreign_client_holds(queue: AsyncWorkQueue, foreign: Foreign) -> None:
     for item_id in ("held", "a", "b"):
         await foreign.add(item_id, b"data")
     await queue.add_item(Item(b"ours", id="ours"))
@@ -38,9 +34,8 @@ async def test_purging_leaves_what_a_foreign_client_holds(
 
 
 async def test_items_of_a_foreign_client_move_and_are_worked_on_by_another(
-    queue: AsyncWorkQueue, start: StartForeign, library: Library, redis: Redis
+    queue: AsyncWorkQueue, foreign: Foreign, redis: Redis
 ) -> None:
-    foreign = await start(library)
     for item_id in ("held", "a", "b"):
         await foreign.add(item_id, item_id.encode())
     assert await foreign.lease(60) == ("held", b"held")
@@ -59,9 +54,8 @@ async def test_items_of_a_foreign_client_move_and_are_worked_on_by_another(
 
 
 async def test_a_foreign_client_works_while_items_are_moved_to_and_fro(
-    queue: AsyncWorkQueue, start: StartForeign, library: Library, redis: Redis
+    queue: AsyncWorkQueue, foreign: Foreign, redis: Redis
 ) -> None:
-    foreign = await start(library)
     ids = {f"{number}" for number in range(60)}
     for item_id in sorted(ids, key=int):
         await foreign.add(item_id, b"data")
@@ -89,9 +83,8 @@ async def test_a_foreign_client_works_while_items_are_moved_to_and_fro(
 
 
 async def test_a_foreign_worker_gets_nothing_of_a_deleted_queue_and_can_use_its_name_anew(
-    queue: AsyncWorkQueue, start: StartForeign, library: Library, redis: Redis, name: str
+    queue: AsyncWorkQueue, foreign: Foreign, redis: Redis, name: str
 ) -> None:
-    foreign = await start(library)
     for item_id in ("held", "a", "b"):
         await foreign.add(item_id, b"data")
     assert await foreign.lease(60) == ("held", b"data")
@@ -106,9 +99,8 @@ async def test_a_foreign_worker_gets_nothing_of_a_deleted_queue_and_can_use_its_
 
 @pytest.mark.seed("RWQ-O20")
 async def test_clearing_leases_returns_what_a_foreign_client_holds(
-    queue: AsyncWorkQueue, start: StartForeign, library: Library
+    queue: AsyncWorkQueue, foreign: Foreign
 ) -> None:
-    foreign = await start(library)
     for item_id in ("a", "b", "c"):
         await foreign.add(item_id, b"data")
     assert await foreign.lease(60) == ("a", b"data")
