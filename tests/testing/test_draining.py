@@ -7,15 +7,15 @@ import itertools
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from leasequeue import AsyncWorkQueue, Item, Lease, RetryPolicy, Snooze
-from leasequeue.testing import assert_added, assert_dead, assert_empty
+from leasequeue import AsyncWorkQueue, Item, Lease, Snooze
+from leasequeue.testing import assert_added, assert_empty
 from tests.eventually import eventually
-from tests.worker.working import Gate, counted, finished
+from tests.worker.working import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasequeue.testing import Clock, Proxy, Queues, Workers
+    from leasequeue.testing import Clock, Workers
 
 
 async def test_draining_runs_due_items_and_leaves_the_others(
@@ -38,33 +38,6 @@ async def test_draining_runs_due_items_and_leaves_the_others(
     await worker.drain()
     assert ran == [b"now", b"in an hour", b"tomorrow"]
     await assert_empty(leasequeue_queue)
-
-
-async def test_retries_back_off_until_the_item_is_dead(
-    leasequeue_queue: AsyncWorkQueue, leasequeue_worker: Workers, leasequeue_clock: Clock
-) -> None:
-    worker = leasequeue_worker(retry=RetryPolicy(attempts=4, first=10, longest=25, jitter=False))
-    attempts: list[int] = []
-
-    @worker.handler(leasequeue_queue)
-    async def handle(_: bytes, lease: Lease) -> None:
-        attempts.append(lease.attempt)
-        raise ValueError(f"failure {lease.attempt}")
-
-    await leasequeue_queue.add_item(Item("hello", id="one"))
-    await worker.drain()
-    for attempt, wait in enumerate((10, 20, 25), start=1):
-        view = await assert_added(leasequeue_queue, "one", state="scheduled")
-        assert view.due == leasequeue_clock() + wait
-        assert view.attempt == attempt
-        leasequeue_clock.advance(wait - 0.001)
-        await worker.drain()
-        assert attempts == list(range(1, attempt + 1))
-        leasequeue_clock.advance(0.001)
-        await worker.drain()
-    assert attempts == [1, 2, 3, 4]
-    letter = await assert_dead(leasequeue_queue, "one", error="failure 4")
-    assert letter.attempt == 4
 
 
 async def test_draining_reclaims_expired_leases(
@@ -125,25 +98,6 @@ async def test_a_running_worker_gets_a_snoozed_item_when_the_clock_reaches_its_t
     worker.stop()
     await running
     await assert_empty(leasequeue_queue)
-
-
-async def test_a_worker_continues_when_the_faults_are_removed(
-    leasequeue_queues: Queues, leasequeue_worker: Workers, leasequeue_faults: Proxy
-) -> None:
-    worker = leasequeue_worker()
-    queue, direct = leasequeue_queues("queue"), leasequeue_queues("queue", direct=True)
-    gate = Gate(worker, queue)
-    await queue.add_item(Item("hello", id="one"))
-    draining = asyncio.create_task(worker.run())
-    await gate.reached(1)
-    await leasequeue_faults.fail()
-    gate.opened.set()
-    await assert_added(direct, "one", state="leased")
-    await leasequeue_faults.heal()
-    await finished(direct)
-    worker.stop()
-    await draining
-    await assert_empty(direct)
 
 
 async def test_schedules_use_the_clock(

@@ -8,6 +8,7 @@ import pytest
 
 from leasequeue import TaskQueue
 from leasequeue.testing import Clock
+from leasequeue.worker import health
 from tests.queue.fixtures import admin, make_queue, own, queue, tidy
 
 if TYPE_CHECKING:
@@ -27,3 +28,9 @@ async def tasks(redis_url: str, name: str) -> AsyncIterator[TaskQueue]:
     """Open a task queue on the queue of this test."""
     async with TaskQueue.from_url(redis_url, name) as tasks:
         yield tasks
+
+
+@pytest.fixture
+def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers check their health often."""
+    monkeypatch.setattr(health, "CHECK_SECONDS", 0.1)

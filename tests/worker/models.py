@@ -59,10 +59,6 @@ def twice(numbers: list[int]) -> int:
     return 2 * sum(numbers)
 
 
-def sleep_for(seconds: float) -> None:
-    time.sleep(seconds)
-
-
 def ends_badly(how: str) -> None:
     """End as `how` says: with an error, a signal to the worker, or killed."""
     ways: dict[str, Any] = {

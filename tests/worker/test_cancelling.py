@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from tests.eventually import eventually
 from tests.processes import gone
 from tests.queue.asking import command, until
 from tests.queue.keyspace import audit, left_over
-from tests.worker.models import sleep_for
+from tests.worker.models import note_pid
 from tests.worker.working import Gate, add, finished, new_worker, working
 
 if TYPE_CHECKING:
@@ -220,9 +219,9 @@ async def test_a_thread_sees_that_it_is_cancelled(make_queue: MakeQueue) -> None
 async def test_a_process_is_killed(make_queue: MakeQueue, tmp_path: Path) -> None:
     queue, other = make_queue(), make_queue()
     worker = new_worker(lease_time=600)
-    worker.handler(queue, run_in="process")(note_pid_and_sleep)
+    worker.handler(queue, run_in="process")(note_pid)
     file = tmp_path / "pid"
-    await queue.add_item(Item(str(file), id="1"))
+    await queue.add_item(Item(f"600 {file}", id="1"))
     async with working(worker):
         await eventually("it runs", lambda: file.exists() and bool(file.read_text()))
         assert await other.cancel("1")
@@ -230,13 +229,6 @@ async def test_a_process_is_killed(make_queue: MakeQueue, tmp_path: Path) -> Non
         await gone(pid)
         await finished(queue)
     assert await queue.dead_letters.list() == []
-
-
-def note_pid_and_sleep(path: str) -> None:
-    """Write the number of this process, and sleep for long."""
-    with open(path, "w") as file:  # noqa: PTH123 - it runs in another process
-        file.write(str(os.getpid()))
-    sleep_for(600)
 
 
 async def test_what_a_cancelled_handler_raises_is_no_failure(make_queue: MakeQueue) -> None:

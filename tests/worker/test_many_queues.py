@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Item
@@ -16,8 +17,6 @@ from tests.worker.working import Gate, finished, new_worker, working
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-import pytest
 
 
 class Queues:
@@ -49,6 +48,7 @@ async def queues(redis_url: str, name: str) -> AsyncIterator[Queues]:
     await found.close()
 
 
+@pytest.mark.seed("GLD-B9")
 @pytest.mark.parametrize("order", ["weighted", "strict"])
 async def test_items_of_many_queues_that_a_busy_worker_watches_go_to_an_idle_one(
     queues: Queues, redis: Redis, order: str

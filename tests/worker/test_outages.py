@@ -18,7 +18,7 @@ from leasequeue import AsyncWorkQueue, Item
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasequeue.queue.pushes import listener
 from leasequeue.queue.queue import engines_of
-from leasequeue.worker import Retry, Snooze, health
+from leasequeue.worker import Retry, Snooze
 from tests.eventually import eventually
 from tests.faults.test_killed_server import kill, start
 from tests.queue.asking import command, until
@@ -34,12 +34,6 @@ if TYPE_CHECKING:
     from leasequeue.worker import Worker
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
-
-
-@pytest.fixture
-def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have workers check their health often."""
-    monkeypatch.setattr(health, "CHECK_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("quick_checks")
@@ -214,22 +208,7 @@ async def test_a_worker_is_unhealthy_while_the_server_is_frozen(
 
 
 @pytest.mark.usefixtures("quick_checks")
-async def test_a_worker_is_unhealthy_while_items_wait_and_none_is_leased(
-    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = new_worker()
-    Gate(worker, queue)
-    async with working(worker):
-        await eventually("it is healthy", lambda: worker.health().ok)
-        await stop_fetching(worker, monkeypatch)
-        await add(queue, b"x")
-        await eventually("it is unhealthy", lambda: not worker.health().ok)
-        (reason,) = worker.health().reasons
-        assert reason.startswith(f"1 items of {queue.name} wait, and none has been leased for ")
-
-
-@pytest.mark.usefixtures("quick_checks")
-async def test_a_worker_is_healthy_while_items_wait_because_of_a_pause(
+async def test_a_worker_is_unhealthy_while_items_wait_and_none_is_leased_but_for_a_pause(
     queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paused = make_queue(name=f"{queue.name}-paused")

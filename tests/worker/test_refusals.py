@@ -11,7 +11,7 @@ import pytest
 from leasequeue import AsyncWorkQueue, FanOut, Item
 from leasequeue.errors import AccessDenied, DatabaseMissing, LoginRefused, ServerRefused, ServerTooOld
 from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
-from leasequeue.worker import health, refusals
+from leasequeue.worker import refusals
 from tests.eventually import eventually
 from tests.queue.asking import command, until
 from tests.queue.pretender import Pretender, bulk
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
 #: How long a worker may take to end that cannot start (s).
 TIMEOUT = 120
-
-
-@pytest.fixture
-def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have workers check their health often."""
-    monkeypatch.setattr(health, "CHECK_SECONDS", 0.1)
 
 
 def worker_with_lifespan(started: list[str]) -> Worker:

@@ -137,31 +137,6 @@ async def test_items_leased_ahead_are_released_when_a_run_takes_long(
         finish.set()
 
 
-@pytest.mark.seed("GLD-B9")
-async def test_a_busy_worker_does_not_wait_for_items_of_its_other_queues(
-    make_queue: MakeQueue,
-) -> None:
-    """All slots run items of one queue: an item of the other queue goes to an idle worker."""
-    first, second = make_queue(name="busy-1"), make_queue(name="busy-2")
-    worker = new_worker(concurrency=2)
-    gate = Gate(worker, first)
-    never: list[bytes] = []
-    worker.handler(second)(never.append)
-    async with working(worker):
-        await eventually("it runs", lambda: worker.health().ok)
-        await add(first, b"x", b"x")
-        await gate.reached(2)
-        other = make_queue(name="busy-2")
-        waiting = asyncio.create_task(take(other))
-        await asyncio.sleep(0.05)
-        await second.add_item(Item(b"x", id="x"))
-        lease = await waiting
-        assert (lease.id, lease.attempt) == ("x", 1)
-        await other.complete(lease)
-        gate.opened.set()
-    assert not never
-
-
 async def test_an_item_that_falls_due_is_run(queue: AsyncWorkQueue) -> None:
     worker = new_worker()
     gate = Gate(worker, queue)
