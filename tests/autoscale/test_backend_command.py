@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from leasequeue.autoscale.backends import command, open_backend
-from leasequeue.autoscale.config import CommandSettings, HttpSettings, KubernetesSettings
+from leasequeue.autoscale.config import CommandSettings, HttpSettings
 from leasequeue.errors import BackendError
 from tests.autoscale.backend_bench import config_of, refusal
 from tests.autoscale.scaling import register
@@ -183,13 +183,4 @@ async def test_registrations_that_cannot_be_read_are_an_error(name: str) -> None
         await backend.ready()
     await backend.request(3)
     assert await backend.requested() == 3
-    await backend.close()
-
-
-async def test_the_back_end_of_kubernetes_is_opened_with_its_settings() -> None:
-    """It connects on its first call."""
-    settings = KubernetesSettings(name="media", kind="StatefulSet", kubeconfig="/none")
-    backend = open_backend(config_of("redis://127.0.0.1:1", "jobs", settings), "work", "t1")
-    with pytest.raises(BackendError, match=r"^kubernetes, work/t1: "):
-        await backend.ready()
     await backend.close()

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import pickle
 import subprocess
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
@@ -24,6 +24,7 @@ from leasequeue.autoscale.config import (
 from leasequeue.errors import InvalidConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -39,10 +40,7 @@ processes = { command = ["leasequeue", "worker", "app:worker"] }
 """
 
 
-class Load(Protocol):
-    """Load a file with this text."""
-
-    def __call__(self, text: str) -> Config: ...
+Load: TypeAlias = "Callable[[str], Config]"
 
 
 @pytest.fixture

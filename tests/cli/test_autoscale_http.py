@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from leasequeue import ConnectionLost
@@ -94,13 +93,9 @@ async def serving(kept: Kept, config: Config = CONFIG) -> AsyncIterator[ReportSe
 
 def get(server: ReportServer, path: str) -> tuple[int, Any]:
     """Return the status and the text of an answer, or its JSON document. Threads of the server answer."""
-    host, _, port = server.url.removeprefix("http://").rpartition(":")
-    with closing(HTTPConnection(host, int(port), timeout=120)) as connection:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read().decode()
+    answer = httpx.get(f"{server.url}{path}", timeout=120)
     is_json = answer.headers["content-type"] == "application/json"
-    return answer.status, json.loads(body) if is_json else body
+    return answer.status_code, answer.json() if is_json else answer.text
 
 
 async def test_another_scaler_reads_the_units_of_a_tier() -> None:

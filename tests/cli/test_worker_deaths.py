@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,8 +30,6 @@ pytestmark = [pytest.mark.slow]
 
 #: Leases of an hour, heartbeats that may be missed for an hour, and peers that conclude soon.
 SOON = {"LEASE": "3600", "DEAD_AFTER": "3600", "PEERS": "soon"}
-#: The same, with peers that look at nothing.
-ALONE = SOON | {"PEERS": "never"}
 #: The same, with peers nearly as they are, and as they are.
 SOONER, REAL = SOON | {"PEERS": "sooner"}, SOON | {"PEERS": "as they are"}
 
@@ -52,24 +49,6 @@ async def checkable(redis: Redis, name: str, count: int) -> None:
         return len(known) == count
 
     await until(f"{count} workers have registered their connections", registered)
-
-
-# ------------------------------------------------------------------------------------------- real deaths
-
-
-@pytest.mark.long
-async def test_the_supervisor_has_the_items_of_its_only_process_run_in_the_next_one(
-    bench: Bench, queue: AsyncWorkQueue
-) -> None:
-    async with bench.worker("--max-runs", "1000", **ALONE) as running:
-        await queue.add_item(Item(b"hold", id="x"))
-        [(_, victim)] = await bench.began()
-        os.kill(victim, signal.SIGKILL)
-        [_, (_, next_one)] = await bench.began(2)
-        assert next_one != victim
-        bench.release()
-        assert await running.stop() == 0
-    assert (await queue.counts()).total == 0
 
 
 # ------------------------------------------------------------------------------------------ false alarms
@@ -214,24 +193,3 @@ async def test_behind_a_proxy_that_cuts_connections_it_switches_itself_off(
 async def _others(redis: Redis, name: str, seen: set[int]) -> bool:
     """Return whether the worker has registered none of these connections."""
     return all(not seen & {*about["connections"]} for about in await workers(redis, name))
-
-
-async def test_where_the_server_forbids_it_the_worker_says_so_once(
-    tmp_path: Path, redis: Redis, redis_url: str, name: str
-) -> None:
-    await redis.acl_setuser(
-        "plain", enabled=True, passwords=["+x"], keys=["*"], channels=["*"],
-        categories=["+@all"], commands=["-client"],
-    )  # fmt: skip
-    try:
-        bench = Bench(tmp_path, redis_url.replace("redis://", "redis://plain:x@"), name)
-        async with AsyncWorkQueue.from_url(redis_url, name) as queue, bench.working(**SOON) as running:
-            await running.logged("other workers cannot see whether this process lives")
-            await queue.add_item(Item(b"sleep 0", id="x"))
-            await bench.ended()
-            [about] = await workers(redis, name)
-            assert about["connections"] == []
-            assert await running.stop() == 0
-            assert running.log.count("cannot see whether") == 1
-    finally:
-        await redis.acl_deluser("plain")

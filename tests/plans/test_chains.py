@@ -16,9 +16,7 @@ from leasequeue import (
     Lease,
     Provided,
     TaskQueue,
-    correlation_id,
     current_run,
-    current_stage,
     fan_out,
     group,
 )
@@ -218,51 +216,6 @@ async def test_batches_threads_and_processes_are_stages(tasks: TaskQueue) -> Non
     run = await group(chains).then(shown).add()
     async with working(new_worker(tasks)):
         assert await run.result(timeout=120) == "[1.5, 2.0, 2.5]"
-
-
-async def test_options_of_calls_apply_to_their_stages(tasks: TaskQueue) -> None:
-    seen: list[str] = []
-
-    @tasks.task(concurrency=1)
-    async def limited(number: int) -> int:
-        seen.append(f"{number}")
-        return number
-
-    @tasks.task
-    async def last(given: int | list[int]) -> str | None:
-        stage = current_stage()
-        seen.append(f"{given} {stage.run} {stage.path}")
-        return correlation_id.get()
-
-    low, high = limited.options(priority=-2), limited.options(priority=3)
-    later = await limited.call(9).then(last.options(delay=0.05)).add(id="later", priority=-9)
-    run = await group([low.call(1), high.call(2), limited.call(3)]).then(last).add(id="r", correlation="c-1")
-    async with working(new_worker(tasks, concurrency=1)):
-        assert await run.result(timeout=120) == "c-1"
-        assert await later.result(timeout=120) is None
-    assert seen == ["2", "3", "1", "[1, 2, 3] r last", "9", "9 later last"]
-
-
-async def test_workers_may_serve_parts_of_a_chain(redis_url: str, name: str) -> None:
-    async def one(number: int) -> int:
-        return number + 1
-
-    async def two(number: int, *, by: int = 2) -> int:
-        return number * by
-
-    async with TaskQueue.from_url(redis_url, name) as tasks, TaskQueue.from_url(redis_url, name) as other:
-        first, second = tasks.task(one), tasks.task(queue=f"{name}:two")(two)
-        other.task(queue=f"{name}:two")(two)
-        run = await first.call(1).then(second, by=5).add()
-        with pytest.raises(TimeoutError):
-            await run.result(timeout=0.01)
-        await new_worker(other).drain()
-        only_first = TaskQueue.from_url(redis_url, name)
-        only_first.task(one)
-        async with only_first:
-            await new_worker(only_first).drain()
-        await new_worker(other).drain()
-        assert await run.result(timeout=120) == 10
 
 
 @pytest.mark.parametrize("size", [300, pytest.param(10_000, marks=pytest.mark.long)])

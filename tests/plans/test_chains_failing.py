@@ -12,7 +12,7 @@ from leasequeue.errors import JobCancelled, JobFailed, JobUnknown
 from leasequeue.queue.queue import engine_of
 from tests.eventually import eventually
 from tests.queue.asking import until
-from tests.worker.working import counted, new_worker, working
+from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,23 +180,6 @@ async def test_a_result_that_does_not_fit_the_task_after_it_fails_that_one(tasks
     assert failed.value.stage == "takes_text"
     [letter] = await tasks.queue.dead_letters.list()
     assert letter.attempt == 1
-
-
-async def test_an_unknown_task_waits_for_a_worker_that_knows_it(redis_url: str, name: str) -> None:
-    async def one(number: int) -> int:
-        return number + 1
-
-    async def two(number: int) -> int:
-        return number * 2
-
-    async with TaskQueue.from_url(redis_url, name) as tasks, TaskQueue.from_url(redis_url, name) as old:
-        chain = tasks.task(one).call(1).then(tasks.task(two))
-        old.task(one)
-        run = await chain.add()
-        async with working(new_worker(old)):
-            await counted(tasks.queue, "it is released for later", lambda counts: counts.scheduled == 1)
-        async with working(new_worker(tasks)):
-            assert await run.result(timeout=120) == 4
 
 
 async def test_a_run_is_cancelled(tasks: TaskQueue, part: Part) -> None:

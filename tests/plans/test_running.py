@@ -30,7 +30,6 @@ from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
     from leasequeue.queue.plans.reading import FlowRunView
-    from tests.queue.fixtures import MakeQueue
 
 
 @dataclass
@@ -202,36 +201,6 @@ async def test_stages_on_queues_of_their_own_are_served_by_any_worker_of_these(
     async with working(new_worker(flow.only(first, "end"))), working(only):
         assert await run.result(timeout=120) == 3
     assert places == [name, f"{name}-slow", name]
-
-
-async def test_a_queue_with_a_handler_of_its_own_is_a_stage(
-    tasks: TaskQueue, name: str, make_queue: MakeQueue
-) -> None:
-    videos = make_queue(name=f"{name}-videos")
-    flow = Flow("access", tasks, attributes={"user_id": int})
-
-    @tasks.task
-    async def check(user_id: int) -> Member:
-        return Member(user_id, ["a"])
-
-    @tasks.task
-    async def end(render: list[str]) -> str:
-        return "-".join(render)
-
-    first = flow.stage(check)
-    takes: dict[str, Any] = {"user": "user_id", "roles": first.member("roles")}
-    flow.stage(end, after=flow.stage("render", queue=videos, after=first, takes=takes, args={"size": 2}))
-    worker = new_worker(tasks)
-
-    @worker.handler(videos)
-    async def render(payload: dict[str, Any]) -> list[str]:
-        stage = current_stage()
-        assert payload["meta"]["run"] == stage.run
-        return [str(payload["user"]), str(payload["size"]), stage.inputs["roles"].decode()]
-
-    run = await flow.start(user_id=3)
-    async with working(worker):
-        assert await run.result(timeout=120) == '3-2-["a"]'
 
 
 @pytest.mark.seed("GLD-O23", "GLD-B18")

@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 AT = dt.datetime(2100, 1, 1, 0, 0, 0, 1500, tzinfo=dt.UTC)
 
 
-async def test_rows_become_items(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    writer(numbered(spark, 5), queue).save()
-    assert await waiting(queue) == {f"i{n}": f"data of {n}".ljust(20, ".").encode() for n in range(5)}
-
-
 async def test_an_empty_table_adds_nothing(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     report = add(numbered(spark, 0), queue.name, url=queue.url)
     assert (report.rows, report.added) == (0, 0)
