@@ -178,13 +178,6 @@ def test_a_small_change_is_not_worth_a_request(needed: int, asked: int) -> None:
     assert passes.step(busy(needed), 200) == {"steady": asked}
 
 
-def test_a_small_change_does_not_pass_a_limit() -> None:
-    passes = Passes(policy_of(steady(slow_down=0.0)))
-    passes.step(busy(200), 0)
-    passes.policy = policy_of(steady(slow_down=0.0, max_units=199))
-    assert passes.step(busy(200), 200) == {"steady": 199}
-
-
 @pytest.mark.seed("RWQ-T8")
 def test_one_late_unit_of_many_is_covered_by_no_other_tier() -> None:
     passes = Passes(policy_of(steady("spot", preemptible=True), steady()))
@@ -219,15 +212,6 @@ def test_a_queue_that_could_not_be_read_takes_no_worker_away() -> None:
     assert passes.steps(3600, {"mail": Signals()}, 20) == {"steady": 20}
     more = {"mail": Signals(waiting=600, service_time=10.0)}
     assert passes.steps(60, more, 20) == {"steady": 110}
-
-
-@pytest.mark.seed("RWQ-O26", "RWQ-B17")
-def test_jobs_of_one_deployment_get_shares_of_its_workers_that_add_up() -> None:
-    jobs = {"a": JobPolicy(), "b": JobPolicy(), "c": JobPolicy()}
-    seen = {name: Signals(arrival_rate=1.0, service_time=1.0) for name in jobs}
-    result = first(policy_of(steady(workers_per_unit=5), jobs=jobs), seen, 2)
-    assert [report.share for report in result.jobs] == [4, 3, 3]
-    assert [report.signals.ready for report in result.jobs] == [4, 3, 3]
 
 
 @pytest.mark.seed("RWQ-B17")

@@ -64,13 +64,6 @@ def test_the_table_of_erlang_b_for_one_percent(workers: int, load: float) -> Non
     assert erlang_b(workers, load) == pytest.approx(0.01, rel=2e-3)
 
 
-def test_the_clinic_of_gross_and_harris() -> None:
-    """Fundamentals of Queueing Theory, M/M/c: three doctors, six patients an hour, 20 minutes each."""
-    clinic = Demand(rate=6 / 3600, service_time=20 * 60)
-    assert erlang_c(3, clinic.load) == pytest.approx(4 / 9)
-    assert mean_wait(3, clinic) == pytest.approx(4 / 27 * 3600)
-
-
 def test_one_worker_is_m_m_1_and_with_equal_service_times_half_of_it() -> None:
     """M/M/1: rho/(1 - rho) x S; M/D/1, by Pollaczek and Khinchine: half of it."""
     queue = Demand(rate=0.8, service_time=1)
