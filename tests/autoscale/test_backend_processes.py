@@ -205,7 +205,8 @@ async def test_workers_that_only_have_such_a_name_are_left_alone(
     assert (await backend.ready(), await backend.requested()) == (0, 0)
     await backend.request(1)
     await eventually("a unit has started", lambda: len(bench.pids()) == 1)
-    assert [processes.unit_name(pid, None) for pid in bench.pids()] == [f"{bench.prefix}2"], "1 is taken"
+    mark = processes.mark_of(bench.url, bench.prefix)
+    assert [processes.unit_name(pid, mark) for pid in bench.pids()] == [f"{bench.prefix}2"], "1 is taken"
     await bench.settled(backend, 0)
     assert not worker.stopping
     worker.stop()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from leasequeue.worker import supervision
 from leasequeue.worker.supervision import Restarts, SupervisedProcess
-
-if TYPE_CHECKING:
-    import pytest
+from tests.eventually import eventually
+from tests.processes import gone
 
 SLEEP = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
 
@@ -78,5 +80,50 @@ def test_a_process_with_the_id_of_a_former_one_is_not_touched() -> None:
         assert not former.alive()
         former.signal(signal.SIGKILL)
         former.kill(group=True)
-        assert other.poll() is None
-        other.kill()
+        other.terminate()
+        assert other.wait() == -signal.SIGTERM, "it was not killed before"
+
+
+async def test_what_ends_after_it_was_looked_at_is_not_signalled_by_its_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By then, the id may be that of another process, or of another group."""
+    started = SupervisedProcess.run(SLEEP, session=True)
+    found = SupervisedProcess(started.pid)
+
+    def ends_now(pid: int, _: int | None) -> bool:
+        os.kill(pid, signal.SIGKILL)
+        while Path(f"/proc/{pid}").exists():
+            time.sleep(0.001)
+        used.clear()
+        return True
+
+    used: list[int] = []
+    kill = os.kill
+
+    def noted(pid: int, number: int) -> None:
+        used.append(pid)
+        kill(pid, number)
+
+    monkeypatch.setattr(os, "kill", noted)
+    monkeypatch.setattr(os, "killpg", lambda pid, _: used.append(pid))
+    monkeypatch.setattr(supervision, "_is", ends_now)
+    found.kill(group=True)
+    assert used == []
+    assert await started.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("lacking", ["descriptors", "groups"])
+async def test_a_group_is_killed_on_systems_that_know_processes_only_by_their_ids(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lacking: str
+) -> None:
+    if lacking == "descriptors":
+        monkeypatch.delattr(os, "pidfd_open")
+    else:
+        monkeypatch.setattr(supervision, "_PROCESS_GROUP", 1 << 30)  # as Linux 6.8 answers to the right one
+    script = f"sleep 600 & echo $! > {tmp_path}/child.new; mv {tmp_path}/child.new {tmp_path}/child; wait"
+    process = SupervisedProcess.run(["sh", "-c", script], session=True)
+    await eventually("it has started a program", (tmp_path / "child").exists)
+    process.kill(group=True)
+    assert await process.wait() == -signal.SIGKILL
+    await gone(int((tmp_path / "child").read_text()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 #: The first and the longest pause before the next process is started after one that has ended (s).
 FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
@@ -26,6 +27,8 @@ FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
 LONG_LIFE = 30.0
 #: The place of the start time in /proc/<pid>/stat, after the name of the program.
 _START_FIELD = 19
+#: The flag of pidfd_send_signal(2) for the process group of a process.
+_PROCESS_GROUP = 1 << 2
 
 
 class Restarts:
@@ -154,12 +157,21 @@ class SupervisedProcess:
         """Wait until a process that was started here ends; return its exit code, negative for a signal."""
         return await asyncio.shield(asyncio.wrap_future(self._end))
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it still runs."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
-            if self._child is not None:
-                self._child.send_signal(number)
-            elif self.alive():
+    def signal(self, number: signal.Signals, *, group: bool = False) -> None:
+        """Send it a signal, if it still runs; with `group`, send that to all of its process group, too.
+
+        Neither a later process with its id gets it, nor a later group.
+        """
+        with contextlib.suppress(ProcessLookupError, PermissionError), _held(self.pid) as held:
+            known = self.is_child and self.alive() if self.start is None else _is(self.pid, self.start)
+            if not known:
+                return
+            if group:
+                with contextlib.suppress(OSError):  # it leads none
+                    _signal_group(self.pid, held, number)
+            if held is not None:
+                signal.pidfd_send_signal(held, number)
+            else:
                 os.kill(self.pid, number)
 
     def kill(self, *, group: bool = False) -> None:
@@ -167,11 +179,7 @@ class SupervisedProcess:
 
         With `group`, kill all of its process group, too.
         """
-        if self.alive():
-            self.signal(signal.SIGKILL)
-            if group:
-                with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left of it
-                    os.killpg(self.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL, group=group)
 
     async def kill_after(self, seconds: float, on_kill: Callable[[], None]) -> None:
         """Wait for its end; kill it after some seconds, and call `on_kill` before."""
@@ -193,6 +201,33 @@ def _start_of(pid: int) -> int | None:
     """Return when a process began, in ticks since the machine did; None: the system does not say."""
     fields = _stat(pid)
     return None if fields is None else int(fields[_START_FIELD])
+
+
+@contextlib.contextmanager
+def _held(pid: int) -> Iterator[int | None]:
+    """Give a descriptor of a process, which never becomes that of a later one; None: the system has none."""
+    try:
+        held = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not on Linux, or forbidden in a container, or it has ended
+        yield None
+        return
+    try:
+        yield held
+    finally:
+        os.close(held)
+
+
+def _signal_group(pid: int, held: int | None, number: signal.Signals) -> None:
+    """Send a signal to the process group that a process leads, which runs."""
+    try:
+        if held is not None:
+            signal.pidfd_send_signal(held, number, None, _PROCESS_GROUP)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        held = None  # Linux before 6.9 cannot
+    if held is None:
+        os.killpg(pid, number)  # the id of a group whose leader runs is that of no other
 
 
 def _is(pid: int, start: int | None) -> bool:

@@ -79,7 +79,7 @@ def command_of(command: Sequence[str], name: str) -> list[str]:
 
 
 def find_units(mark: str) -> Iterator[tuple[int, str]]:
-    """Return the processes of this user that lead a session and bear a mark, and their names.
+    """Return the processes that are proved to lead a unit of a tier, and their names.
 
     Only Linux shows the environment of processes; elsewhere nothing is found.
     """
@@ -90,49 +90,55 @@ def find_units(mark: str) -> Iterator[tuple[int, str]]:
             yield pid, name
 
 
-def unit_name(pid: int, mark: str | None) -> str | None:
-    """Return the name of the unit that a process leads; None: it leads none, or the system does not say.
+def unit_name(pid: int, mark: str) -> str | None:
+    """Return the name of the unit that a process is proved to lead; None: it leads none, or none can know.
 
     Programs that a unit has started inherit the variable, and may lead a session, too: those are no units,
-    as their arguments do not have the name. Without a mark, that of any tier will do.
+    as their arguments do not have the name.
     """
+    return _name_of(pid, mark) if session_of(pid) == pid else None
+
+
+def leader_of(pid: int, name: str, mark: str) -> int | None:
+    """Return the process that is proved to lead a unit, by that of its worker; None: it is no unit of ours.
+
+    The two differ if a supervisor or a launcher runs the worker. If that was killed alone, the worker is what
+    is left of the unit, and leads it. What a registration says is no proof: any producer may write one.
+    """
+    leader = session_of(pid)
+    if leader is not None and not Path(f"/proc/{leader}").exists():
+        leader = pid
+    return leader if leader is not None and _name_of(leader, mark) == name else None
+
+
+def session_of(pid: int) -> int | None:
+    """Return which process leads the session of another; None: there is none, or the system does not say."""
     try:
-        return _name_of(pid, mark) if os.getsid(pid) == pid else None
-    except OSError:  # it has ended
+        return os.getsid(pid)
+    except (OSError, OverflowError):
         return None
 
 
-def _name_of(pid: int, mark: str | None) -> str | None:
-    """Return the name of the unit of which a process of this user is a part, if its arguments have it."""
+def _name_of(pid: int, mark: str) -> str | None:
+    """Return the name of the unit of which a process is a part, as its environment and arguments say.
+
+    Only this user may have started it: with another real, effective or saved user id, as programs have that
+    run with the rights of their file's owner, the environment may be what somebody else has written.
+    """
     place = Path(f"/proc/{pid}")
     try:
-        if place.stat().st_uid != os.geteuid():
-            return None
+        users = re.search(rb"^Uid:\t(.*)$", (place / "status").read_bytes(), re.MULTILINE)
         variables = (place / "environ").read_bytes().split(b"\0")
         arguments = (place / "cmdline").read_bytes()
-    except OSError:  # it has ended, or is of another user
+    except OSError:  # it has ended, or is of another user, or the system does not say
+        return None
+    if users is None or {*users[1].split()} != {b"%d" % os.geteuid()}:
         return None
     for one in variables:
         if one.startswith(MARK.encode() + b"="):
             found, _, name = one.decode(errors="replace").removeprefix(f"{MARK}=").partition("/")
-            return name if mark in (None, found) and name.encode() in arguments else None
+            return name if found == mark and name.encode() in arguments else None
     return None
-
-
-def leader_of(pid: int, name: str) -> int | None:
-    """Return the process that leads a unit, by that of its worker; None: it is no unit of ours, or has ended.
-
-    The two differ if a supervisor or a launcher runs the worker; then only Linux shows whether it is a unit.
-    If that was killed alone, the worker is what is left of the unit, and leads it.
-    """
-    try:
-        leader = os.getsid(pid)
-        os.kill(leader, 0)
-    except ProcessLookupError:
-        return pid if _name_of(pid, None) == name else None
-    except OSError:  # it is of another user
-        return None
-    return leader if leader == pid or unit_name(leader, None) == name else None
 
 
 #: So long after an order, a worker has received it and says so (s).
@@ -155,9 +161,11 @@ class ProcessBackend:
     """Runs the units of one tier as processes on this machine, and nothing else.
 
     A unit is a worker whose name is `<autoscaler>.<deployment>.<tier>-<number>`. Units outlive the
-    autoscaler; the next one adopts them: it finds them by the workers' registrations and, on Linux, by a
-    variable of their environment, so also those that have not registered yet. Processes of other users are
-    left alone.
+    autoscaler; on Linux, the next one adopts them, also those that have not registered yet: what proves a
+    unit is a variable in the environment of its process, with the tier and the unit's name, the name among
+    its arguments, that it leads a session, and that it was started by this user and has no other user's
+    rights. What is not proved is never signalled, whatever its registration on the server says: any producer
+    may write that. Elsewhere, only units that this object has started are its own.
 
     Units are stopped in two steps. First a unit is ordered to fetch nothing more, those without runs before
     the others and then the youngest. When its runs have ended, it is ordered to stop. So scaling in
@@ -188,7 +196,7 @@ class ProcessBackend:
         self._views: dict[int, list[tuple[Fleet, WorkerView]]] = {}
         #: The numbers in names that are registered, by whomever.
         self._taken: set[int] = set()
-        self._looked = False
+        self._looked = self._warned = False
         self._wanted = 0
         self._requested_at: float | None = None
         #: The row of failures: how the last one ended and when, and whether it was not at work before.
@@ -270,10 +278,8 @@ class ProcessBackend:
             self._taken.add(number)
             if view.dead or view.host != host:
                 continue
-            # A supervisor of several processes adds a number of its own.
-            leader = leader_of(view.pid, f"{self._prefix}{number}")
+            leader = self._leader_of(view, f"{self._prefix}{number}")
             if leader is not None:
-                self._adopt(leader, f"{self._prefix}{number}")
                 self._views.setdefault(leader, []).append((fleet, view))
         for unit in self._units.values():
             self._read(unit)
@@ -290,14 +296,39 @@ class ProcessBackend:
         if time.monotonic() - unit.ordered > RECEIVED_SECONDS:
             unit.quieted = self._is_quiet(unit)
 
-    def _adopt(self, pid: int, name: str) -> None:
+    def _leader_of(self, view: WorkerView, name: str) -> int | None:
+        """Return the process that leads the unit of a worker; None: the worker is not proved to be a unit's.
+
+        A supervisor of several processes has added a number of its own to the worker's name.
+        """
+        leader = session_of(view.pid)
+        if leader in self._units and self._units[leader].name == name:
+            return leader
+        leader = leader_of(view.pid, name, self._mark)
+        if leader is not None and self._adopt(leader, name):
+            return leader
+        if not self._warned and session_of(view.pid) is not None and SupervisedProcess(view.pid).alive():
+            self._warned = True
+            log.warning(
+                "%s: process %d is registered as %s, and not proved to be a unit: it is left alone",
+                *(self._target, view.pid, name),
+            )
+        return None
+
+    def _adopt(self, pid: int, name: str) -> bool:
+        """Adopt a unit; return False if the process is not proved to be that one.
+
+        It is proved again when its start time is known: the process of before may have ended.
+        """
         number = self._number(name)
-        if pid in self._units or number is None:
-            return
+        if number is None or pid in self._units:
+            return False
         unit = Unit(name, number, SupervisedProcess(pid))
-        if unit.process.alive():  # one that was just killed may still be registered, and not be reaped
-            self._units[pid] = unit
-            log.info("%s: adopted the unit %s, process %d", self._target, name, pid)
+        if leader_of(pid, name, self._mark) != pid or not unit.process.alive():
+            return False
+        self._units[pid] = unit
+        log.info("%s: adopted the unit %s, process %d", self._target, name, pid)
+        return True
 
     def _number(self, name: str) -> int | None:
         """Return the number of a unit by the name of its worker; None: the name is none of ours."""
