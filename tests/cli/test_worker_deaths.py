@@ -100,7 +100,7 @@ class Restarted:
         assert self._server is not None
         return self._server
 
-    async def start(self, port: int | None = None) -> Restarted:
+    async def start(self, port: int = 0) -> Restarted:
         """Start it."""
         self._server = await start(self._make, self._folder, port)
         return self

@@ -86,7 +86,7 @@ async def complete(queue: AsyncWorkQueue, record: Record, lease: Lease) -> None:
             return
 
 
-async def start(make_server: MakeServer, folder: Path, port: int | None = None) -> EmbeddedServer:
+async def start(make_server: MakeServer, folder: Path, port: int = 0) -> EmbeddedServer:
     """Start a server that writes every change to disk before it answers."""
     server = await make_server(dir=folder, port=port)
     async with Redis.from_url(server.url) as admin:

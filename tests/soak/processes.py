@@ -130,7 +130,7 @@ class Server:
 
     async def start(self) -> None:
         """Start the server, after the first time at the same port."""
-        port = self._server.port if self._server else None
+        port = self._server.port if self._server else 0
         self._server = await EmbeddedServer.start(dir=self._data, port=port, binary=self._program)
         async with Redis.from_url(self._server.url) as admin:
             await admin.config_set("appendfsync", "always")

@@ -89,7 +89,7 @@ async def test_that_leaves_a_worker_running(leasequeue_queue, leasequeue_worker)
 
 
 def test_without_an_event_loop(leasequeue_server, leasequeue_clock):
-    assert leasequeue_server.url.startswith("redis://")
+    assert leasequeue_server.url.startswith("unix://")
     before = leasequeue_clock()
     leasequeue_clock.advance(1.5)
     assert leasequeue_clock() == before + 1.5

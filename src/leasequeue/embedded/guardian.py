@@ -31,7 +31,9 @@ _LOG_LINES = 8
 # $1: the private folder. $2: how many tenths of a second the server has to shut down; 0 kills it at once.
 # stdin: the lifeline; its end means "end the server", a line on it means "at once". stdout: the lock on the
 # data, which only the server keeps, so that both end together.
+# What the server writes is for this user alone, wherever it is told to write it.
 _SCRIPT = r"""
+umask 077
 folder=$1 grace=$2
 shift 2
 exec 3<&0 4>&1 </dev/null >&2

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import ipaddress
 import os
+import re
+import secrets
 import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from urllib.parse import quote, unquote, urlsplit
 
 from leasequeue.embedded.guardian import Guarded, private_folder
 from leasequeue.embedded.program import find_server, inspect_program
@@ -27,6 +32,10 @@ READY_SECONDS = 10.0
 _GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.005
 _PORT_TRIES = 5
+#: What a client may do, and what over TCP without a password: then, any user of this machine is a client, and
+#: must neither write files, with Redis 6.2 anywhere, nor replicate, lock others out or load programs.
+RULES = "~* &* +@all"
+OPEN_RULES = f"{RULES} -@admin -migrate +client +config|get +acl|whoami +acl|getuser +latency +slowlog"
 
 
 class RunningServer:
@@ -52,13 +61,14 @@ class RunningServer:
 class EmbeddedServer(RunningServer):
     """A server that this process has started. It ends with the process, even if that is killed.
 
-    It listens on 127.0.0.1, where any user of this machine can reach it without a password, and on a unix
-    socket that only this user can open. It evicts nothing. The object belongs to no event loop: it may be
-    started in one and stopped in another.
+    It listens on a unix socket that only this user can open, and on a TCP port only if one is asked for, with
+    a password. What it writes, this user alone can read. It evicts nothing. The object belongs to no event
+    loop: it may be started in one and stopped in another.
 
     Attributes:
-        url: The URL for clients: `redis://127.0.0.1:40123/0`.
-        port: The TCP port.
+        url: The URL for clients: `unix:///tmp/leasequeue-ab12cd34/socket?db=0`, or with a port
+            `redis://:…@127.0.0.1:6379/0`, with the password.
+        port: The TCP port; 0: none.
         socket_path: The unix socket, in a private folder that is removed with the server.
         pid: The process id of the server.
         program: The server program.
@@ -71,19 +81,30 @@ class EmbeddedServer(RunningServer):
         ```
     """
 
-    def __init__(self, program: ServerProgram, *, dir: Path | None, port: int) -> None:  # noqa: A002 - its name
+    def __init__(
+        self, program: ServerProgram, data: Path | None, host: str, port: int, password: str | None
+    ) -> None:
         """Spawn the server without waiting for it. Call `start` instead."""
-        super().__init__(f"redis://127.0.0.1:{port}/0")
         self.program = program
         self.port = port
-        self.dir = dir
+        self.dir = data
         self.pid = 0
+        self._host = host
         with contextlib.ExitStack() as stack:
-            lock = stack.enter_context(_locked(dir)) if dir else None
+            lock = stack.enter_context(_locked(data)) if data else None
             folder = private_folder()
             self.socket_path = str(folder / "socket")
-            command = [str(program.path), *self._options(folder)]
-            self._guarded = Guarded(folder, command, lock=lock, grace=_GRACE_SECONDS if dir else 0)
+            if password is None and port:
+                password = (lock and _password_in(lock)) or secrets.token_hex(16)
+            self._password = password or ""
+            login = f":{quote(self._password, safe='')}@" if password else ""
+            place = f"redis://{login}{f'[{host}]' if ':' in host else host}:{port}/0"
+            super().__init__(place if port else f"unix://{login}{self.socket_path}?db=0")
+            if lock:
+                lock.truncate(0)
+                lock.write(self.url.encode())
+            command = [str(program.path), str(self._config_in(folder)), *self._options(folder)]
+            self._guarded = Guarded(folder, command, lock=lock, grace=_GRACE_SECONDS if data else 0)
 
     @classmethod
     async def start(
@@ -92,6 +113,8 @@ class EmbeddedServer(RunningServer):
         dir: _PathLike | None = None,  # noqa: A002 - the server's own word for it
         port: int | None = None,
         binary: _PathLike | None = None,
+        host: str = "127.0.0.1",
+        password: str | None = None,
     ) -> Self:
         """Start a server and return when it answers.
 
@@ -99,14 +122,19 @@ class EmbeddedServer(RunningServer):
 
         Args:
             dir: The folder for the data, created if missing. The data survives restarts and, except for the
-                last second or two, crashes. None keeps it in memory only.
-            port: The TCP port on 127.0.0.1; None takes a free one.
+                last second or two, crashes. The URL is in its file `leasequeue.lock`, for this user alone.
+                None keeps the data in memory only.
+            port: A TCP port to listen on, too; 0 takes a free one, None opens none.
             binary: The server program; None takes the one that `find_server` finds.
+            host: The address of the port.
+            password: With a port, None takes a random one, or that of the last server with this `dir`. With
+                `""` there is none: any user of this machine may read and write all data, but not configure
+                the server.
 
         Raises:
             EmbeddedServerError: If there is no server program, if `dir` is in use by another server or cannot
-                be written, or if the server ended or stayed silent for 10 seconds; then with the last lines
-                of its log.
+                be written, if other machines could reach a server without a password, or if the server ended
+                or stayed silent for 10 seconds; then with the last lines of its log.
 
         Example:
             ```python
@@ -115,16 +143,22 @@ class EmbeddedServer(RunningServer):
             await server.stop()
             ```
         """
+        if password == "" and not _is_loopback(host):
+            raise EmbeddedServerError(
+                f"{host} is an address that other machines may reach: set a password "
+                "(`leasequeue serve --password`), or listen on 127.0.0.1"
+            )
         program, folder = await asyncio.to_thread(_prepare, binary, dir)
         for tries_left in reversed(range(_PORT_TRIES)):
-            server = cls(program, dir=folder, port=port or _free_port())
+            chosen = _free_port() if port == 0 else port or 0
+            server = cls(program, folder, host, chosen, password)
             try:
                 await server._ready()
             except BaseException as error:
                 server._guarded.kill()
                 # Another process may have taken the free port: then try another one.
                 taken = isinstance(error, EmbeddedServerError) and "in use" in str(error)
-                if port or not taken or not tries_left:
+                if port != 0 or not taken or not tries_left:
                     raise
             else:
                 return server
@@ -145,12 +179,22 @@ class EmbeddedServer(RunningServer):
         while self.running:  # noqa: ASYNC110 - the process belongs to no event loop
             await asyncio.sleep(_POLL_SECONDS)
 
+    def _config_in(self, folder: Path) -> Path:
+        """Write what other users must not see in the arguments of the process; return the file."""
+        file = folder / "config"
+        file.touch(mode=0o600)
+        hashed = hashlib.sha256(self._password.encode()).hexdigest()
+        open_rules = OPEN_RULES if self.port else RULES
+        rules = f"#{hashed} {RULES}" if self._password else f"nopass {open_rules}"
+        file.write_text(f"user default on {rules}\n")
+        return file
+
     def _options(self, folder: Path) -> Iterator[str]:
         options = {
-            "bind": "127.0.0.1",
+            "bind": self._host,
             "port": str(self.port),
             "unixsocket": self.socket_path,
-            "unixsocketperm": "700",
+            "unixsocketperm": "600",
             "pidfile": str(folder / "pid"),
             "dir": str(self.dir or folder),
             "save": "",
@@ -167,7 +211,7 @@ class EmbeddedServer(RunningServer):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(READY_SECONDS) as limit:
-                while (answer := await _ping(self.socket_path)) != b"+PONG\r\n":
+                while (answer := await _ping(self.socket_path, self._password)) != b"+PONG\r\n":
                     if not self.running:
                         raise self._failure("ended while it was starting")
                     if answer.startswith(b"-LOADING"):
@@ -177,8 +221,6 @@ class EmbeddedServer(RunningServer):
             raise self._failure(f"did not answer within {READY_SECONDS:.0f} seconds") from None
         self._guarded.close_log()
         self.pid = int((self._guarded.folder / "pid").read_text())
-        if self.dir:
-            _lock_file(self.dir).write_text(self.url)
 
     def _failure(self, what: str) -> EmbeddedServerError:
         program = f"{self.program.path} ({self.program.origin})"
@@ -224,31 +266,47 @@ def _prepare(binary: _PathLike | None, folder: _PathLike | None) -> tuple[Server
     return program, Path(folder).expanduser().absolute() if folder is not None else None
 
 
-def _lock_file(folder: Path) -> Path:
-    return folder / "leasequeue.lock"
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, which may be any machine's, or several addresses
+        return False
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[BinaryIO]:
-    """Lock a data folder, until the last process that has the file open has ended."""
+    """Lock a data folder, until the last process that has the file open has ended. It holds the URL."""
     import fcntl  # not on Windows, which `_prepare` has refused
 
+    file = folder / "leasequeue.lock"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = _lock_file(folder).open("ab+", buffering=0)
+        how = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # others may write there, too: no link
+        lock = os.fdopen(os.open(file, how, 0o600), "ab+", buffering=0)
     except OSError as error:
         raise EmbeddedServerError(f"the data cannot be kept in {folder}: {error}") from error
     with lock:
+        if os.fstat(lock.fileno()).st_uid != os.geteuid():
+            raise EmbeddedServerError(f"{file} is of another user, who could read the password: remove it")
+        os.fchmod(lock.fileno(), 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            url = lock.read().decode(errors="replace") or "still starting"
+            url = re.sub("//.*@", "//", lock.read().decode(errors="replace"))
             raise EmbeddedServerError(
-                f"{folder} is in use by another server ({url}): connect to that one, or use another folder"
+                f"{folder} is in use by another server ({url}): connect to that one, with the URL in {file}, "
+                "or use another folder"
             ) from None
-        lock.truncate(0)
         yield lock
+
+
+def _password_in(lock: BinaryIO) -> str:
+    """Return the password of the last server with this folder, whose URL its clients have; empty: none."""
+    lock.seek(0)
+    with contextlib.suppress(ValueError):  # it is no URL
+        return unquote(urlsplit(lock.read().decode()).password or "")
+    return ""
 
 
 def _free_port() -> int:
@@ -258,11 +316,15 @@ def _free_port() -> int:
         return port
 
 
-async def _ping(path: str) -> bytes:
+async def _ping(path: str, password: str) -> bytes:
     """Send PING; return the first line of the answer, or nothing if no server listens."""
     try:
         reader, writer = await asyncio.open_unix_connection(path)
         try:
+            if password:
+                given = password.encode()
+                writer.write(b"*2\r\n$4\r\nAUTH\r\n$%d\r\n%b\r\n" % (len(given), given))
+                await reader.readline()
             writer.write(b"PING\r\n")
             return await reader.readline()
         finally:
