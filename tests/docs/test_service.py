@@ -149,13 +149,17 @@ def test_the_first_service_of_a_page_runs(
     for name, code in programs.items():
         (tmp_path / name).write_text(code.replace("redis://localhost:6379", redis_url))
     monkeypatch.delenv("REDIS_URL", raising=False)
+    monkeypatch.setenv("API_KEY", "the key")
     monkeypatch.syspath_prepend(tmp_path)
     try:
         app: FastAPI = importlib.import_module(title.removesuffix(".py")).app
         with TestClient(app) as client:
             added = client.post("/mails", params={"to": "ann@example.org"})
             assert added.status_code == 202
-            result = client.get(added.json()["result"], params={"wait": 20})
+            stranger = client.get(added.json()["result"])
+            assert (stranger.status_code, added.json()["result"][-32:] in stranger.text) == (401, False)
+            known = {"X-Api-Key": "the key"}
+            result = client.get(added.json()["result"], params={"wait": 20}, headers=known)
             assert (result.status_code, "ann@example.org" in result.text) == (200, True)
             assert client.get("/tasks/ready").status_code == 200
     finally:

@@ -8,7 +8,7 @@ import httpx
 from fastapi import Depends, FastAPI, HTTPException
 
 from leasequeue import AsyncWorkQueue, TaskQueue
-from leasequeue.fastapi import Queue, Tasks, lifespan, router
+from leasequeue.fastapi import Queue, Tasks, anyone, lifespan, router
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -62,7 +62,8 @@ def admin(token: str = "") -> None:
 def with_router(*sources: TaskQueue | AsyncWorkQueue, **options: Any) -> FastAPI:
     """Make an application with the router of some queues."""
     app = FastAPI()
-    app.include_router(router(*sources, **{"writes": [Depends(admin)]} | options), prefix=PREFIX)
+    given = {"reads": [Depends(anyone)], "writes": [Depends(admin)]} | options
+    app.include_router(router(*sources, **given), prefix=PREFIX)
     return app
 
 

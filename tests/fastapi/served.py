@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from leasequeue import TaskQueue, Worker
-from leasequeue.fastapi import lifespan, router
+from leasequeue.fastapi import anyone, lifespan, router
 
 VERSION = 1
 
@@ -26,7 +26,7 @@ of_worker.task(pid)
 app = FastAPI(
     lifespan=lifespan(tasks, worker=Worker(of_worker, concurrency=1, dead_after=1), on_crash="exit")
 )
-app.include_router(router(tasks), prefix="/tasks")
+app.include_router(router(tasks, reads=[Depends(anyone)]), prefix="/tasks")
 
 
 @app.get("/pid")

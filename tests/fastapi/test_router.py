@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -14,10 +16,11 @@ from fastapi.testclient import TestClient
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, InvalidArgument, Item, RetryPolicy, TaskQueue
-from leasequeue.fastapi import lifespan, router
+from leasequeue.fastapi import anyone, lifespan, router
 from leasequeue.queue.queue import engines_of
 from tests.eventually import eventually
 from tests.fastapi.applications import PREFIX, admin, client_of, problem, with_router
+from tests.hostile import BYTES, TEXT, fill
 from tests.queue.asking import until
 from tests.worker.working import new_worker
 
@@ -125,6 +128,49 @@ async def test_reads_are_refused_without_the_dependency(tasks: TaskQueue) -> Non
             assert (await client.get(path)).json() == {"status": "ok"}
 
 
+async def test_a_stranger_reaches_only_the_probes(tasks: TaskQueue) -> None:
+    """Ids of runs lead to results, and texts of errors may hold passwords: they need `reads`."""
+    job = await tasks.tasks[0].add(4)
+    await new_worker(tasks).drain()
+    app = with_router(tasks, reads=None, writes=None)
+    assert app.openapi()["paths"].keys() == {f"{PREFIX}/live", f"{PREFIX}/ready"}
+    async with client_of(app) as stranger:
+        reads = (f"/jobs/{job.id}", f"/jobs/{job.id}/result", "/queues", f"/queues/{tasks.name}", "/workers")
+        for path in reads:
+            assert (await stranger.get(path)).status_code == 404
+        for path in ("/live", "/ready"):
+            assert (await stranger.get(path)).text == '{"status":"ok"}'
+
+
+async def test_anyone_may_read_where_the_application_says_so(tasks: TaskQueue) -> None:
+    job = await tasks.tasks[0].add(4)
+    async with client_of(with_router(tasks, reads=[Depends(anyone)], writes=None)) as client:
+        assert (await client.get(f"/jobs/{job.id}")).json()["state"] == "waiting"
+        assert (await client.post(f"/jobs/{job.id}/cancel")).status_code == 404
+
+
+@pytest.mark.core
+async def test_what_others_have_written_is_answered_as_json(
+    redis_url: str, redis: Redis, name: str, tasks: TaskQueue
+) -> None:
+    async with AsyncWorkQueue.from_url(redis_url, f"{{{name}}} {TEXT}") as queue:
+        await fill(redis, queue)
+        paths = ["/queues", "/workers", f"/queues/{quote(queue.name, safe='')}", "/ready"]
+        for item_id in (TEXT.encode(), BYTES[:500], f"{TEXT} later".encode()):
+            paths += [f"/jobs/{quote(item_id, safe='')}", f"/jobs/{quote(item_id, safe='')}/result"]
+        async with client_of(with_router(tasks, queue)) as client:
+            answers = [await client.get(path) for path in paths]
+    assert {answer.status_code for answer in answers} <= {200, 202, 404, 422, 424}
+    for answer in answers:
+        kind = answer.headers["content-type"]
+        if kind == "application/octet-stream":
+            assert answer.headers["x-content-type-options"] == "nosniff"
+        else:
+            assert kind in {"application/json", "application/problem+json"}
+            assert json.loads(answer.content.decode())
+            assert not re.search("[\0-\x1f]", answer.text)
+
+
 async def test_jobs_are_looked_for_in_each_queue(
     tasks: TaskQueue, client: httpx.AsyncClient, name: str
 ) -> None:
@@ -226,6 +272,7 @@ def test_urls_of_its_routes_can_be_made(tasks: TaskQueue) -> None:
         ({"writes": [admin]}, "writes"),
         ({"writes": Depends(admin)}, "writes"),
         ({"reads": [admin]}, "reads"),
+        ({"reads": []}, "one or more Depends"),
     ],
 )
 def test_an_invalid_argument_is_refused(tasks: TaskQueue, options: dict[str, Any], message: str) -> None:

@@ -3,7 +3,7 @@
     from leasequeue.fastapi import Tasks, lifespan, router
 
     app = FastAPI(lifespan=lifespan(tasks, worker=True))
-    app.include_router(router(tasks, writes=[Depends(admin)]), prefix="/tasks")
+    app.include_router(router(tasks, reads=[Depends(login)], writes=[Depends(admin)]), prefix="/tasks")
 
     @app.post("/exports", status_code=202)
     async def create(tasks: Tasks) -> dict[str, int]: ...
@@ -20,6 +20,6 @@ except ImportError as error:
 
 from leasequeue.fastapi.dependencies import DependencyMissing, Queue, Tasks, queue_of, tasks_of
 from leasequeue.fastapi.lifespan import lifespan
-from leasequeue.fastapi.router import router
+from leasequeue.fastapi.router import anyone, router
 
-__all__ = ["DependencyMissing", "Queue", "Tasks", "lifespan", "queue_of", "router", "tasks_of"]
+__all__ = ["DependencyMissing", "Queue", "Tasks", "anyone", "lifespan", "queue_of", "router", "tasks_of"]

@@ -97,6 +97,8 @@ Wait = Annotated[
 ]
 
 
+#: How the dependencies of an application refuse a request.
+REFUSED = (LOGIN_MISSING, FORBIDDEN)
 #: The answer for an item of a queue without tasks.
 _ALSO_BYTES: dict[str, Any] = {
     "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -112,37 +114,44 @@ _UNFINISHED: dict[str, Any] = {
 }
 
 
+async def anyone() -> None:
+    """Let anyone pass: `reads=[Depends(anyone)]` says that whoever reaches the application may read.
+
+    For one that only its operators reach, or behind a proxy that asks for a login. What they read has results
+    of jobs, texts of errors, ids, and names of hosts.
+    """
+
+
 def router(
-    *sources: Source, writes: Sequence[Depends] | None = None, reads: Sequence[Depends] = ()
+    *sources: Source, writes: Sequence[Depends] | None = None, reads: Sequence[Depends] | None = None
 ) -> APIRouter:
     """Return a router for jobs, queues, workers and health, to be included in an application.
 
-        app.include_router(router(tasks, writes=[Depends(admin)]), prefix="/tasks")
+        app.include_router(router(tasks, reads=[Depends(login)], writes=[Depends(admin)]), prefix="/tasks")
 
-    Errors are `application/problem+json`. An error of a job is shown by its class and text, never with its
-    traceback. The routes are described by OpenAPI.
+    `router(tasks)` alone has `/live` and `/ready`, for anyone: whether it works, without names and texts of
+    errors. Errors are `application/problem+json`. An error of a job is shown by its class and text, never
+    with its traceback. The routes are described by OpenAPI.
 
     Args:
         sources: The task queues and queues. Jobs, queues and workers of others are not shown.
         writes: The application's dependencies that protect what changes something: they refuse a request by
             raising `HTTPException`. None: there are no such routes.
-        reads: Those that protect the other routes, except `/live` and `/ready`.
+        reads: Those that protect what shows jobs, results, queues and workers: whoever reads the ids of runs
+            can read their results. None: there are no such routes. `Depends(anyone)` refuses nobody.
 
     Raises:
-        InvalidArgument: If an argument is invalid; also if `writes` is empty, so that nothing protects them.
+        InvalidArgument: If an argument is invalid; also if one is empty, so that nothing protects its routes.
     """
     served = Sources(*sources)
     made = APIRouter(route_class=ProblemRoute)
-    protected = [*_checked("reads", reads)]
-    refused = (LOGIN_MISSING, FORBIDDEN) if protected else ()
-    reading: dict[str, Any] = {"dependencies": protected}
-    _add_jobs(made, Jobs(served), reading, refused)
-    _add_queues(made, served, reading, refused)
-    _add_health(made, served)
+    if reads is not None:
+        guards = _checked("reads", reads)
+        _add_jobs(made, Jobs(served), guards)
+        _add_queues(made, served, guards)
     if writes is not None:
-        if not (guards := _checked("writes", writes)):
-            raise InvalidArgument("writes", writes, "one or more Depends(…), or None for no such routes")
-        _add_writes(made, Jobs(served), guards)
+        _add_writes(made, Jobs(served), _checked("writes", writes))
+    _add_health(made, served)
     return made
 
 
@@ -150,10 +159,12 @@ def _checked(argument: str, dependencies: Any) -> list[Depends]:
     found = check_list(argument, dependencies, "Depends(…)")
     if wrong := [one for one in found if not isinstance(one, Depends)]:
         raise InvalidArgument(argument, wrong[0], "Depends(…)")
+    if not found:
+        raise InvalidArgument(argument, dependencies, "one or more Depends(…), or None for no such routes")
     return found
 
 
-def _add_jobs(made: APIRouter, jobs: Jobs, reading: dict[str, Any], refused: tuple[Any, ...]) -> None:
+def _add_jobs(made: APIRouter, jobs: Jobs, guards: list[Depends]) -> None:
     unknown = (JOB_UNKNOWN, QUEUE_UNKNOWN)
     ended = (JOB_CANCELLED, JOB_EXPIRED, JOB_FAILED, RESULT_UNREADABLE)
 
@@ -164,12 +175,12 @@ def _add_jobs(made: APIRouter, jobs: Jobs, reading: dict[str, Any], refused: tup
         response_description="The result.",
         response_model=JobResult,
         responses={
-            **answers(*unknown, *ended, *refused, REQUEST_INVALID, SERVER_UNAVAILABLE),
+            **answers(*unknown, *ended, *REFUSED, REQUEST_INVALID, SERVER_UNAVAILABLE),
             200: _ALSO_BYTES,
             202: _UNFINISHED,
             204: {"description": "The job was done, and no result was stored."},
         },
-        **reading,
+        dependencies=guards,
     )
     async def job_result(
         request: Request,
@@ -198,8 +209,8 @@ def _add_jobs(made: APIRouter, jobs: Jobs, reading: dict[str, Any], refused: tup
         tags=["jobs"],
         summary="Get the status of a job",
         response_description="The job.",
-        responses=answers(*unknown, *refused, REQUEST_INVALID, SERVER_UNAVAILABLE),
-        **reading,
+        responses=answers(*unknown, *REFUSED, REQUEST_INVALID, SERVER_UNAVAILABLE),
+        dependencies=guards,
     )
     async def job(id: JobId, queue: QueueName = None) -> JobInfo:  # noqa: A002
         """Return where a job is, how often it was tried, and its last error."""
@@ -214,7 +225,7 @@ def _add_writes(made: APIRouter, jobs: Jobs, guards: list[Depends]) -> None:
         response_description="The job, which is cancelled.",
         responses=answers(
             *(JOB_UNKNOWN, QUEUE_UNKNOWN, JOB_ENDED),
-            *(LOGIN_MISSING, FORBIDDEN, REQUEST_INVALID, SERVER_UNAVAILABLE),
+            *(*REFUSED, REQUEST_INVALID, SERVER_UNAVAILABLE),
         ),
         dependencies=guards,
     )
@@ -223,14 +234,14 @@ def _add_writes(made: APIRouter, jobs: Jobs, guards: list[Depends]) -> None:
         return await jobs.cancel(id, queue)
 
 
-def _add_queues(made: APIRouter, sources: Sources, reading: dict[str, Any], refused: tuple[Any, ...]) -> None:
+def _add_queues(made: APIRouter, sources: Sources, guards: list[Depends]) -> None:
     @made.get(
         "/queues",
         tags=["queues"],
         summary="List the queues",
         response_description="The queues.",
-        responses=answers(*refused, SERVER_UNAVAILABLE),
-        **reading,
+        responses=answers(*REFUSED, SERVER_UNAVAILABLE),
+        dependencies=guards,
     )
     async def queues() -> list[QueueInfo]:
         """Return how many items of each queue are in each state."""
@@ -243,8 +254,8 @@ def _add_queues(made: APIRouter, sources: Sources, reading: dict[str, Any], refu
         tags=["queues"],
         summary="Get a queue",
         response_description="The queue.",
-        responses=answers(QUEUE_UNKNOWN, *refused, REQUEST_INVALID, SERVER_UNAVAILABLE),
-        **reading,
+        responses=answers(QUEUE_UNKNOWN, *REFUSED, REQUEST_INVALID, SERVER_UNAVAILABLE),
+        dependencies=guards,
     )
     async def queue(
         name: Annotated[str, Path(description="The name of the queue.", examples=["default"])],
@@ -262,8 +273,8 @@ def _add_queues(made: APIRouter, sources: Sources, reading: dict[str, Any], refu
         tags=["queues"],
         summary="List the workers",
         response_description="The workers, those that started first first.",
-        responses=answers(*refused, SERVER_UNAVAILABLE),
-        **reading,
+        responses=answers(*REFUSED, SERVER_UNAVAILABLE),
+        dependencies=guards,
     )
     async def workers() -> list[WorkerInfo]:
         """Return the workers of the queues, in all processes, at their last heartbeats."""
