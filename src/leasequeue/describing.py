@@ -1,4 +1,10 @@
-"""Texts of exceptions and values, also of those whose methods raise errors."""
+"""Texts of exceptions and values, also of those whose methods raise errors; and texts of others as shown.
+
+Whoever can write to a server chooses ids, names and errors. Shown as they are, a line break would forge a
+line of a log, an escape code would reach the terminal, and a mebibyte would be one line. So what is shown
+passes here: of log lines in `leasequeue.log`, of errors in `LeasequeueError`, of commands in
+`leasequeue.cli.formatting`, of metrics and traces where their attributes are made.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +13,38 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: How many characters are shown: of a name or an id, of a text such as an error, and of a traceback.
+NAME_LENGTH, TEXT_LENGTH, TRACEBACK_LENGTH = 200, 4_000, 16_000
+
+
+def plain(text: str, longest: int | None = NAME_LENGTH) -> str:
+    """Return a text of others as a part of one line, which can be encoded; its beginning if it is longer.
+
+    Line breaks, escape codes, marks that change the direction, and what is no UTF-8 become escapes. `longest`
+    is the maximum of characters, without the escapes; None: it is not cut.
+    """
+    begin = text if longest is None else text[:longest]
+    if not begin.isprintable():
+        begin = "".join(
+            letter if letter.isprintable() or letter == "\t" else letter.encode("unicode_escape").decode()
+            for letter in begin
+        )
+    return begin if longest is None or len(text) <= longest else f"{begin}… ({len(text):,} characters)"
+
+
+def indented(text: str, longest: int = TEXT_LENGTH, indent: str = "  ") -> str:
+    """Return a text of several lines, with each further line indented: it looks like no line of a log.
+
+    What `plain` escapes is escaped in each line. Of a longer text, the middle is left out.
+    """
+    if len(text) > longest:
+        half = longest // 2
+        text = f"{text[:half]}… ({len(text):,} characters) …{text[-half:]}"
+    if text.isprintable():
+        return text
+    first, *others = (plain(line, None) for line in text.split("\n"))
+    return "\n".join([first, *(line and f"{indent}{line}" for line in others)])
 
 
 def counted(number: int, noun: str) -> str:

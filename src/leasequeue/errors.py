@@ -64,7 +64,7 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from leasequeue.describing import shown
+from leasequeue.describing import indented, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -174,6 +174,10 @@ class LeasequeueError(Exception):
     """
 
     transient: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        """Return the text. It may name ids and errors of others, so it is escaped and cut: see `indented`."""
+        return indented(super().__str__())
 
     def __reduce__(self) -> tuple[object, ...]:
         # The constructors take facts, not the finished text: rebuild it from the attributes.

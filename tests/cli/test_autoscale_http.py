@@ -117,7 +117,7 @@ async def test_the_last_report_is_served_with_its_age() -> None:
         assert (status, report["number"], report["errors"]) == (
             200,
             7,
-            [{"part": "job resize", "problem": "a problem"}],
+            [{"part": "job resize", "problem": "see the log"}],
         )
         assert 12.0 <= report["age"] < 50.0
         server.show(replace(REPORT, number=8))

@@ -66,7 +66,7 @@ async def test_show_prints_one_in_full(leasequeue: Leasequeue, queue: AsyncWorkQ
     outcome = await leasequeue("dead", "show", queue.name, "d1")
     assert (outcome.code, outcome.err) == (0, "")
     assert "Traceback (most recent call last):\n" in outcome.out
-    assert outcome.out.endswith("\nValueError: 1\n\ndata\ndata\n")
+    assert outcome.out.endswith("\n  ValueError: 1\n\ndata\n  data\n")
     document = (await leasequeue("dead", "show", queue.name, "d1", "--json")).document
     assert document["error"].endswith("\nValueError: 1\n")
     assert {key: document[key] for key in ("queue", "id", "data", "attempt", "token")} == {

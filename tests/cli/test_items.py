@@ -192,7 +192,7 @@ async def test_one_item_is_printed_in_full(leasequeue: Leasequeue, queue: AsyncW
     assert (outcome.code, outcome.err) == (0, "")
     for fact in ("state leased", "attempt 1", f"holder {queue.session}", f"token {lease.token}"):
         assert fact.split() in [row[: len(fact.split())] for row in outcome.table]
-    assert outcome.out.endswith("\ndata\ntwo\nlines\n")
+    assert outcome.out.endswith("\ndata\n  two\n  lines\n")
 
     document = (await leasequeue("show", queue.name, "x", "--json")).document
     assert document["item"]["data"] == "two\nlines"
@@ -204,7 +204,7 @@ async def test_the_last_error_of_an_item_is_printed(leasequeue: Leasequeue, queu
     await queue.add_item(Item(b"data", id="x"))
     await queue.fail(await take(queue), "Traceback\nValueError: bad", retry_in=3600)
     outcome = await leasequeue("show", queue.name, "x")
-    assert outcome.out.endswith("\nlast error\nTraceback\nValueError: bad\n\ndata\ndata\n")
+    assert outcome.out.endswith("\nlast error\n  Traceback\n  ValueError: bad\n\ndata\n  data\n")
     assert (await leasequeue("show", queue.name, "--json")).document["error"] == "Traceback\nValueError: bad"
 
 
@@ -220,7 +220,7 @@ async def test_a_dead_letter_and_a_result_with_one_id_are_both_printed(
     assert (document["dead_letter"]["data"], document["dead_letter"]["error"]) == ("second", "given up")
     assert (document["result"], document["result_encoding"]) == ("/wA=", "base64")
     out = (await leasequeue("show", queue.name, "x")).out
-    assert "\nerror\ngiven up\n\ndata\nsecond\n\nresult\n\\xff\\x00\n" in out
+    assert "\nerror\n  given up\n\ndata\n  second\n\nresult\n  \\xff\\x00\n" in out
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])

@@ -18,12 +18,15 @@ from leasequeue.cli.exporter import Exporter
 from leasequeue.queue.queue import engine_of
 from tests.cli.program import started
 from tests.cli.test_health_port import get
+from tests.hostile import SHOWN, TEXT, harm_of, write_worker
 from tests.ports import free_port
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from wsgiref.types import WSGIEnvironment
+
+    from redis.asyncio import Redis
 
     from leasequeue.testing import Proxy
     from tests.cli.program import Leasequeue
@@ -58,6 +61,26 @@ def metrics_of(exporter: Exporter) -> dict[str, float]:
     body = b"".join(exporter.answer(environ, lambda *_: bytes))
     lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+@pytest.mark.core
+async def test_one_hostile_name_is_a_label_and_takes_no_metrics_away(
+    redis: Redis, make_queue: MakeQueue, redis_url: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of a surrogate in the name of a worker made all of `/metrics` fail."""
+    good, bad, wrong = make_queue(), make_queue(name=f"{name} {TEXT}"), make_queue(name=f"{name} bad {TEXT}")
+    await good.add_item(Item(b"x"))
+    await write_worker(redis, bad, TEXT)
+    await redis.set(f"{wrong.name}:scheduled", "of another type")
+    async with exporting(redis_url, good.name, bad.name, wrong.name) as exporter:
+        await exporter.sample_all()
+        found = metrics_of(exporter)
+    assert found[f'leasequeue_queue_items{{messaging_destination_name="{good.name}",state="waiting"}}'] == 1
+    assert [name for name in found if "leasequeue_worker_runs_total" in name and r"\\ud800" not in name] == []
+    assert sum(SHOWN.replace("\\", "\\\\") in name for name in found) >= 10
+    assert [harm for name in found for harm in harm_of(name, longest=1_000)] == []
+    assert "cannot be sampled" in caplog.text
+    assert harm_of(caplog.text) == []
 
 
 async def test_a_table_of_the_named_queues(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:

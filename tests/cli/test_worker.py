@@ -405,7 +405,7 @@ async def test_a_lifespan_that_raises_is_one_line_and_its_own_traceback(bench: B
         assert await worker.code() == 1
     assert "CRITICAL" in worker.lines[0]
     assert worker.lines[0].endswith("the lifespan has failed:\n")
-    assert worker.lines[-1] == "LookupError: no database\n"
+    assert worker.lines[-1] == "  LookupError: no database\n"
     assert re.findall(r'File "(.+?)"', worker.log) == [str(PROGRAM)]
 
 

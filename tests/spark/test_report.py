@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 import pandas as pd
 import pytest
@@ -29,6 +30,7 @@ from leasequeue.spark.jobs.report import (
     shown,
 )
 from leasequeue.spark.schema import EVENTS
+from tests.hostile import LONG, NAME, SHOWN, TEXT, harm_of
 from tests.spark.test_error_types import traced
 
 if TYPE_CHECKING:
@@ -372,6 +374,29 @@ def test_values_are_shown_in_suitable_units() -> None:
     shares = {0.0: "0.0%", 0.0123: "1.2%", 0.5: "50%", 1.0: "100%", None: "–"}  # noqa: RUF001 - for nothing
     assert {value: shown("share", value) for value in shares} == shares
     assert (shown("pid", 12345), shown("size", 12345)) == ("12345", "12,345")
+
+
+def test_the_page_shows_what_others_have_written_as_text() -> None:
+    def row(table: str, **fields: Any) -> Row:
+        return dict.fromkeys(TABLES[table], 1) | fields
+
+    tables = {
+        "spans": [row("spans", begin=_moment(at)) for at in (0, 60)],
+        "hours": [],
+        "errors": [row("errors", error=LONG)],
+        "workers": [row("workers", name=TEXT, worker=LONG, host=TEXT)],
+        "slowest": [row("slowest", id=LONG)],
+        "totals": [row("totals", first=_moment(0), last=_moment(60))],
+    }
+    page = page_of(NAME, tables, 60)
+    drawn = r'"data:image/svg\+xml;base64,([^"]*)"'
+    assert "<script" not in page
+    assert harm_of(re.sub(drawn, "", page)) == []
+    assert html.escape(SHOWN, quote=False) in page
+    pictures = re.findall(drawn, page)
+    assert len(pictures) > 4
+    for picture in pictures:
+        ET.fromstring(base64.b64decode(picture))  # noqa: S314 - our own; a control character would break it
 
 
 def test_an_interval_without_events_is_zero_and_a_long_table_is_cut() -> None:

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import InvalidArgument
-from leasequeue.describing import describe, full_traceback_of, shown, text_of, traceback_of
+from leasequeue.describing import (
+    describe,
+    full_traceback_of,
+    indented,
+    plain,
+    shown,
+    text_of,
+    traceback_of,
+)
+from leasequeue.errors import (
+    BackendError,
+    ConnectionLost,
+    FlowRunUnfinished,
+    InvalidArgument,
+    JobFailed,
+    JobUnknown,
+    LeaseLost,
+    LeasequeueError,
+    PayloadError,
+    ResultError,
+    ResultMismatch,
+    ScriptFailed,
+    WorkerUnknown,
+)
 from leasequeue.log import Log
 from leasequeue.queue.encoding import error_text
+from tests.hostile import LONG, TEXT, harm_of
 from tests.unreadable import UNREADABLE, Delegating, Escape, Silent
 
 if TYPE_CHECKING:
@@ -119,3 +143,55 @@ def test_a_log_line_has_its_source_and_its_extra_fields(caplog: pytest.LogCaptur
 def test_a_failing_log_line_is_reported_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     Log("leasequeue.tests").error("%d", "no number")
     assert "TypeError: %d format" in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------------------- texts of others
+
+
+@pytest.mark.parametrize(
+    ("text", "shown_as"),
+    [
+        ("plain gruß ✓ 漢", "plain gruß ✓ 漢"),
+        ("a\nb\r\x1b[2J\0\t", "a\\nb\\r\\x1b[2J\\x00\t"),
+        ("\x9b\u2028\u202e\udcff\ud800", "\\x9b\\u2028\\u202e\\udcff\\ud800"),
+        ("y" * 200, "y" * 200),
+        ("y" * 1_000_000, "y" * 200 + "… (1,000,000 characters)"),
+        ("\n" * 201, "\\n" * 200 + "… (201 characters)"),
+    ],
+)
+def test_a_text_of_others_is_a_part_of_one_line(text: str, shown_as: str) -> None:
+    assert plain(text) == shown_as
+    assert plain(text).encode()
+    assert plain(text, None).isprintable() or "\t" in text
+
+
+def test_a_text_of_several_lines_has_no_line_that_looks_like_one_of_a_log() -> None:
+    assert indented("one\n2026-01-01 ERROR\x1b\n\nend") == "one\n  2026-01-01 ERROR\\x1b\n\n  end"
+    cut = indented("begin" + "y" * 1_000_000 + "end")
+    assert len(cut) < 4_100
+    assert (cut.startswith("begin"), cut.endswith("end"), "(1,000,008 characters)" in cut) == (True,) * 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        JobFailed(LONG, f"ValueError: {LONG}", stage=LONG),
+        JobFailed(TEXT, TEXT),
+        JobUnknown(LONG),
+        LeaseLost(LONG, 7),
+        PayloadError(LONG, "Order", TEXT),
+        ResultError(LONG, LONG),
+        WorkerUnknown(LONG),
+        InvalidArgument("id", LONG, "an id"),
+        FlowRunUnfinished(LONG),
+        ResultMismatch(LONG, LONG),
+        ConnectionLost(LONG, maybe_applied=True),
+        ScriptFailed(LONG),
+        BackendError("kubernetes", LONG, LONG),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_the_text_of_an_error_and_its_traceback_are_harmless(error: LeasequeueError) -> None:
+    for found in (f"{error}", text_of(error), describe(error), "".join(traceback.format_exception(error))):
+        assert harm_of(found, longest=5_000) == []
+        assert len(found) < 20_000

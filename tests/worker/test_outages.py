@@ -224,6 +224,8 @@ async def test_a_worker_is_unhealthy_while_items_wait_and_none_is_leased_but_for
         await eventually("it is unhealthy", lambda: not worker.health().ok)
         (reason,) = worker.health().reasons
         assert reason.startswith(f"1 items of {queue.name} wait, ")
+        (public,) = worker.health().public_reasons
+        assert public.startswith("items wait, "), "probes are for anyone"
 
 
 async def stop_fetching(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:

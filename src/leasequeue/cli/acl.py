@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasequeue.cli.formatting import print_json
+from leasequeue.cli.formatting import print_json, print_line
 from leasequeue.cli.options import choice_option
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueNames, Url, command, note, open_queue
 from leasequeue.queue.queue import engine_of
@@ -83,4 +83,4 @@ def print_rules(user: str, rules: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         print_json({"user": user, "rules": words[3:], "command": words})
     else:
-        typer.echo(" ".join(map(quoted, words)))
+        print_line(" ".join(map(quoted, words)))

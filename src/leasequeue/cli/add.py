@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasequeue.cli.formatting import print_json, printable
+from leasequeue.cli.formatting import print_json, print_line
 from leasequeue.cli.options import duration_option, number_option, time_option
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, fail, open_queue, run_command
 from leasequeue.errors import ServerError
@@ -108,7 +108,7 @@ async def _add(
     if as_json:
         print_json({"queue": name, "id": item.id, "added": added})
     elif added:
-        typer.echo(printable(item.id))
+        print_line(item.id)
     if added:
         return Code.DONE
     if as_json:
@@ -137,7 +137,7 @@ async def _add_lines(
     if as_json:
         print_json({"queue": name, "added": added, "already_there": existing})
     else:
-        typer.echo(f"{added:,} added" + f", {existing:,} already there" * bool(existing))
+        print_line(f"{added:,} added" + f", {existing:,} already there" * bool(existing))
     return Code.DONE
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasequeue.cli.formatting import print_json, print_rows
+from leasequeue.cli.formatting import print_json, print_line, print_rows
 from leasequeue.cli.options import duration_option
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note, open_queue, until_signal
 from leasequeue.cli.worker.settings import set_up_logs
@@ -134,7 +134,7 @@ async def clean_lines(url: str, *, as_json: bool) -> Code:
         if as_json:
             print_json({"queue": name, "cleaned": kind, **counts_of(report)})
         else:
-            typer.echo(f"{kind} cleaned {name}")
+            print_line(f"{kind} cleaned {name}")
         sys.stdout.flush()
     return code
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasequeue.cli.formatting import encoded, print_json, printable, readable
+from leasequeue.cli.formatting import encoded, print_json, print_line, readable
 from leasequeue.cli.options import format_time
 from leasequeue.cli.server import AsJson, Code, fail, note, queue_command, until_signal
+from leasequeue.describing import TEXT_LENGTH, plain
 from leasequeue.errors import NoEventsKept, NoEventsPublished
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ async def _print(queue: str, found: AsyncIterator[Event], *, as_json: bool) -> C
     """Print events, or say how to switch them on."""
     try:
         async for event in found:
-            print_json(_document(event)) if as_json else typer.echo(_line(event))
+            print_json(_document(event)) if as_json else print_line(_line(event))
     except NoEventsKept:
         return fail(
             f"{queue} keeps no events: `leasequeue events {queue} --keep 100000` keeps them", Code.USAGE
@@ -116,8 +117,9 @@ def _document(event: Event) -> dict[str, Any]:
 
 def _line(event: Event) -> str:
     given = _given(event)
-    parts = [given["at"], f"{event.what:<13}", printable(event.id)]
+    parts = [given["at"], f"{event.what:<13}", plain(event.id, TEXT_LENGTH)]
     for name in (name for name in given if name not in _FIRST):
         value = given[name]
-        parts.append(f"{name}={printable(readable(value) if isinstance(value, bytes) else str(value))}")
+        text = readable(value) if isinstance(value, bytes) else str(value)
+        parts.append(f"{name}={plain(text, TEXT_LENGTH)}")
     return "  ".join(parts)

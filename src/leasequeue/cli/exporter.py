@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from leasequeue.describing import text_of
+from leasequeue.describing import plain, text_of
 from leasequeue.errors import LeasequeueError
 from leasequeue.log import Log
 from leasequeue.queue import AsyncWorkQueue
@@ -174,12 +174,13 @@ def metric(
 ) -> Metric:
     """Return a metric, under the names that the exporter of OpenTelemetry gives it and its attributes.
 
-    The unit is `s`, or empty. That exporter is not used: it drops what exceeds 2,000 series of a metric.
+    The unit is `s`, or empty. Attributes may be names that others chose. That exporter is not used: it drops
+    what exceeds 2,000 series of a metric.
     """
     full = name.replace(".", "_") + ("_seconds" if unit == "s" else "")
     found = Metric(full, description, "counter" if is_counter else "gauge")
     for value, attributes in values:
-        labels = {key.replace(".", "_"): text for key, text in attributes.items()}
+        labels = {key.replace(".", "_"): plain(text) for key, text in attributes.items()}
         found.add_sample(full + ("_total" if is_counter else ""), labels, value)
     return found
 

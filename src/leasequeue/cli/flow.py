@@ -10,8 +10,9 @@ import typer
 from leasequeue.cli.formatting import (
     print_facts,
     print_json,
+    print_line,
+    print_lines,
     print_table,
-    printable,
     shortened,
 )
 from leasequeue.cli.fsck import print_findings
@@ -78,7 +79,7 @@ async def show_run(
     if mermaid:
         from leasequeue.queue.plans.diagram import draw_run  # only then, to start quickly
 
-        typer.echo(draw_run(view), nl=False)
+        print_lines(draw_run(view))
     elif as_json:
         print_json({"queue": queue.name, **_document(view)})
     else:
@@ -101,7 +102,7 @@ def _print_run(view: FlowRunView) -> None:
             **{f"@{name}": shortened(dump_compact(value)) for name, value in view.attributes.items()},
         }
     )
-    typer.echo()
+    print_line()
     print_table(
         ("stage", "state", "ended", "children", "result or error"), map(_stage_row, view.stages.items())
     )
@@ -169,7 +170,7 @@ async def replay(
     if as_json:
         print_json({"queue": queue.name, "id": started})
     else:
-        typer.echo(printable(started))
+        print_line(started)
     return Code.DONE
 
 

@@ -1,4 +1,8 @@
-"""Formatting the results of the commands: tables, and JSON."""
+"""Printing the results of the commands: lines, tables, and JSON. All that a command prints passes here.
+
+Ids, data and errors are texts of others, which a terminal must not act on: see `leasequeue.describing`. JSON
+has them in full, in ASCII.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from leasequeue.cli.options import format_time
+from leasequeue.describing import NAME_LENGTH, TEXT_LENGTH, TRACEBACK_LENGTH, indented, plain
 from leasequeue.tasks.wire import call_of, task_of
 
 if TYPE_CHECKING:
@@ -28,6 +33,21 @@ PREVIEW = 48
 def print_json(document: Mapping[str, Any]) -> None:
     """Print a JSON document on one line, in ASCII."""
     typer.echo(json.dumps(document))
+
+
+def print_line(text: str = "") -> None:
+    """Print a line, in full: an id may be piped into another command."""
+    typer.echo(plain(text, None))
+
+
+def print_lines(text: str) -> None:
+    """Print a text of this program that has several lines."""
+    typer.echo(indented(text.rstrip("\n"), len(text), indent=""))
+
+
+def print_error(text: str) -> None:
+    """Print an error, which may have several lines, on standard error, without a mark of the command."""
+    typer.echo(indented(text, TRACEBACK_LENGTH, indent=""), err=True)
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -67,11 +87,12 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 
 
 def print_block(title: str, text: str) -> None:
-    """Print a text under a title."""
+    """Print a text under a title, each line indented; of a long one, a terminal shows no middle."""
     from rich.text import Text
 
     _console().print(Text(f"\n{title}", "bold"))
-    typer.echo("\n".join(printable(line) for line in text.splitlines()))
+    longest = TRACEBACK_LENGTH if sys.stdout.isatty() else len(text)
+    typer.echo(f"  {indented(text.rstrip(), longest)}")
 
 
 #: The fields of views that are times.
@@ -117,21 +138,16 @@ def preview(data: bytes | None) -> str | None:
 
 def shortened(text: str) -> str:
     """Return the beginning of a text as one line."""
-    line = printable(" ".join(text.split()))
+    line = plain(" ".join(text[:TEXT_LENGTH].split()), TEXT_LENGTH)
     return line if len(line) <= PREVIEW else f"{line[: PREVIEW - 1]}…"
-
-
-def printable(text: str) -> str:
-    """Return a text with escapes for characters that a terminal would act on."""
-    return "".join(
-        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode() for one in text
-    )
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:,}" if isinstance(value, int) else printable(str(value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    return plain(str(value), NAME_LENGTH if sys.stdout.isatty() else TEXT_LENGTH)
 
 
 def _console() -> Console:

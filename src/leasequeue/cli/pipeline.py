@@ -16,6 +16,7 @@ from rich.text import Text
 from leasequeue.cli.formatting import print_facts, print_json
 from leasequeue.cli.options import choice_option, number_option
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, fail, group_of, run_blocking_command
+from leasequeue.describing import TEXT_LENGTH, plain
 from leasequeue.durations import duration_text
 from leasequeue.errors import InvalidArgument, ServerError
 from leasequeue.wire.urls import holds_login
@@ -263,7 +264,7 @@ def _progress(task_counts: Callable[[], tuple[int, int]]) -> Iterator[Callable[[
     """Show the progress of a block on a terminal; print it in lines elsewhere."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not console.is_terminal:
-        yield lambda text: console.print(f"leasequeue: {escape(text)}")
+        yield lambda text: console.print(f"leasequeue: {escape(plain(text, TEXT_LENGTH))}")
         return
     step = _Step(task_counts)
     with console.status(step, refresh_per_second=_REFRESH_RATE):
@@ -282,7 +283,7 @@ class _Step:
 
     def __rich__(self) -> Text:
         done, total = self._task_counts()
-        return Text(self._text).append(f" {done:,} of {total:,} tasks" * bool(total), "dim")
+        return Text(plain(self._text)).append(f" {done:,} of {total:,} tasks" * bool(total), "dim")
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in the base class
         """Log requests for debugging only: probes are frequent."""
-        log.debug(format, *args)
+        log.debug("%s", format % args)
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):

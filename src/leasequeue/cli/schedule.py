@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from leasequeue.cli.formatting import preview, print_json, print_table, printable, view_document
+from leasequeue.cli.formatting import preview, print_json, print_line, print_table, view_document
 from leasequeue.cli.options import choice_option, duration_option, format_time, time_option
 from leasequeue.cli.server import AsJson, Code, fail, group_of, note, queue_command, report_changes
 from leasequeue.item import Item
@@ -95,7 +95,7 @@ async def add(  # noqa: PLR0913 - each is an option of the command
     if as_json:
         print_json({"queue": queue.name, "name": schedule, "changed": changed})
     else:
-        typer.echo("scheduled" if changed else "unchanged")
+        print_line("scheduled" if changed else "unchanged")
     return Code.DONE
 
 
@@ -114,7 +114,7 @@ async def run(queue: AsyncWorkQueue, schedule: ScheduleName, *, as_json: AsJson 
     if as_json:
         print_json({"queue": queue.name, "id": item.id, "added": added})
     elif added:
-        typer.echo(printable(item.id))
+        print_line(item.id)
     if not added:
         return fail(f"not added: {queue.name!r} has an unfinished item with the id {item.id!r}", Code.MISSED)
     return Code.DONE

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSp
 
 import typer
 
-from leasequeue.cli.formatting import print_json
+from leasequeue.cli.formatting import print_json, print_line
+from leasequeue.describing import TEXT_LENGTH, plain
 from leasequeue.errors import ConnectionLost, InvalidArgument, LeasequeueError, ServerError
 from leasequeue.queue import AsyncWorkQueue
 
@@ -158,15 +159,10 @@ def report_changes(
     if as_json:
         print_json({"queue": queue, verb: done, "missed": [name for name, _ in missed]})
     else:
-        typer.echo(f"{done:,} {verb}")
+        print_line(f"{done:,} {verb}")
     for _, why in missed:
         fail(why, Code.MISSED)
     return Code.MISSED if missed else Code.DONE
-
-
-def note(text: str) -> None:
-    """Print a line on standard error; standard output has only the result, so that it can be piped."""
-    typer.echo(f"leasequeue: {text}", err=True)
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -182,7 +178,12 @@ def confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(
             fail(f"{question} Nothing was done: without a terminal, confirm with --yes", Code.USAGE)
         )
-    typer.confirm(question, abort=True, err=True)
+    typer.confirm(plain(question, TEXT_LENGTH), abort=True, err=True)
+
+
+def note(text: str) -> None:
+    """Print a line on standard error; standard output has only the result, so that it can be piped."""
+    typer.echo(f"leasequeue: {plain(text, TEXT_LENGTH)}", err=True)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

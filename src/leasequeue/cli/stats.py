@@ -14,7 +14,7 @@ from leasequeue.cli.formatting import print_rows
 from leasequeue.cli.options import duration_option, format_time, number_option
 from leasequeue.cli.probes import AddressUnusable, ProbeServer, one_at_a_time, probe
 from leasequeue.cli.server import DEFAULT_URL, AnyQueues, AsJson, Code, Url, command, fail, note, open_queue
-from leasequeue.errors import ExtraMissing
+from leasequeue.errors import ExtraMissing, WrongKeyType
 from leasequeue.wire.discovery import MAX_KEYS, MAX_QUEUES, find_queues
 
 if TYPE_CHECKING:
@@ -54,7 +54,10 @@ async def stats(
     found: list[QueueStats] = []
     for name in names:
         async with open_queue(url, name) as queue:
-            found.append(await queue.stats())
+            try:
+                found.append(await queue.stats())
+            except WrongKeyType as error:
+                note(f"{name}: {error}")
     print_rows([*map(_document if as_json else _row, found)], as_json=as_json)
     return Code.DONE
 

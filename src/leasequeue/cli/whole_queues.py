@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leasequeue.cli.formatting import print_json, print_rows, printable
+from leasequeue.cli.formatting import print_json, print_line, print_rows
 from leasequeue.cli.options import duration_option, number_option
 from leasequeue.cli.server import (
     DEFAULT_URL,
@@ -127,7 +127,7 @@ async def recover(
     if as_json:
         print_json({"queue": queue.name, "recovered": len(ids), "ids": ids})
     for item_id in () if as_json else ids:
-        typer.echo(printable(item_id))
+        print_line(item_id)
     return Code.DONE
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasequeue import Fleet
-from leasequeue.cli.formatting import print_json, print_table
+from leasequeue.cli.formatting import print_json, print_line, print_table
 from leasequeue.cli.options import format_time
 from leasequeue.cli.server import (
     DEFAULT_URL,
@@ -132,5 +132,5 @@ async def _order(queue: AsyncWorkQueue, worker: str, what: str, *, as_json: bool
         done = {"ordered": what} if returned is None else {"returned": returned}
         print_json({"queue": queue.name, "worker": worker, **done})
     elif returned is not None:
-        typer.echo(f"{returned:,} returned")
+        print_line(f"{returned:,} returned")
     return Code.DONE

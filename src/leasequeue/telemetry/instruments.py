@@ -24,7 +24,15 @@ from opentelemetry.trace import (
 )
 
 from leasequeue import telemetry
-from leasequeue.describing import describe, text_of, traceback_of
+from leasequeue.describing import (
+    TEXT_LENGTH,
+    TRACEBACK_LENGTH,
+    describe,
+    indented,
+    plain,
+    text_of,
+    traceback_of,
+)
 from leasequeue.telemetry.meters import (
     OPERATION,
     OPERATION_TYPE,
@@ -108,11 +116,11 @@ def fail(span: Span, error: BaseException) -> None:
         "exception",
         {
             "exception.type": kind,
-            "exception.message": text_of(error),
-            "exception.stacktrace": traceback_of(error),
+            "exception.message": indented(text_of(error)),
+            "exception.stacktrace": indented(traceback_of(error), TRACEBACK_LENGTH),
         },
     )
-    span.set_status(StatusCode.ERROR, describe(error))
+    span.set_status(StatusCode.ERROR, indented(describe(error)))
 
 
 #: The name of the tracer and of the meter.
@@ -173,8 +181,10 @@ class Instruments:
     @guarded
     def _producer(self, tracer: Tracer, queue: str, count: int, item_id: bytes) -> Producer:
         attributes = _attributes(queue, "add", telemetry.task_added.get())
-        _set_ids(attributes, [item_id.decode(errors="replace")], count)
-        return Producer(tracer.start_span(f"add {queue}", kind=SpanKind.PRODUCER, attributes=attributes))
+        _set_ids(attributes, [item_id.decode(errors="surrogateescape")], count)
+        return Producer(
+            tracer.start_span(f"add {plain(queue)}", kind=SpanKind.PRODUCER, attributes=attributes)
+        )
 
     @guarded
     def begin_run(
@@ -191,11 +201,11 @@ class Instruments:
             return None
         attributes = _attributes(queue, "process", task)
         attributes[ATTEMPT] = attempt
-        attributes.update(stage)
+        attributes.update((name, plain(text)) for name, text in stage.items())
         _set_ids(attributes, item_ids, len(item_ids))
         links = links_to(traces)
         span = self.tracer.start_span(
-            f"process {queue}", kind=SpanKind.CONSUMER, attributes=attributes, links=links
+            f"process {plain(queue)}", kind=SpanKind.CONSUMER, attributes=attributes, links=links
         )
         return RunSpan(span)
 
@@ -245,17 +255,17 @@ def _attributes(queue: str, operation: str, task: str | None) -> dict[str, str |
     """Return the attributes of a span, which samplers see."""
     found: dict[str, str | int] = {
         SYSTEM: "leasequeue",
-        QUEUE: queue,
+        QUEUE: plain(queue),
         OPERATION: operation,
         OPERATION_TYPE: TYPES[operation],
     }
     if task is not None:
-        found[TASK] = task
+        found[TASK] = plain(task)
     return found
 
 
 def _set_ids(attributes: dict[str, str | int], item_ids: Sequence[str], count: int) -> None:
     if count == 1:
-        attributes[MESSAGE_ID] = item_ids[0]
+        attributes[MESSAGE_ID] = plain(item_ids[0], TEXT_LENGTH)
     else:
         attributes[MESSAGE_COUNT] = count

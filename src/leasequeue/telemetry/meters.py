@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from opentelemetry.metrics import Observation, get_meter
 
 from leasequeue import telemetry
+from leasequeue.describing import plain
 from leasequeue.log import Log
 
 if TYPE_CHECKING:
@@ -109,15 +110,15 @@ class Kind(NamedTuple):
             OUTCOME: self.outcome,
             ERROR_TYPE: self.error_type,
         }
-        return {name: value for name, value in named.items() if value is not None}
+        return {name: plain(value) for name, value in named.items() if value is not None}
 
 
 class _Named:
     """The first names that an attribute has; those after them are `_OTHER`."""
 
-    def __init__(self, maximum: int, warning: str = "") -> None:
+    def __init__(self, maximum: int, *, warns: bool = False) -> None:
         self._maximum = maximum
-        self._warning = warning
+        self._warns = warns
         self._known: set[str] = set()
 
     def __call__(self, name: str) -> str:
@@ -126,9 +127,11 @@ class _Named:
         if len(self._known) < self._maximum:
             self._known.add(name)
             return name
-        if self._warning:
-            log.warning(self._warning, self._maximum)
-            self._warning = ""
+        if self._warns:
+            log.warning(
+                "metrics name the first %d queues of this process; others are %s", self._maximum, OTHER
+            )
+            self._warns = False
         return OTHER
 
 
@@ -208,9 +211,8 @@ class Meters:
 
     def __init__(self, meter: Meter) -> None:
         self._name_error = _Named(MAX_ERROR_TYPES)
-        warning = "metrics name the first %d queues of this process; others are " + OTHER
         #: Return the queue that the attributes of counts, and of durations, name.
-        self.name_queue = _Named(MAX_QUEUES, warning)
+        self.name_queue = _Named(MAX_QUEUES, warns=True)
         self.name_timed = _Named(MAX_QUEUES_TIMED)
         self.sent, self.leased = _Family(self), _Family(self)
         self.calls = _Family(
@@ -274,7 +276,7 @@ class Meters:
                 key = self.name_queue(queue), task
                 counts[key] = counts.get(key, 0) + count
         for (queue, task), count in counts.items():
-            yield Observation(count, {SYSTEM: "leasequeue", QUEUE: queue, TASK: task})
+            yield Observation(count, {SYSTEM: "leasequeue", QUEUE: plain(queue), TASK: plain(task)})
 
 
 #: A provider refuses a second instrument of a name.

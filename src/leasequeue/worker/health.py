@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.describing import describe
 from leasequeue.errors import LeasequeueError, ServerOutOfMemory, ServerRefused
-from leasequeue.log import Log
+from leasequeue.log import Lines, Log
 from leasequeue.queue.queue import engine_of, engines_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ class Health:
     ok: bool
     #: What is wrong, a sentence each; empty if the worker is healthy.
     reasons: tuple[str, ...]
-    #: The same without the errors of servers, which name addresses and users: for answers to anyone.
+    #: The same without the names of queues, and errors of servers, which name addresses and users: for
+    #: answers to anyone.
     public_reasons: tuple[str, ...]
     #: How many runs are in progress.
     running: int
@@ -141,24 +142,30 @@ class Monitor:
     def health(self) -> Health:
         """Return the worker's health; callable from any thread."""
         now = time.monotonic()
-        reasons = [*self._ignored_queues(now)]
+        ignored = [*self._ignored_queues(now)]
+        reasons = []
         if (blocked := self.blocked_for()) > BLOCKED_SECONDS:
             reasons.append(f"the event loop has been blocked for {blocked:.1f} s")
         if (stuck := now - self._turned_at) > BLOCKED_SECONDS:
             reasons.append(f"the background thread has stood still for {stuck:.1f} s")
         failures = [*self._failures(now)]
         return Health(
-            ok=not reasons and not failures,
-            reasons=(*(f"{what}: {_text(error)}" for what, error in failures), *reasons),
+            ok=not reasons and not ignored and not failures,
+            reasons=(
+                *(f"{what}: {_text(error)}" for what, error in failures),
+                *(f"{waiting} items of {name} wait, {since}" for name, waiting, since in ignored),
+                *reasons,
+            ),
             public_reasons=(
                 *(f"{what}: {type(error).__name__}, see the log" for what, error in failures),
+                *(f"items wait, {since}" for _, _, since in ignored[:1]),
                 *reasons,
             ),
             running=len(self._executor.running),
             waiting=len(self._renewer.waiting),
             since_last_lease=now - self._fetcher.fetched_at,
             live=max(blocked, stuck) <= STUCK_SECONDS,
-            works=not reasons and len(failures) <= bool(self._full),
+            works=not reasons and not ignored and len(failures) <= bool(self._full),
         )
 
     def _log_block(self) -> None:
@@ -168,7 +175,8 @@ class Monitor:
             frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - documented, in spite of its name
             stack = "".join(traceback.format_stack(frame, limit=LOGGED_FRAMES)).rstrip() if frame else ""
             log.warning(
-                "the event loop has been blocked for %.1f s, by code that awaits nothing:\n%s", blocked, stack
+                "the event loop has been blocked for %.1f s, by code that awaits nothing:\n%s",
+                *(blocked, Lines(stack)),
             )
         elif self._block_is_logged and not is_blocked:
             log.info("the event loop continues")
@@ -219,10 +227,10 @@ class Monitor:
                 refused = isinstance(error, ServerRefused)
                 yield f"{'the server refuses' if refused else what} for {now - since:.1f} s", error
 
-    def _ignored_queues(self, now: float) -> list[str]:
-        """Name the queues with items that were seen waiting twice although a slot was free."""
+    def _ignored_queues(self, now: float) -> list[tuple[str, int, str]]:
+        """Return the queues with items that were seen waiting twice although a slot was free."""
         return [
-            f"{waiting} items of {queue.name} wait, and none has been leased for {now - since:.1f} s"
+            (queue.name, waiting, f"and none has been leased for {now - since:.1f} s")
             for queue, (since, waiting) in list(self._ignored.items())
             if now - since > CHECK_SECONDS
         ]

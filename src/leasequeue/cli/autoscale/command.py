@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 import re
@@ -16,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from leasequeue.autoscale import load_config
-from leasequeue.cli.formatting import print_rows
+from leasequeue.cli.formatting import print_json, print_line, print_rows
 from leasequeue.cli.options import duration_option, number_option
 from leasequeue.cli.server import AsJson, Code, command, fail, note
 from leasequeue.cli.worker.settings import set_up_logs
@@ -53,7 +54,7 @@ def print_config(config: Config, *, as_json: bool) -> None:
 def print_report(report: PassReport, *, as_json: bool) -> None:
     """Print what a pass saw of the jobs, and what it wants of the tiers."""
     if as_json:
-        typer.echo(report.to_json().decode())
+        print_json(json.loads(report.to_json()))
         return
     print_rows(
         [
@@ -72,7 +73,7 @@ def print_report(report: PassReport, *, as_json: bool) -> None:
         as_json=False,
     )
     if report.jobs and report.tiers:
-        typer.echo()
+        print_line()
     print_rows(
         [
             {

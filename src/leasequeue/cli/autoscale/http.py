@@ -128,7 +128,9 @@ class ReportServer:
 
     def _report_of(self, report: PassReport) -> dict[str, Any]:
         said: dict[str, Any] = json.loads(report.to_json())
-        return {**said, "age": self._age()}
+        # Back ends quote servers and programs: that is not for anyone who can ask.
+        errors = [{"part": one.part, "problem": "see the log"} for one in report.errors]
+        return {**said, "errors": errors, "age": self._age()}
 
     def _age(self) -> float | None:
         return None if self._last is None else round(time.monotonic() - self._last[1], 3)

@@ -17,9 +17,9 @@ from rich.progress import Progress
 
 from leasequeue.cli.demo.run import Demo
 from leasequeue.cli.demo.workers import DemoFailed, find_files
-from leasequeue.cli.formatting import printable
 from leasequeue.cli.options import number_option
 from leasequeue.cli.server import Code, fail
+from leasequeue.describing import TEXT_LENGTH, plain
 from leasequeue.errors import LeasequeueError
 
 _EXPLAINED = """
@@ -66,7 +66,8 @@ def demo(
     console, began = Console(stderr=True, soft_wrap=True, highlight=False), time.perf_counter()
 
     def say(text: object) -> None:
-        console.print(f"[dim]{time.perf_counter() - began:5.1f} s[/dim]  {escape(printable(str(text)))}")
+        shown = escape(plain(str(text), TEXT_LENGTH))
+        console.print(f"[dim]{time.perf_counter() - began:5.1f} s[/dim]  {shown}")
 
     where = folder or Path(sysconfig.get_path("stdlib"))
     files = find_files(where, output=output, on_error=say)
@@ -103,7 +104,7 @@ def _print(report: dict[str, Any], *, as_json: bool) -> int:
         typer.echo(json.dumps({"ok": not problems, **report}, indent=2))
         return 1 if problems else 0
     facts = {name: f"{value:,}" if type(value) is int else value for name, value in report.items()}
-    typer.echo(_EXPLAINED.format_map({name: printable(str(fact)) for name, fact in facts.items()}))
+    typer.echo(_EXPLAINED.format_map({name: plain(str(fact)) for name, fact in facts.items()}))
     passed = ["Checked: each file is in the output once, as computed without the queue."]
     typer.secho("\n".join(problems or passed), fg="red" if problems else "green")
     return 1 if problems else 0

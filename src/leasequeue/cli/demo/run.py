@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue import AsyncWorkQueue, Item, LeasequeueError
 from leasequeue.cli.demo.workers import DemoFailed, describe, watch, worker_process
-from leasequeue.cli.formatting import printable
+from leasequeue.describing import plain
 from leasequeue.worker.signals import INTERRUPTED, STOPPED
 
 if TYPE_CHECKING:
@@ -185,12 +185,12 @@ def merge(parts: Path, output: Path) -> int:
 
 def check(expected: Iterable[dict[str, Any]], output: Iterable[bytes]) -> list[str]:
     """Compare the output with the lines that it should have; return what is wrong, a line each."""
-    ids = {dump(line): printable(line["id"]) for line in expected}
+    ids = {dump(line): plain(line["id"]) for line in expected}
     found = Counter(output)
     problems = [f"missing: {item_id}" for line, item_id in ids.items() if line not in found]
     problems += [f"duplicated: {ids[line]}" for line, count in found.items() if line in ids and count > 1]
     wrong = (line.decode(errors="backslashreplace") for line in found if line not in ids)
-    return problems + [f"wrong: {printable(line.rstrip())}" for line in wrong]
+    return problems + [f"wrong: {plain(line.rstrip())}" for line in wrong]
 
 
 def dump(line: dict[str, Any]) -> bytes:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leasequeue import AsyncWorkQueue, Lease, RetryPolicy, Worker
-from leasequeue.cli.formatting import printable
+from leasequeue.cli.formatting import print_line
 from leasequeue.item import MAX_ID_BYTES
 from leasequeue.worker.child import exit_with
 
@@ -130,8 +130,7 @@ async def _work(name: str, folder: Path, output: Path, lease_seconds: float, pau
             same: it never replaces a row that has a higher token.
             """
             if next(runs) == pause_at:
-                sys.stdout.write(f"{printable(lease.id)}\n")
-                sys.stdout.flush()
+                print_line(lease.id)
                 sys.stdin.readline()
             line = {"token": lease.token, **describe(folder, lease.data)}
             lines.write(json.dumps(line).encode() + b"\n")

@@ -10,11 +10,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-import typer
-from rich.console import Console
-from rich.markup import escape
-
-from leasequeue.cli.formatting import print_rows
+from leasequeue.cli.formatting import print_error, print_line, print_rows
 from leasequeue.cli.probes import AddressUnusable
 from leasequeue.cli.server import Code, explain, fail
 from leasequeue.cli.worker.settings import CRASHED, MISCONFIGURED, REFUSED, STOPPED, set_up_logs
@@ -28,7 +24,7 @@ from leasequeue.errors import (
     ServerRefused,
     ServerTooOld,
 )
-from leasequeue.log import Log
+from leasequeue.log import Lines, Log
 from leasequeue.queue.queue import engine_of
 from leasequeue.worker.processes import usable_cores
 from leasequeue.worker.signals import end_process
@@ -64,7 +60,7 @@ def work(settings: WorkerSettings, ready: Callable[[Worker, HealthPort | None], 
         port = _health_port(settings, waits=ready is not None)
         worker = prepare(settings)
     except (Unusable, AddressUnusable) as error:
-        log.error("%s", error)  # noqa: TRY400 - the text has the user's part of the traceback
+        log.error("%s", Lines(str(error)))  # noqa: TRY400 - it has the user's part of the traceback
         return MISCONFIGURED
     if port is not None:
         port.serve(worker)
@@ -74,7 +70,7 @@ def work(settings: WorkerSettings, ready: Callable[[Worker, HealthPort | None], 
         return asyncio.run(_serve(worker, settings, state))
     except Exception as error:
         if error is worker.lifespan_error:
-            log.critical("%s", with_traceback("the lifespan has failed", error))
+            log.critical("%s", Lines(with_traceback("the lifespan has failed", error)))
         elif isinstance(error, InvalidArgument):
             log.error("%s", error)  # noqa: TRY400 - the text says all
             state.code = MISCONFIGURED
@@ -161,25 +157,24 @@ def check(settings: WorkerSettings) -> int:
         0 if the worker can run; 2 if it is not configured correctly; 1 if the lifespan fails; 5 if the server
         cannot be reached or refuses.
     """
-    errors = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         worker = prepare(settings)
         counts = asyncio.run(_check(worker, lifespan=settings.lifespan))
     except (Unusable, InvalidArgument) as error:
-        errors.print(escape(str(error)))
+        print_error(str(error))
         return MISCONFIGURED
     except ServerError as error:
         return fail(explain(error), Code.SERVER)
     except LeasequeueError as error:
-        errors.print(escape(str(error)))
+        print_error(str(error))
         return CRASHED
     except Exception as error:  # noqa: BLE001 - whatever the user's lifespan raises
-        errors.print(escape(with_traceback("the lifespan fails", error)))
+        print_error(with_traceback("the lifespan fails", error))
         return CRASHED
     print_rows([*map(_row, worker.handlers, counts)], as_json=False)
-    typer.echo(f"The worker can run: {worker.concurrency} runs at once, grace {worker.grace:g} s.")
+    print_line(f"The worker can run: {worker.concurrency} runs at once, grace {worker.grace:g} s.")
     if worker.has_lifespan and not settings.lifespan:
-        typer.echo("Its lifespan was not run: --check --lifespan does.")
+        print_line("Its lifespan was not run: --check --lifespan does.")
     return STOPPED
 
 

@@ -72,10 +72,10 @@ class JsonLines(logging.Formatter):
         }
         line.update((name, value) for name, value in vars(record).items() if name not in _STANDARD)
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = record.exc_text or self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
-        return json.dumps(line, default=repr, ensure_ascii=False)
+        return json.dumps(line, default=repr)  # in ASCII: also control characters above it act on terminals
 
 
 def set_up_logs(form: LogFormat, level: LogLevel) -> None:

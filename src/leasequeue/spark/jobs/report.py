@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
+from leasequeue.describing import plain
 from leasequeue.durations import duration_text
 from leasequeue.errors import ExtraMissing, InvalidArgument
 from leasequeue.keys import session_origin
@@ -194,7 +195,7 @@ def page_of(title: str, tables: Mapping[str, Sequence[Row]], span: int) -> str:
     text = resources.files(__package__).joinpath(PAGE).read_text()
     template = Environment(autoescape=True, trim_blocks=True).from_string(text)
     return template.render(
-        title=title,
+        title=plain(title),
         written=datetime.now(UTC),
         totals=tables["totals"][0],
         charts=[*_charts(tables, span)],
@@ -216,7 +217,7 @@ def shown(name: str, value: Any) -> str:
         return f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
     if isinstance(value, float):
         return f"{value:,.1f}" if name == "per_second" else duration_text(value)
-    return f"{value:,}" if isinstance(value, int) and name != "pid" else str(value)
+    return f"{value:,}" if isinstance(value, int) and name != "pid" else plain(str(value))
 
 
 def _charts(tables: Mapping[str, Sequence[Row]], span: int) -> Iterator[tuple[str, str, str]]:
@@ -282,7 +283,8 @@ def bars(counts: pd.DataFrame) -> str:
         for name in counts:
             axes.barh(rows, counts[name], left=begins[name], label=name)
         # The ends of hosts and classes distinguish them. To matplotlib, two dollars mark a formula.
-        short = [name if len(name) <= 60 else f"{name[:20]}…{name[-39:]}" for name in counts.index]
+        names = [plain(name, None) for name in counts.index]
+        short = [name if len(name) <= 60 else f"{name[:20]}…{name[-39:]}" for name in names]
         axes.set_yticks(rows, [name.replace("$", r"\$") for name in short])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
