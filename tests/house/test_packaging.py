@@ -47,6 +47,7 @@ BROUGHT = {
     "py4j",
     "pydantic",
     "starlette",
+    "typing-extensions",  # type checkers know it without it
 }
 
 
