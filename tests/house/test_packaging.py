@@ -47,7 +47,7 @@ BROUGHT = {
     "py4j",
     "pydantic",
     "starlette",
-    "typing-extensions",  # type checkers know it without it
+    "typing_extensions",  # type checkers know it without it
 }
 
 
