@@ -155,9 +155,13 @@ CERTAIN: dict[str, tuple[dict[str, StagePlan], dict[str, set[str]]]] = {
         {"a": node(chooses=True), "b": node("a"), "x": node(), "d": node("b", "x")},
         {"d": {"x"}},
     ),
+    "what follows a stage that was not chosen, and another stage": (
+        {"a": node(chooses=True), "b": node("a"), "c": node("b"), "x": node(), "d": node("c", "x")},
+        {"d": {"x"}},
+    ),
     "a chooser, which has succeeded also if it did not choose the stage": (
-        {"a": node(chooses=True), "x": node(), "d": node("a", "x")},
-        {"d": {"a", "x"}},
+        {"a": node(chooses=True), "x": node(), "d": node("a", "x"), "y": node(), "e": node("d", "y")},
+        {"d": {"a", "x"}, "e": {"a", "d", "x", "y"}},
     ),
     "a settled join": (
         {"a": node(), "b": node("a"), "c": node("a"), "d": node("b", "c", join="settled")},
