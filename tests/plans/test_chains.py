@@ -62,6 +62,18 @@ def total(tasks: TaskQueue) -> Task[[list[int]], int]:
     return total
 
 
+async def test_a_run_has_the_priority_and_the_correlation_that_it_is_added_with(
+    tasks: TaskQueue, add_one: Task[[int], int]
+) -> None:
+    run = await add_one.options(priority=2).call(1).then(add_one).add(priority=3, correlation="c")
+    view = await tasks.queue.find(f"{run.id}/add_one")
+    assert view is not None
+    assert view.priority == 5
+    assert (await tasks.queue.flow_runs.get(run.id)).correlation == "c"
+    await new_worker(tasks).drain()
+    assert await run.result(timeout=120) == 3
+
+
 @pytest.mark.seed("GLD-O5")
 async def test_each_call_takes_the_result_before_it(tasks: TaskQueue, name: str) -> None:
     ran: list[str] = []
