@@ -19,7 +19,6 @@ from leasequeue.worker.acknowledger import Acknowledger
 from leasequeue.worker.background import BackgroundThread
 from leasequeue.worker.health import Monitor
 from leasequeue.worker.lease_renewer import LeaseRenewer
-from leasequeue.worker.runtime import WorkerRuntime
 from tests.eventually import eventually
 from tests.worker.working import Gate, add, counted, finished, new_worker
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 #: What the tasks call that lease, run and complete an item: an object, and its function.
 FAULTS: dict[str, tuple[Any, str]] = {
     "fetching": (fetcher, "_runs"),
-    "a slot": (WorkerRuntime, "run_finished"),
+    "a slot": (Acknowledger, "add"),
     "acknowledging": (Acknowledger, "_until_answered"),
 }
 

@@ -19,6 +19,7 @@ from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annot
 from leasequeue.queue.pushes import listener
 from leasequeue.queue.queue import engines_of
 from leasequeue.worker import Retry, Snooze
+from leasequeue.worker.fetcher import MAX_UNACKNOWLEDGED
 from tests.eventually import eventually
 from tests.faults.test_killed_server import kill, start
 from tests.queue.asking import command, until
@@ -232,7 +233,7 @@ async def stop_fetching(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None
     """Keep a worker from leasing, without an error."""
     runtime = worker._runtime
     assert runtime is not None
-    monkeypatch.setattr(runtime, "may_fetch", lambda: False)
+    monkeypatch.setattr(runtime._backlog, "size", MAX_UNACKNOWLEDGED)
     fetcher = runtime.fetcher
     for source in fetcher._sources.values():
         if source.call is not None:

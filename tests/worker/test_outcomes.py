@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from leasequeue import AsyncWorkQueue
-    from leasequeue.worker.coordinator import Coordinator
     from tests.queue.fixtures import MakeQueue
 
 
@@ -321,9 +320,8 @@ async def test_an_outcome_that_is_not_declared_is_not_acknowledged_and_its_lease
     worker = new_worker()
     worker.handler(queue, batch=2)(lambda _: None)
     handler = worker.handlers[0]
-    coordinator = cast("Coordinator", None)
-    renewer = LeaseRenewer(coordinator)
-    acknowledger = Acknowledger(handler, renewer, None, Backlog())
+    renewer = LeaseRenewer(lambda *_: None, lambda: None)
+    acknowledger = Acknowledger(handler, renewer, Backlog())
     await add(queue, "a", "park")
     run = ActiveRun(handler, await queue.lease_many(2, 30))
     renewer.add([run])

@@ -6,16 +6,15 @@ Like other instrumentations of OpenTelemetry, it is switched on for the whole pr
 
 from __future__ import annotations
 
-import threading
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol, TypeVar
-from weakref import WeakSet
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakMethod
 
 from leasequeue.errors import ExtraMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
@@ -68,28 +67,21 @@ def uninstrument() -> None:
     active = None
 
 
-class RunSource(Protocol):
-    """A part of a worker that runs handlers."""
-
-    def active_runs(self) -> Mapping[tuple[str, str], int]:
-        """Return how many runs are active, by queue and handler; callable from any thread."""
-        ...
+#: What tells how many runs a part of a worker has, by queue and handler, as long as that exists.
+_run_counts: set[WeakMethod[Callable[[], Mapping[tuple[str, str], int]]]] = set()
 
 
-_sources: WeakSet[RunSource] = WeakSet()
-_sources_lock = threading.Lock()
+def count_runs(active_runs: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+    """Count the active runs that a method returns, by queue and handler, as long as its object exists.
+
+    The method is called in any thread.
+    """
+    _run_counts.add(WeakMethod(active_runs, _run_counts.discard))
 
 
-def add_source(source: RunSource) -> None:
-    """Let the active runs of a part of a worker be counted, as long as it exists."""
-    with _sources_lock:
-        _sources.add(source)
-
-
-def run_sources() -> list[RunSource]:
-    """Return what runs handlers in this process."""
-    with _sources_lock:
-        return [*_sources]
+def active_runs() -> Iterator[Mapping[tuple[str, str], int]]:
+    """Return the active runs of each part of this process that runs handlers."""
+    return (count() for one in [*_run_counts] if (count := one()) is not None)
 
 
 async def adding(task: str, added: Awaitable[T]) -> T:

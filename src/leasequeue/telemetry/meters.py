@@ -270,11 +270,10 @@ class Meters:
     def _active_runs(self, _: CallbackOptions) -> Iterator[Observation]:
         if telemetry.active is None:
             return
-        counts: dict[tuple[str, str], int] = {}
-        for source in telemetry.run_sources():
-            for (queue, task), count in source.active_runs().items():
-                key = self.name_queue(queue), task
-                counts[key] = counts.get(key, 0) + count
+        counts: Counter[tuple[str, str]] = Counter()
+        for runs in telemetry.active_runs():
+            for (queue, task), count in runs.items():
+                counts[self.name_queue(queue), task] += count
         for (queue, task), count in counts.items():
             yield Observation(count, {SYSTEM: "leasequeue", QUEUE: plain(queue), TASK: plain(task)})
 

@@ -14,10 +14,9 @@ from leasequeue.worker.refusals import Reminder, is_refusal
 from leasequeue.worker.run import by_consumer
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
 
     from leasequeue.queue.lease import Lease
-    from leasequeue.worker.coordinator import Coordinator
     from leasequeue.worker.handler import Consumer
     from leasequeue.worker.lease_renewer import LeaseRenewer
     from leasequeue.worker.run import ActiveRun
@@ -47,7 +46,7 @@ class Acknowledger:
 
     An outcome is sent again after an outage or a refusal, which is safe: the server accepts it from the
     holder of the lease alone. Until then the lease is renewed. `backlog` counts what waits to be sent, over
-    all queues.
+    all queues. After each call `on_sent` is called, and `on_failure` with the error of one that failed.
 
     Attributes:
         waiting: What waits to be sent, without what is in flight.
@@ -59,13 +58,16 @@ class Acknowledger:
         self,
         consumer: Consumer,
         renewer: LeaseRenewer,
-        coordinator: Coordinator | None,
         backlog: Backlog,
+        *,
+        on_sent: Callable[[], None] = lambda: None,
+        on_failure: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self._consumer = consumer
         self._renewer = renewer
-        self._coordinator = coordinator
         self._backlog = backlog
+        self._on_sent = on_sent
+        self._on_failure = on_failure
         self.waiting: list[Entry] = []
         self._tasks: set[asyncio.Task[None]] = set()
         #: Whether a task will send what waits at the end of this turn of the event loop.
@@ -140,11 +142,9 @@ class Acknowledger:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("outcomes of %s could not be sent", self._consumer.name, exc_info=error)
-            if self._coordinator is not None:
-                self._coordinator.stop_with(error)
+            self._on_failure(error)
         self._begin()
-        if self._coordinator is not None:
-            self._coordinator.wake_fetcher()
+        self._on_sent()
 
     async def _send(self, batch: list[Entry]) -> None:
         groups: dict[object, list[Entry]] = {}
@@ -210,7 +210,7 @@ async def release_held(renewer: LeaseRenewer) -> None:
     """Acknowledge the runs that have finished, and release all others, in the background thread."""
     acknowledgers = []
     for consumer, runs in by_consumer(list(renewer.held)).items():
-        acknowledger = Acknowledger(consumer, renewer, None, Backlog())
+        acknowledger = Acknowledger(consumer, renewer, Backlog())
         for run in runs:
             # The server may have accepted some of the outcomes; to send them again changes nothing.
             run.unacknowledged = len(run.leases)

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from leasequeue.queue.lease import Lease
     from leasequeue.worker.cancellations import Cancellations
-    from leasequeue.worker.coordinator import Coordinator
     from leasequeue.worker.handler import Handler
     from leasequeue.worker.lease_renewer import LeaseRenewer
     from leasequeue.worker.parking import Parking
@@ -87,6 +86,12 @@ class Work:
 class Executor:
     """Executes the runs that wait in the lease renewer, up to `concurrency` at once.
 
+    Args:
+        on_finished: Called with each run that has its outcomes.
+        on_freed: Called when a thread that outlived its run has ended.
+        on_failure: Called with the error of a slot that may have lost an outcome.
+        is_torn_down: Tells whether all tasks of the event loop are being cancelled.
+
     Attributes:
         running: The runs that occupy a slot, by the task of the slot.
         finished: How many runs have ended, interrupted ones included.
@@ -100,15 +105,22 @@ class Executor:
         concurrency: int,
         renewer: LeaseRenewer,
         cancellations: Cancellations,
-        coordinator: Coordinator,
         parking: Parking,
+        *,
+        on_finished: Callable[[ActiveRun], None],
+        on_freed: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+        is_torn_down: Callable[[], bool],
     ) -> None:
         self._concurrency = concurrency
         self._parking = parking
         self._processes = parking.processes
         self._cancellations = cancellations
         self._renewer = renewer
-        self._coordinator = coordinator
+        self._on_finished = on_finished
+        self._on_freed = on_freed
+        self._on_failure = on_failure
+        self._is_torn_down = is_torn_down
         self.calls: Mapping[Handler, Callable[[ActiveRun], Awaitable[Any]]] = {}
         self._loop = asyncio.get_running_loop()
         #: The context in which each slot starts: what a run sets must not reach the next run.
@@ -126,7 +138,7 @@ class Executor:
         #: Read once, since it is needed after each run.
         self.log_runs = False
         self._debug = log.isEnabledFor(logging.DEBUG)
-        telemetry.add_source(self)
+        telemetry.count_runs(self.active_runs)
 
     def active_runs(self) -> dict[tuple[str, str], int]:
         """Return how many runs occupy a slot, by queue and handler; callable from any thread."""
@@ -203,18 +215,18 @@ class Executor:
             self._abandoned.add(run)
             self.interrupted += 1
             run.outcomes = [INTERRUPTED] * len(run.leases)
-            self._coordinator.run_finished(run)
+            self._on_finished(run)
 
     def _slot_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if (run := self.running.pop(task, None)) is None:
-                self._coordinator.stop_with(error)  # an outcome may have been lost
+                self._on_failure(error)  # an outcome may have been lost
                 return
             log.critical("a slot of the worker failed", exc_info=error)
             run.finish()
             run.outcomes = [_decide(run, error, lease) for lease in run.leases]
-            self._coordinator.run_finished(run)
+            self._on_finished(run)
         if not self._stopping and self._startable():
             self.wake()
 
@@ -241,14 +253,14 @@ class Executor:
             if run.interruption is not None and task.cancelling():
                 task.uncancel()  # the run was to be cancelled, not the slot
             if run.thread is not None:
-                self._coordinator.run_finished(run)
+                self._on_finished(run)
                 while not run.thread.done() and not self._stopping:  # noqa: ASYNC110 - either
                     await asyncio.sleep(0.05)  # keep the slot, since the thread cannot be cancelled
                 del self.running[task]
-                self._coordinator.wake_fetcher()
+                self._on_freed()
             else:
                 del self.running[task]
-                self._coordinator.run_finished(run)
+                self._on_finished(run)
             if task.cancelling() or contextvars.copy_context() != self._context:
                 break  # the run has changed the state of this task: the next run gets another task
             count += 1
@@ -297,7 +309,7 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - also SystemExit: a handler must not end the worker
             run.finish()
             cancelled = run.interruption is None and isinstance(error, asyncio.CancelledError)
-            if cancelled and self._coordinator.is_torn_down():
+            if cancelled and self._is_torn_down():
                 run.interruption, self._stopping = Interruption.SHUTDOWN, True
             failure = _cause(run, error)
             run.outcomes = self._after_error(run, failure)

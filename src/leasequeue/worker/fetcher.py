@@ -26,10 +26,10 @@ from leasequeue.worker.stages import note_stages
 from leasequeue.worker.turns import Source, Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from leasequeue.queue.leasing import LeasedItem
-    from leasequeue.worker.coordinator import Coordinator
+    from leasequeue.worker.acknowledger import Backlog
     from leasequeue.worker.executor import Executor
     from leasequeue.worker.handler import Consumer, Handler
     from leasequeue.worker.lease_renewer import LeaseRenewer
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 HORIZON_SECONDS = 0.03
 #: The maximum of items that wait for a slot.
 MAX_WAITING = 1000
+#: While more outcomes than this wait for the server, nothing is fetched.
+MAX_UNACKNOWLEDGED = 5000
 #: How long a call reserves room for what it may bring (s).
 RESERVE_SECONDS = 0.5
 #: The weight of a new measurement in the moving average of the pace.
@@ -52,7 +54,8 @@ log = Log("leasequeue.worker")
 class Fetcher:
     """Keeps the slots of the executor supplied.
 
-    `Turns` decides which queue is asked next.
+    `Turns` decides which queue is asked next. It calls `on_task` with each task whose
+    error must stop the worker.
 
     Attributes:
         fetched_at: When items were last leased, by `time.monotonic()`.
@@ -66,7 +69,8 @@ class Fetcher:
         order: Order,
         renewer: LeaseRenewer,
         executor: Executor,
-        coordinator: Coordinator,
+        backlog: Backlog,
+        on_task: Callable[[asyncio.Task[None]], None],
     ) -> None:
         #: The queues that are served, and their watchers.
         self._sources: dict[Consumer, Source] = {}
@@ -75,7 +79,8 @@ class Fetcher:
         self._turns = Turns((), order)
         self._renewer = renewer
         self._executor = executor
-        self._coordinator = coordinator
+        self._backlog = backlog
+        self._on_task = on_task
         self._loop = asyncio.get_running_loop()
         #: Done when a queue is closed, or when a server refuses the first calls.
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -259,7 +264,7 @@ class Fetcher:
         """Return how many more runs may be fetched now."""
         unclaimed, ahead = self._unclaimed(), self._ahead()
         room, half = unclaimed + ahead - self._requested, (ahead + 1) // 2
-        if room <= 0 or (room < half and unclaimed <= 0) or not self._coordinator.may_fetch():
+        if room <= 0 or (room < half and unclaimed <= 0) or self._backlog.size >= MAX_UNACKNOWLEDGED:
             return 0
         # One half of the items ahead is fetched while the other is run.
         return min(room, max(half, self._executor.free))
@@ -277,7 +282,7 @@ class Fetcher:
             source.reserve = self._loop.call_later(RESERVE_SECONDS, self._give_way, source)
             name = f"leasequeue fetch {source.consumer.name}"
             source.call = self._loop.create_task(self._fetch(source), name=name)
-            self._coordinator.watch(source.call)
+            self._on_task(source.call)
 
     def _give_way(self, source: Source) -> None:
         """Give room and turn of a call that takes long to others: its server may be away."""

@@ -14,10 +14,9 @@ from leasequeue.worker.refusals import Reminder, is_refusal
 from leasequeue.worker.run import by_consumer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from leasequeue.queue.lease import Lease
-    from leasequeue.worker.coordinator import Coordinator
     from leasequeue.worker.handler import Consumer, Handler
     from leasequeue.worker.run import ActiveRun
 
@@ -36,7 +35,8 @@ class LeaseRenewer:
     """Holds the runs of a worker: renews their leases, and releases those that wait too long for a slot.
 
     The event loop and the background thread share its collections without a lock: each access is one
-    operation on a dict or a deque.
+    operation on a dict or a deque. The background thread calls `on_lost` with a run and its lost lease, and
+    `on_released` when it has released runs that waited too long.
 
     Attributes:
         held: The runs whose leases are renewed.
@@ -45,13 +45,14 @@ class LeaseRenewer:
         failing: For each handler whose leases cannot be renewed: since when, by `time.monotonic()`, and why.
     """
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, on_lost: Callable[[ActiveRun, Lease], None], on_released: Callable[[], None]) -> None:
         self.held: dict[ActiveRun, None] = {}
         self.waiting: deque[ActiveRun] = deque()
         self.parked: deque[ActiveRun] = deque()
         self.failing: dict[Handler, tuple[float, LeasequeueError]] = {}
         self._reminder = Reminder()
-        self._coordinator = coordinator
+        self._on_lost = on_lost
+        self._on_released = on_released
         self._idle = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
@@ -163,7 +164,7 @@ class LeaseRenewer:
             return
         for run in runs:
             self.remove(run)
-        self._coordinator.runs_released()
+        self._on_released()
 
     async def _keep_renewed(self, tick: float, tasks: asyncio.TaskGroup) -> None:
         """Renew the leases of the handlers with this tick."""
@@ -213,7 +214,7 @@ class LeaseRenewer:
         self.failing.pop(handler, None)
         for (run, lease), renewed in zip(due, answers, strict=True):
             if not renewed and run in self.held:
-                self._coordinator.lease_lost(run, lease)
+                self._on_lost(run, lease)
 
 
 def _popped(runs: deque[ActiveRun]) -> Iterator[ActiveRun]:

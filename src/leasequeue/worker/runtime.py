@@ -20,7 +20,6 @@ from leasequeue.queue.queue import engine_of, engines_of
 from leasequeue.worker.acknowledger import Acknowledger, Backlog, drain, release_held
 from leasequeue.worker.background import BackgroundThread, Task
 from leasequeue.worker.cancellations import Cancellations, cancel
-from leasequeue.worker.coordinator import Coordinator
 from leasequeue.worker.dispatch import foreign_queues
 from leasequeue.worker.executor import Executor
 from leasequeue.worker.fetcher import Fetcher
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from leasequeue.worker.run import ActiveRun
     from leasequeue.worker.turns import Order
 
-#: While more outcomes than this wait for the server, nothing is fetched.
-MAX_UNACKNOWLEDGED = 5000
 #: How long after the grace time, and at least, outcomes are sent again while the server is unavailable (s).
 ACKNOWLEDGE_SECONDS = 5.0
 SHORTEST_ACKNOWLEDGE = 1.0
@@ -64,7 +61,7 @@ OnSessions: TypeAlias = "Callable[[Sequence[tuple[str, str]]], None]"
 log = Log("leasequeue.worker")
 
 
-class WorkerRuntime(Coordinator):
+class WorkerRuntime:
     """The parts of a running worker. The arguments are those of `Worker`.
 
     `stop` stops the worker; it is callable from any thread.
@@ -103,15 +100,24 @@ class WorkerRuntime(Coordinator):
             concurrency=concurrency,
         )
         self._concurrency = concurrency
-        self.renewer = LeaseRenewer(self)
+        self.renewer = LeaseRenewer(self._lease_lost, self._runs_released)
         self.cancellations = Cancellations(self.renewer)
         most = min(concurrency, handler_processes or usable_cores())
         self.parking = Parking(Processes(most, self._process_freed), self.renewer)
-        self.executor = Executor(concurrency, self.renewer, self.cancellations, self, self.parking)
+        self.executor = Executor(
+            concurrency,
+            self.renewer,
+            self.cancellations,
+            self.parking,
+            on_finished=self._run_finished,
+            on_freed=self._wake_fetcher,
+            on_failure=self._stop_with,
+            is_torn_down=self._is_torn_down,
+        )
         self.executor.log_runs = log_runs
         self._backlog = Backlog()
-        self.acknowledgers = {one: Acknowledger(one, self.renewer, self, self._backlog) for one in consumers}
-        self.fetcher = Fetcher(order, self.renewer, self.executor, self)
+        self.acknowledgers = {one: self._acknowledger_of(one) for one in consumers}
+        self.fetcher = Fetcher(order, self.renewer, self.executor, self._backlog, self.watch)
         self.monitor = Monitor(self.executor, self.renewer, self.fetcher)
         tasks = self._background_tasks(clean_every, keep_dead)
         self.background = BackgroundThread(
@@ -173,7 +179,16 @@ class WorkerRuntime(Coordinator):
         """Prepare for the runs of a queue that is new."""
         self.executor.calls = {**self.executor.calls, **self._calls([consumer])}
         self._warm_up([consumer])
-        self.acknowledgers[consumer] = Acknowledger(consumer, self.renewer, self, self._backlog)
+        self.acknowledgers[consumer] = self._acknowledger_of(consumer)
+
+    def _acknowledger_of(self, consumer: Consumer) -> Acknowledger:
+        return Acknowledger(
+            consumer,
+            self.renewer,
+            self._backlog,
+            on_sent=self._wake_fetcher,
+            on_failure=self._stop_with,
+        )
 
     def stop(self) -> None:
         """Stop the worker, as it was ordered."""
@@ -316,41 +331,40 @@ class WorkerRuntime(Coordinator):
                 return True
         return False
 
-    # ------------------------------------------- Coordinator, failing, ending
+    # ------------------------------------- what the parts report, failing, ending
 
-    def run_finished(self, run: ActiveRun) -> None:
-        """See `Coordinator`."""
+    def _run_finished(self, run: ActiveRun) -> None:
+        """Acknowledge a run that has its outcomes.
+
+        Raises:
+            TypeError: If one of its outcomes is not an `Outcome`. The item's lease is no longer renewed.
+        """
         self.acknowledgers[run.handler.consumer].add(run)
         self.runs += 1
         if self.runs == self._max_runs:
             self.retire()
         self.fetcher.wake()
 
-    def wake_fetcher(self) -> None:
-        """See `Coordinator`."""
+    def _wake_fetcher(self) -> None:
         self.fetcher.wake()
 
-    def may_fetch(self) -> bool:
-        """See `Coordinator`."""
-        return self._backlog.size < MAX_UNACKNOWLEDGED
-
-    def is_torn_down(self) -> bool:
-        """See `Coordinator`. The tasks of runs say nothing: a handler may cancel its task."""
+    def _is_torn_down(self) -> bool:
+        """Tell by other tasks than those of runs, which a handler may cancel."""
         return any(task.cancelling() for task in self._tasks[1:])
 
     def watch(self, task: asyncio.Task[Any]) -> None:
-        """See `Coordinator`."""
+        """Stop the worker if a task ends with an error: without the task, it would only seem to work."""
         task.add_done_callback(self._task_ended)
 
-    def stop_with(self, error: BaseException) -> None:
-        """See `Coordinator`."""
+    def _stop_with(self, error: BaseException) -> None:
+        """Stop the worker, as one of its parts has failed; `Worker.run` raises the error. For any thread."""
         log.critical("a part of the worker has failed; the worker stops", exc_info=error)
         self.monitor.failure = error
         with contextlib.suppress(RuntimeError):  # the loop has just been closed
             self._loop.call_soon_threadsafe(self._fail, error)
 
-    def lease_lost(self, run: ActiveRun, lease: Lease) -> None:
-        """See `Coordinator`."""
+    def _lease_lost(self, run: ActiveRun, lease: Lease) -> None:
+        """Discard the outcome of a lost lease; called in the background thread."""
         if lease.cancelled:
             self._loop.call_soon_threadsafe(cancel, run, lease)
             return
@@ -361,13 +375,13 @@ class WorkerRuntime(Coordinator):
         )
         self._loop.call_soon_threadsafe(run.lose, lease)
 
-    def runs_released(self) -> None:
-        """See `Coordinator`."""
+    def _runs_released(self) -> None:
+        """Fetch less ahead, as runs waited too long; called in the background thread."""
         self._loop.call_soon_threadsafe(self.fetcher.slow_down)
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.stop_with(error)
+            self._stop_with(error)
 
     def _fail(self, error: BaseException) -> None:
         if not self.failure.done():
@@ -379,7 +393,7 @@ class WorkerRuntime(Coordinator):
             self._loop.call_soon_threadsafe(self.hurry.set)
         failure = RuntimeError("the background thread of the worker has ended")
         failure.__cause__ = error  # which may be SystemExit
-        self.stop_with(failure)
+        self._stop_with(failure)
 
     async def _release_rest(self) -> None:
         """Release what is still held, because a queue was closed or a renewal had taken it at that moment."""
