@@ -86,7 +86,7 @@ class Reader:
 async def reading(queue: AsyncWorkQueue, **options: Any) -> AsyncIterator[Reader]:
     """Read the published events of a queue until the block ends."""
     reader, live = Reader(), live_of(queue)
-    count = live.reader_count + 1
+    count = len(live._readers) + 1
     task = asyncio.create_task(reader.read(queue.events(live=True, **options)))
     try:
         await until_read(queue, count)
@@ -105,7 +105,8 @@ async def until_read(queue: AsyncWorkQueue, count: int = 1) -> None:
     """Wait until a queue object has so many readers, which get all that is published from now on."""
 
     async def are_there() -> bool:
-        return live_of(queue).reader_count == count and live_of(queue).connected
+        live = live_of(queue)
+        return len(live._readers) == count and live._subscription is not None and live._subscription.ready
 
     await until(f"{count} readers are there", are_there)
     for _ in range(2):  # replies come in order, of a script that the server does not know at the second try
@@ -117,7 +118,7 @@ async def next_of(
     queue: AsyncWorkQueue, *arguments: int
 ) -> tuple[AsyncIterator[Event], asyncio.Future[Event]]:
     """Begin to read; return the iterator, and what its first event will be."""
-    count, events = live_of(queue).reader_count + 1, aiter(queue.events(*arguments, live=True))
+    count, events = len(live_of(queue)._readers) + 1, aiter(queue.events(*arguments, live=True))
     ahead = asyncio.ensure_future(anext(events))
     await until_read(queue, count)
     return events, ahead

@@ -130,7 +130,6 @@ class Turn:
         self._copy = copy
         self._mark = NOT_CHECKABLE
         self._lease_time = lease_time
-        self._began = time.monotonic()
         #: When the item was leased, by the server's clock (s since 1970).
         self.at = lease.deadline - lease_time
         self.state = state

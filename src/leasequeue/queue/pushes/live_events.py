@@ -90,16 +90,6 @@ class LiveEvents:
         self._checking: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
 
-    @property
-    def reader_count(self) -> int:
-        """How many readers there are."""
-        return len(self._readers)
-
-    @property
-    def connected(self) -> bool:
-        """Whether all that is published arrives."""
-        return self._subscription is not None and self._subscription.ready
-
     async def join(self) -> LiveReader:
         """Return a reader that gets all that is published from now on, until `leave`."""
         reader = LiveReader()
