@@ -126,8 +126,7 @@ def server_words() -> str:
 def contract(name: str) -> str:
     """Return the heading of a script and its contract: keys, arguments, reply, cost, limits and events."""
     script = scripts.load()[name]
-    [file] = (ROOT / "lua").rglob(f"{name}.lua")
-    header, _ = split(file.read_text())
+    header, _ = split(source_of(name))
     sections = sections_of(name, header)
     arguments: list[list[str]] = []
     for place, (argument, kind, meaning) in enumerate(entries_of(name, sections["Arguments"]), 1):
@@ -251,6 +250,22 @@ def others() -> str:
     return "\n".join(_table(["`what`", "emitted by", "of", "fields", ""], rows))
 
 
+def silent() -> str:
+    """Return the table of the scripts that emit no event, with the first sentence of the header of each."""
+    rows = []
+    for name, script in scripts.load().items():
+        if not script.events:
+            header = " ".join(split(source_of(name))[0])
+            rows.append([f"[`{name}`](protocol.md#{name})", header.partition(". ")[0] + "."])
+    return "\n".join(_table(["script", "what it does"], rows))
+
+
+def source_of(name: str) -> str:
+    """Return the text of the file of a script."""
+    [file] = (ROOT / "lua").rglob(f"{name}.lua")
+    return file.read_text()
+
+
 def problems() -> str:
     """Return the table of what a check can find."""
     rows = [[f"`{one}`", one.found, one.repair or f"not repaired: {one.advice}"] for one in Problem]
@@ -311,6 +326,7 @@ PARTS: dict[str, Callable[..., str]] = {
         fields,
         events,
         others,
+        silent,
         problems,
         loads,
     )
