@@ -63,7 +63,9 @@ class Session:
         self.client = client
         self.reply_timeout = reply_timeout
         self.members: dict[str, SessionUser] = {}
-        name = f"{_printable(self.host)}:{self.pid}"
+        # Without what the server refuses in the name of a connection.
+        host = "".join(letter if "!" <= letter <= "~" else "?" for letter in self.host)
+        name = f"{host}:{self.pid}"
         self.servers = Servers(client, self.id, name, reply_timeout=reply_timeout, adopted=self.adopted)
         self.ending = False
         self._runners: dict[int | None, Runner] = {}
@@ -231,11 +233,6 @@ class Sessions:
 
 
 SESSIONS = Sessions()
-
-
-def _printable(host: str) -> str:
-    """Return a host's name without what the server refuses in the name of a connection."""
-    return "".join(letter if "!" <= letter <= "~" else "?" for letter in host)
 
 
 def _release(transport: asyncio.WriteTransport) -> None:
