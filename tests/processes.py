@@ -1,8 +1,9 @@
-"""Programs of the tests in processes, and whether a process runs."""
+"""Programs of the tests and servers in processes, and whether a process runs."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,7 +11,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from leasequeue.embedded.guardian import Guarded, private_folder
+from tests import servers
 from tests.eventually import LIMIT_SECONDS, eventually
+from tests.queue.asking import until
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -32,6 +39,32 @@ async def program(module: str, *arguments: str) -> AsyncIterator[Process]:
         if process.returncode is None:
             process.kill()
             await process.communicate()
+
+
+@asynccontextmanager
+async def answering(kind: str, port: int, *words: object, folder: Path | None = None) -> AsyncIterator[Redis]:
+    """Run a server, or a Sentinel, inside the block, and give a client when it answers.
+
+    Args:
+        kind: Its program, a name of `tests.servers`.
+        port: A port of it without TLS.
+        words: Its arguments.
+        folder: A private folder, which is removed at the end.
+    """
+    folder = folder or private_folder()
+    guarded = Guarded(folder, [str(servers.program(kind)), *map(str, words)], lock=None, grace=0)
+    try:
+        async with Redis(port=port) as client:
+
+            async def answers() -> bool:
+                with contextlib.suppress(OSError, RedisError):
+                    return bool(await client.ping())
+                return False
+
+            await until("the server answers", answers)
+            yield client
+    finally:
+        guarded.kill()
 
 
 async def printed(process: Process, words: bytes) -> bytes:

@@ -5,19 +5,15 @@ It is Debian's redis-server: the servers of wheels are built without TLS.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import trustme
-from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.ports import free_port
-from tests.queue.asking import until
-from tests.servers import program
+from tests.processes import answering
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -105,21 +101,6 @@ async def running(certificates: Certificates, *, asks_clients: bool) -> AsyncIte
         "save": "",
         "dir": certificates.folder,
     }
-    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    process = await asyncio.create_subprocess_exec(
-        str(program("redis7")), *arguments, stdout=asyncio.subprocess.DEVNULL
-    )
-
-    async def answers() -> bool:
-        try:
-            async with Redis(port=server.plain_port) as client:
-                return bool(await client.ping())
-        except RedisConnectionError:
-            return False
-
-    try:
-        await until("the server answers", answers)
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    async with answering("redis7", server.plain_port, *words):
         yield server
-    finally:
-        process.terminate()
-        await process.wait()

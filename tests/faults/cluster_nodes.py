@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
 from redis.crc import key_slot
-from redis.exceptions import RedisError
 
-from leasequeue.embedded.guardian import Guarded, private_folder
-from tests import servers
+from leasequeue.embedded.guardian import private_folder
+from tests.processes import answering
 from tests.queue.asking import command, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
+    from contextlib import AbstractAsyncContextManager
 
 SLOTS = 16384
 NODES = 3
@@ -28,8 +26,7 @@ def port_of(node: Redis) -> int:
     return port
 
 
-@asynccontextmanager
-async def started(program: Path, port: int, bus_port: int) -> AsyncIterator[Redis]:
+def started(kind: str, port: int, bus_port: int) -> AbstractAsyncContextManager[Redis]:
     """Run a server that is not connected to others yet."""
     folder = private_folder()
     options = {
@@ -44,20 +41,8 @@ async def started(program: Path, port: int, bus_port: int) -> AsyncIterator[Redi
         "dir": folder,
         "save": "",
     }
-    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
-    guarded = Guarded(folder, [str(program), *words], lock=None, grace=0)
-    try:
-        async with Redis(host="127.0.0.1", port=port) as client:
-
-            async def answers() -> bool:
-                with contextlib.suppress(OSError, RedisError):
-                    return bool(await client.ping())
-                return False
-
-            await until("the server answers", answers)
-            yield client
-    finally:
-        guarded.kill()
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    return answering(kind, port, *words, folder=folder)
 
 
 @pytest.fixture
@@ -78,7 +63,7 @@ async def joined(stack: AsyncExitStack, kind: str, port: Callable[[], int], *, r
     nodes, addresses = [], []
     for _ in range(NODES * (1 + replicas)):
         address = ("127.0.0.1", port(), port())
-        nodes.append(await stack.enter_async_context(started(servers.program(kind), *address[1:])))
+        nodes.append(await stack.enter_async_context(started(kind, *address[1:])))
         addresses.append(address)
     masters = nodes[:NODES]
     for number, node in enumerate(masters):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from leasequeue import ConnectionLost, FanOut, Worker, current_stage
 from leasequeue.errors import ServerBusy
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from leasequeue import AsyncWorkQueue
 
+Answer = TypeVar("Answer")
 #: The children of stage `b`, and those of its first child.
 CHILDREN, GRANDCHILDREN = 3, 2
 
@@ -79,7 +80,7 @@ class Flows:
         self.logs.append(HistoryLog(self.folder / f"{len(self.logs)}.jsonl"))
         return self.logs[-1]
 
-    async def insist(self, call: Callable[[], Awaitable[bool]]) -> bool:
+    async def insist(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """Repeat a call until the server answers it."""
         while True:
             try:

@@ -51,7 +51,6 @@ class Worker:
             await self.announced(passed)
 
     async def announced(self, step: str) -> None:
-        """Wait until it announces this step."""
         await printed(self._process, f"{step}\n".encode())
 
     def proceed(self) -> None:

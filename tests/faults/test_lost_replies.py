@@ -130,23 +130,6 @@ async def test_a_silent_server_raises_connection_lost(
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_call_after_a_cut_is_applied_once_or_raises(
-    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
-) -> None:
-    """Most often the client sees the cut first, and the call uses a new connection."""
-    queue, lease = await start(make_queue, proxy)
-    await proxy.cut()
-    try:
-        await CALLS[call][0](queue, lease)
-    except ConnectionLost as error:
-        assert error.maybe_applied is True  # noqa: PT017 - either is right
-        assert await state(redis, name) == BEFORE
-    else:
-        assert await state(redis, name) == CALLS[call][1]
-    assert (await queue.counts()).total >= 1
-
-
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.seed("WRQ-E5")
 async def test_a_missing_server_applies_nothing(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
@@ -267,19 +250,6 @@ async def test_a_reply_that_arrived_while_the_event_loop_was_blocked_is_read(
 
     monkeypatch.setattr(connection.Connection, "post", post)
     assert await queue.add_item(Item(b"x", id="x"))
-
-
-async def test_slow_replies_arrive(make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str) -> None:
-    queue = make_queue(url=proxy.url)
-    await queue.counts()
-    proxy.delay = 0.03
-    added = await asyncio.gather(*(queue.add_item(Item(b"x", id=f"{n}")) for n in range(50)))
-    assert all(added)
-    leases = await asyncio.gather(*(take(queue, 60) for _ in range(50)))
-    assert sorted(int(lease.id) for lease in leases) == list(range(50))
-    assert all(await asyncio.gather(*(queue.complete(lease) for lease in leases)))
-    await queue.close()
-    assert not await left_over(redis, name)
 
 
 async def test_all_callers_of_many_trips_are_answered(

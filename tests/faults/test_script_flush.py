@@ -14,41 +14,9 @@ from tests.queue.keyspace import audit, left_over
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasequeue import AsyncWorkQueue, Lease
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
-
-
-async def test_scripts_are_reloaded_after_a_flush_between_any_two_calls(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
-    async def leased() -> Lease:
-        await redis.script_flush()
-        return await take(queue, 30, block=False)
-
-    await redis.script_flush()
-    assert await queue.add_item(Item(b"x", id="a"))
-    await redis.script_flush()
-    assert await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")]) == [False, True]
-    await redis.script_flush()
-    await queue.add_unique_item(Item(b"x", id="c"))
-    a, b, c = [await leased() for _ in range(3)]
-    await redis.script_flush()
-    assert await queue.renew(a, 30)
-    await redis.script_flush()
-    assert await queue.release(b)
-    await redis.script_flush()
-    assert await queue.counts() == (1, 2, 0, 0)
-    await redis.script_flush()
-    assert [view.id for view in await queue.inspect()] == ["b"]
-    await redis.script_flush()
-    assert (await queue.deep_clean()).restored == 0
-    await redis.script_flush()
-    assert await queue.complete_many([a, c]) == [True, True]
-    assert await queue.complete(await leased())
-    await queue.close()
-    assert not await left_over(redis, name)
 
 
 async def test_scripts_are_reloaded_after_a_flush_while_a_caller_waits(

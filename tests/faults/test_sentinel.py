@@ -8,25 +8,24 @@ import itertools
 import os
 import signal
 from collections import Counter
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from redis.asyncio import Redis
 from redis.asyncio.sentinel import Sentinel
-from redis.exceptions import RedisError
 
 from leasequeue import AsyncWorkQueue, ConnectionLost, Item, LeasequeueError, Worker
-from leasequeue.embedded.guardian import Guarded, private_folder
+from leasequeue.embedded.guardian import private_folder
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from tests import servers
 from tests.eventually import eventually
+from tests.processes import answering
 from tests.queue.asking import command, until
 from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
+
+    from redis.asyncio import Redis
 
 pytestmark = pytest.mark.long
 
@@ -35,25 +34,6 @@ SENTINELS, WORKERS, PRODUCERS = 3, 3, 3
 BEFORE, AFTER = 200, 500
 #: How long a step may take (s).
 TIMEOUT = 60
-
-
-@asynccontextmanager
-async def started(port: int, *words: str, folder: Path | None = None) -> AsyncIterator[Redis]:
-    """Run a server or a Sentinel inside the block."""
-    folder = folder or private_folder()
-    guarded = Guarded(folder, [str(servers.program("embedded")), *words], lock=None, grace=0)
-    try:
-        async with Redis(port=port) as client:
-
-            async def answers() -> bool:
-                with contextlib.suppress(OSError, RedisError):
-                    return bool(await client.ping())
-                return False
-
-            await until("it answers", answers)
-            yield client
-    finally:
-        guarded.kill()
 
 
 class Watched:
@@ -89,7 +69,7 @@ async def watched(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[W
             port = unused_tcp_port_factory()
             folder = private_folder()  # a replica writes what it receives of its primary there
             words = ("--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder), *options)
-            return await stack.enter_async_context(started(port, *words, folder=folder)), port
+            return await stack.enter_async_context(answering("embedded", port, *words, folder=folder)), port
 
         primary, primary_port = await run()
         replica, _ = await run("--replicaof", f"127.0.0.1 {primary_port}", "--repl-diskless-sync-delay", "0")
@@ -103,7 +83,9 @@ async def watched(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[W
                 "sentinel down-after-milliseconds main 800\nsentinel failover-timeout main 5000\n"
             )
             words = (str(folder / "sentinel.conf"), "--sentinel")
-            sentinels.append(await stack.enter_async_context(started(port, *words, folder=folder)))
+            sentinels.append(
+                await stack.enter_async_context(answering("embedded", port, *words, folder=folder))
+            )
             ports.append(port)
 
         async def are_complete() -> bool:

@@ -15,9 +15,9 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from leasequeue import AsyncWorkQueue, Item
-from leasequeue.embedded.guardian import Guarded, private_folder
+from leasequeue.embedded.guardian import private_folder
 from leasequeue.errors import ServerRefused
-from tests import servers
+from tests.processes import answering
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over
 
@@ -122,10 +122,9 @@ async def test_under_sentinel_each_event_loop_has_connections_to_the_sentinels(
     (folder / "sentinel.conf").write_text(
         f"port {unused_tcp_port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor main 127.0.0.1 {port} 1\n"
     )
-    words = [str(servers.program("embedded")), str(folder / "sentinel.conf"), "--sentinel"]
-    guarded = Guarded(folder, words, lock=None, grace=0)
+    words = (folder / "sentinel.conf", "--sentinel")
     sentinel = Sentinel([("127.0.0.1", unused_tcp_port)])  # type: ignore[no-untyped-call]  # theirs has no types
-    try:
+    async with answering("embedded", unused_tcp_port, *words, folder=folder):
         client = sentinel.master_for("main", client_name="me")
 
         async def is_found() -> bool:
@@ -140,9 +139,7 @@ async def test_under_sentinel_each_event_loop_has_connections_to_the_sentinels(
             assert await renew_elsewhere(queue, lease)
             assert await queue.complete(lease)
         await client.aclose()
-    finally:
         await sentinel.aclose()
-        guarded.kill()
 
 
 async def test_a_client_for_a_cluster_is_refused_by_a_single_server(redis_url: str) -> None:
