@@ -1,4 +1,4 @@
-"""A call of each script that fits a given state, for the test of interruptions."""
+"""A call of each script that fits a given state, for the tests of interruptions, wrong types and limits."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "counts": _call(),
     "dead_list": _call(start=0, count=9),
     "deep_clean_restore": _call(
-        _each_id, started_ms=[0, 1 << 50], step=["mark", "restore", "unmark"], clean=["", "m"]
+        _each_id, started_ms=[1, 1 << 50], step=["mark", "restore", "unmark"], clean=["", "m"]
     ),
     "deep_clean_scan": _call(cursor="0", pattern="*"),
     "deep_clean_walk": _call(),

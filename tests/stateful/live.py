@@ -34,7 +34,6 @@ class Live:
         self._opened: list[AsyncWorkQueue] = []
 
     def open(self, name: str, **options: Any) -> AsyncWorkQueue:
-        """Open a queue."""
         queue = AsyncWorkQueue.from_url(self._url, name, clock=lambda: self.now / 1000, **options)
         self._opened.append(queue)
         return queue

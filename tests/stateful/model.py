@@ -59,7 +59,6 @@ class Model:
     fence: int = 0
 
     def state(self, item_id: str) -> str:
-        """Return the state of an item."""
         if item_id in self.leased:
             return "leased"
         return "scheduled" if item_id in self.scheduled else "waiting"
@@ -74,14 +73,7 @@ class Model:
         return [one for at, _, one in began if at <= now - elapsed]
 
     def add(
-        self,
-        item_id: str,
-        known: Known,
-        now: int,
-        delay: int = 0,
-        *,
-        window: int = 0,
-        replaces: bool = False,
+        self, item_id: str, known: Known, now: int, delay: int = 0, *, window: int = 0, replaces: bool = False
     ) -> bool:
         waits = item_id in self.items and item_id not in self.leased
         if item_id in self.items and not (replaces and waits):

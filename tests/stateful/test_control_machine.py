@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from leasequeue import Item
 from tests.stateful.live import Live, run_machine

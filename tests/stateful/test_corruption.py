@@ -20,16 +20,16 @@ import pytest
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Item, LeasequeueError
-from tests.lua.space import Space
+from leasequeue.views import CleanReport
+from tests.lua.space import NOW, Space, items_of
 from tests.queue.asking import until
 from tests.queue.keyspace import glob
 from tests.stateful.corruption import Corruption, violations
-from tests.stateful.leftovers import Drawn, draw, furnish, restore
+from tests.stateful.leftovers import Drawn, draw, dumped, furnish, restore
 from tests.stateful.recovery import Recovery, View
 
 if TYPE_CHECKING:
     from leasequeue import Lease
-    from leasequeue.views import CleanReport
 
 pytestmark = [pytest.mark.core, pytest.mark.timeout(1800)]
 
@@ -64,6 +64,53 @@ def test_all_invariants_hold_again_after_any_corruption(
         )
 
 
+def test_all_invariants_hold_again_after_any_key_was_lost(redis_url: str, name: str) -> None:
+    """Of a controlled queue with items in all places."""
+    failures = asyncio.run(_lose_each_key(redis_url, name))
+    assert not failures, "\n\n".join(failures[:3])
+
+
+async def _lose_each_key(url: str, name: str) -> list[str]:
+    async with Redis.from_url(url) as client:
+        cases = Cases(Space(client, name), url)
+        await fill_all_places(cases.space)
+        state = Drawn(NOW, False, await dumped(cases.space, cases.pattern), [])
+        assert {
+            b"lanes",
+            b"held",
+            b"levels",
+            b"turns:49",
+            b"running:g",
+            b"promoted",
+            b"queue",
+        } < state.keys.keys()
+        keys = [key.decode() for key in state.keys if not key.startswith((b"item:", b"dead:"))]
+        found = [await cases.failure(state, key, checks=checks) for key in keys for checks in (False, True)]
+        await cases.close()
+    return [one for one in found if one]
+
+
+async def fill_all_places(space: Space) -> None:
+    """Bring a queue with limits into a state with items in all places."""
+    await space.run("set_limits", [("concurrency/*", 3), ("concurrency", 50), ("rate/h", "1000:9")])
+    rows: list[tuple[object, ...]] = [
+        (f"{group}{number}", "data", 0, f'0:{{"group":"{group}","level":{number % 2}}}')
+        for number in range(6)
+        for group in "gh"
+    ]
+    rows += [(f"p{number}", "data", 0, 0) for number in range(6)]
+    rows += [("late", "data", 5_000, '0:{"group":"g"}'), ("old", "data", 0, '0:{"expires_in":9000}')]
+    rows += [("window", "data", 0, '0:{"dedupe":60000}'), ("cancelled", "data", 0, 0)]
+    assert await space.run("add_items", rows) == [1] * len(rows)
+    dying, retried, held, *_ = items_of(await space.run("lease_many", [(9, 60_000)]))
+    await space.run(
+        "fail_many", [(dying.id, dying.token, -1, "why"), (retried.id, retried.token, 4_000, "why")]
+    )
+    await space.run("progress", [(held.id, held.token, '"half"')])
+    await space.run("cancel_many", [("cancelled", 60_000)])
+    await space.run("register", session="lh:asleep", keep_ms=60_000)
+
+
 async def _corrupt_all(url: str, name: str, states: int, times: int) -> list[str]:
     failures: list[str] = []
     async with Redis.from_url(url) as client:
@@ -72,7 +119,10 @@ async def _corrupt_all(url: str, name: str, states: int, times: int) -> list[str
             drawn = await asyncio.to_thread(draw, url, number)
             state = await furnish(cases.space, cases.pattern, drawn, Random(number))
             for seed in range(times):
-                failures += [failure for failure in [await cases.failure(state, number, seed)] if failure]
+                random = Random(f"{number} {seed}")
+                checks = random.random() < 0.5
+                failure = await cases.failure(state, random, checks=checks)
+                failures += [f"State {number}, seed {seed}: {failure}"] if failure else []
         await cases.close()
     return failures
 
@@ -97,20 +147,21 @@ class Cases:
         await self._queue.close()
         await self.recovery.close()
 
-    async def failure(self, state: Drawn, number: int, seed: int) -> str:
-        """Corrupt a state, and return what is wrong after its repair; empty: nothing."""
-        random = Random(f"{number} {seed}")
+    async def failure(self, state: Drawn, lost: str | Random, *, checks: bool) -> str:
+        """Delete a key or corrupt what is drawn; return what is wrong after the repair; empty: nothing."""
         self._now = state.now + 1  # what was leased before is older than the cleaning
         await restore(self.space, self.pattern, state)
-        checks = random.random() < 0.5
+        random = lost if isinstance(lost, Random) else Random(lost)
         corruption = Corruption(self.space, random, state.now, types=checks)
-        await corruption.step()
+        await (corruption.delete([lost]) if isinstance(lost, str) else corruption.step())
         before = View(await self.space.snapshot())
         try:
             report = await self._repair(checks=checks)
             found = View(await self.space.snapshot())
             problems = [*violations(found, self._now, waits=not checks)]
             problems += await self._lost(before, found)
+            again = await self._queue.admin.fsck() if checks else CleanReport()
+            problems += [f"another check repairs {one}" for one in again.findings if one.is_repaired]
             for key in [key for key in found.keys if key.startswith("lost:")]:
                 await self.space.redis.unlink(self.space.key(key))
             problems += await self.recovery.problems(state, found, found, None)
@@ -118,7 +169,7 @@ class Cases:
             problems, report = [f"a call raised {error!r}"], None
         if not problems:
             return ""
-        lines = [f"State {number}, seed {seed}, by {'fsck' if checks else 'cleaning'}:", *corruption.sent]
+        lines = [f"By {'fsck' if checks else 'cleaning'}:", *corruption.sent]
         return "\n".join(
             [*lines, *(f"  - {one}" for one in problems), str(report), pformat(before.keys, width=140)]
         )

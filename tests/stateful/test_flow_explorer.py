@@ -47,10 +47,7 @@ def group(policy: str) -> FlowPlan:
     )
 
 
-SMALL = {
-    "join": Bound(joined("all"), states=8),
-    "fan": Bound(chain(), kinds=("fan",), workers=1, states=10),
-}
+SMALL = {"join": Bound(joined("all"), states=8), "fan": Bound(chain(), kinds=("fan",), workers=1, states=10)}
 LARGE = {
     **{f"join by {join}": Bound(joined(join), states=600) for join in ("all", "settled", "fail", "n:1")},
     "join by fail_fast, cancelled": Bound(joined("fail_fast"), calls=("cancel",), states=600),
@@ -72,7 +69,7 @@ FAULTS = {
             "      redis.call('HSET', run.key, values[i], values[i + 1])\n"
             "    end\n",
         ),
-    ),
+    )
 }
 MORE_FAULTS = {
     "a stage that has ended may end again": (

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from leasequeue.queue.plans.stages import FinishRow, fan, report, settle
 from leasequeue.queue.queue import engine_of

@@ -13,13 +13,7 @@ import itertools
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.stateful.flows.cutting import stoppable_scripts
 from tests.stateful.live import run_machine

@@ -270,23 +270,6 @@ def _after_ends(action: Action, before: Keys, keys: Keys, memory: Memory) -> Mem
     return memory
 
 
-def describe(board: Board, action: Action, state: State) -> str:
-    """Return what an action is, in words."""
-    ids, sessions = board.ids, board.sessions
-    if action.name == "foreign":
-        program, step = _foreign_step(action, state)
-        item = repr(ids[program.item]) if program.item >= 0 else ""
-        return f"foreign client {action.of}, {NAMES[program.name]} {item}: {step}"
-    if action.name in {"lease", "register", "leave", "move"}:
-        process = f" (process {action.token})" if len(state.memory.blocking[action.of]) > 1 else ""
-        return f"session {sessions[action.of]}{process}: {action.name} {action.how}".rstrip()
-    if action.name == "deep_clean":
-        return f"deep clean, step {state.memory.deep_clean.step + 1}"
-    if action.name in {"light_clean", "clock"}:
-        return action.name.replace("_", " ")
-    return f"{action.name} {ids[action.of]!r} {action.how}".rstrip()
-
-
 # ------------------------------------------------------------------------------- clients of another library
 
 #: The steps of foreign clients, of the versions 0.1 (old) and 0.3 (new) of redis-work-queue. `look` is the

@@ -1,13 +1,12 @@
-"""Explores one queue: a few ids, sessions and foreign clients. A violation is shown as a Python program."""
+"""Explores one queue: a few ids, sessions and foreign clients. A violation is shown by its path."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tests.stateful.explorer.actions import after, begin_of, command, describe, enabled, understood
+from tests.stateful.explorer.actions import after, begin_of, command, enabled, understood
 from tests.stateful.explorer.checks import Recovery, counted, violations
 from tests.stateful.explorer.engine import Broken, Fault, Found, Server, checked, composed, pack
 from tests.stateful.explorer.state import (
@@ -26,7 +25,7 @@ from tests.stateful.explorer.state import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.stateful.explorer.engine import Command, Result
+    from tests.stateful.explorer.engine import Command
     from tests.stateful.explorer.state import Action
 
 #: All groups of actions.
@@ -213,7 +212,10 @@ class QueueExplorer:
                 yield Broken(number, action, f"the step has failed: {answer}")
                 continue
             answer = understood(self.board, action, answer)
-            then = self.then(action, state, answer, state.text if text is None else text)
+            text = state.text if text is None else text
+            now_ms = begin_of(state) if action.name == "deep_clean" else state.now_ms
+            keys = self.board.keys(text, next_end(state) if action.name == "clock" else now_ms)
+            then = after(action, state, answer, keys, text)
             for what in violations(action, state, answer, then):
                 yield Broken(number, action, what)
             known = hash(then)
@@ -223,96 +225,3 @@ class QueueExplorer:
                 if name not in self._digests:
                     self._digests.add(name)
                     yield Found(name, number, action, then)
-
-    def then(self, action: Action, state: State, answer: Any, text: bytes) -> State:
-        """Return the state after an action."""
-        now_ms = begin_of(state) if action.name == "deep_clean" else state.now_ms
-        keys = self.board.keys(text, next_end(state) if action.name == "clock" else now_ms)
-        return after(action, state, answer, keys, text)
-
-
-# ---------------------------------------------------------------------------------------- showing a violation
-
-_HEAD = '''"""{what}
-
-Run it with the URL of a server, which is emptied.
-"""
-
-import sys
-
-from redis import Redis
-
-from tests.stateful.explorer.engine import Fault, composed
-
-server = Redis.from_url(sys.argv[1])
-server.flushdb()
-scripts = composed({faults!r})
-
-
-def run(name, keys, arguments):
-    return server.eval(scripts[name].body, len(keys), *keys, *arguments)
-
-'''
-_TAIL = """
-read = {
-    b"list": lambda key: server.lrange(key, 0, -1),
-    b"zset": lambda key: server.zrange(key, 0, -1, withscores=True),
-    b"hash": server.hgetall,
-    b"string": server.get,
-}
-for key in sorted(server.scan_iter()):
-    print(key.decode(), read[server.type(key)](key))
-"""
-
-
-def program(url: str, bound: Bound, result: Result) -> str:
-    """Return a program that repeats the path of a violation, with the commands that were sent.
-
-    Args:
-        url: A server, which is emptied; the path is taken on it.
-        bound: What was explored.
-        result: What was found.
-    """
-    explorer = bound.explorer(url)
-    board, (_, state) = explorer.board, bound.start()
-    server, lines = board.server, []
-    for action in result.path:
-        lines.append(f"\n# {describe(board, action, state)}")
-        sent, text, answer = command(board, action, state), state.text, None
-        if action.name == "clock":
-            lines += _waited(state, next_end(state))
-            server.send(server.load(text, next_end(state)))
-            checked(server.reply())
-        elif sent:
-            answer = server.call(*sent)
-            lines += [*_line(board, sent), f"# {answer!r}"]
-            server.send(server.dump(state.now_ms))
-            text = checked(server.reply())
-        state = explorer.then(action, state, understood(board, action, answer), text)
-    if result.in_recovery:
-        recovery = Recovery(board, state)
-        lines += ["\n# All clients have died.", *_waited(state, recovery.begin_ms)]
-        lines += [line for sent in recovery.commands for line in _line(board, sent)]
-    explorer.close()
-    return _HEAD.format(what=result.what, faults=bound.faults) + "\n".join(lines) + "\n" + _TAIL
-
-
-def _waited(state: State, then_ms: int) -> Iterator[str]:
-    """Yield lines after which the keys are as old as they should be."""
-    yield f"# It is {(then_ms - state.now_ms) / 1000:g} s later."
-    for name, _, _, end in json.loads(state.text):
-        if end > then_ms:
-            yield f"server.pexpire({name!r}, {end - then_ms})"
-        elif end >= 0:
-            yield f"server.delete({name!r})"
-
-
-def _line(board: Board, sent: Command) -> Iterator[str]:
-    names = {script.sha: name for name, script in board.scripts.items()}
-    if sent[0] == "EVALSHA":
-        count = int(sent[2])
-        keys, arguments = [*sent[3 : 3 + count]], [*sent[3 + count :]]
-        name = names[sent[1]] if isinstance(sent[1], bytes) else sent[1]
-        yield f"print({name!r}, run({name!r}, {keys}, {arguments}))"
-    else:
-        yield f"print({sent[0]!r}, server.execute_command({', '.join(map(repr, sent))}))"

@@ -188,12 +188,7 @@ def _joined_children(path: str, letter: str, policy: str, run: FlowRunState) -> 
     counts = [int(number) for number in run.fields[f"j:{path}"].split()]
     total, added, done, failed, cancelled = counts[:5]
     children = Counter(run.children(path).values())
-    if (added, done, failed, cancelled) != (
-        children.total(),
-        children["d"],
-        children["f"],
-        children["c"],
-    ):
+    if (added, done, failed, cancelled) != (children.total(), children["d"], children["f"], children["c"]):
         yield f"{path} has counted {counts}, and has {dict(children)}"
     ended = failed + cancelled
     edges: dict[Edge, int] = {"good": done, "bad": ended, "open": total - done - ended, "skipped": 0}

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from leasequeue.errors import FlowRunUnfinished, JobUnknown, ScriptFailed
 from leasequeue.queue.lease import StageRef
-from leasequeue.queue.plans.stages import (
-    FinishRow,
-    cancel_rest,
-    fan,
-    finish_stages,
-    settle,
-    start_run,
-)
+from leasequeue.queue.plans.stages import FinishRow, cancel_rest, fan, finish_stages, settle, start_run
 from leasequeue.queue.queue import engine_of
 from tests.stateful.flows.cutting import STOPPED, stop_next, stop_none
 from tests.stateful.flows.rules import FlowRunState, problems, steps
@@ -143,7 +136,6 @@ class World(Live):
         return done
 
     def retry(self, run_id: str, *, stop: int | None = None) -> None:
-        """Retry a run."""
         known = self.runs.get(run_id)
         state = known.before.state if known else ""
         if known and state == "failed":
@@ -199,7 +191,6 @@ class World(Live):
         return found - {":fence", ":other:fence"}
 
     def state(self, run_id: str) -> FlowRunState:
-        """Return the state of a run."""
         return FlowRunState.of(self.server.hgetall(f"{self.names[0]}:run:{run_id}"))
 
     def look(self) -> None:
