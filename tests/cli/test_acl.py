@@ -24,7 +24,7 @@ from leasequeue.wire.scripts import load
 from leasequeue.worker import Retry, current_run
 from tests.eventually import eventually
 from tests.lua.space import Space
-from tests.lua.test_wrong_types import BUSY, CALLS
+from tests.lua.test_wrong_types import BUSY, call_of, in_state
 from tests.queue.asking import blocked, command, take, until
 from tests.queue.fixtures import admin, own, tidy
 from tests.queue.keyspace import snapshot
@@ -113,12 +113,12 @@ async def test_a_user_with_these_rules_can_do_everything(
 
 @core
 async def test_each_script_runs_with_these_rules(admin: Redis, permit: Permit) -> None:
-    async with Redis.from_url(await permit(NAME, "other", "home")) as client:
+    async with Redis.from_url(await permit(NAME, "another", "home")) as client:
         await client.ping()
         await command(admin, "ACL", "LOG", "RESET")  # what redis-py sends when it connects is not ours
-        for script, (rows, arguments) in CALLS.items():
+        for script in load():
             await Space(admin, NAME).seed(BUSY)
-            await Space(client, NAME).run(script, rows, state="waiting", **arguments)
+            await Space(client, NAME).run_all([in_state(call_of(script), "")])
     assert await refused(admin) <= {"command msetex", "command spublish"}  # which this server does not have
 
 

@@ -83,7 +83,6 @@ class Runs:
         return int(reply)
 
     def starting(self, plan: FlowPlan, run: str = "r") -> Call:
-        """Return the call that starts a run."""
         arguments = {"of_run": run, "builder": "", "is_first": 1, "seal": 1}
         return Call("run_start", plan.fields(), arguments)
 
@@ -115,7 +114,6 @@ class Runs:
         return sorted(row.path for row in rows)
 
     async def fields(self, run: str = "r") -> dict[str, str]:
-        """Return all fields of a run."""
         return contents(await self.space.snapshot(), f"run:{run}")
 
     async def hash(self, run: str = "r") -> dict[str, str]:

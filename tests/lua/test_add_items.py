@@ -30,7 +30,7 @@ async def test_rows_of_every_kind_share_a_call(space: Space) -> None:
     ],
 )
 @pytest.mark.parametrize("delay", [0, 5_000])
-@pytest.mark.seed("RWQ-O8", "WRQ-O3")
+@pytest.mark.seed("RWQ-O8", "WRQ-O1", "WRQ-O3", "GLD-O1")
 async def test_an_existing_item_is_left_alone(space: Space, before: State, delay: int) -> None:
     assert await space.apply(before, "add_items", [("x", "other data", delay, 0)]) == ([0], before)
 

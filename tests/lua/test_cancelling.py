@@ -20,7 +20,6 @@ def noted(**until: float) -> State:
 
 
 async def messages(channel: PubSub, count: int) -> list[str]:
-    """Return so many messages of a channel."""
     return [(await received(channel)).decode() for _ in range(count)]
 
 

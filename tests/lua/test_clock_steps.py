@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lua.space import ME, NOW, Held, Space, State, data_of, items_of, new, picture
+from tests.lua.space import NOW, Held, Space, State, data_of, items_of, new, picture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,14 +163,6 @@ async def test_a_pause_until_a_time_is_left_alone(space: Space) -> None:
     assert await lease(space, until) == ["a"]
 
 
-async def test_a_heartbeat_of_a_dead_worker_ends_in_its_time(space: Space) -> None:
-    about = json.dumps({"name": "host/1", "alive_ms": 30_000})
-    await space.run("worker_beat", session=ME, alive_ms=30_000, first=1, about=about, now_ms=AHEAD)
-    assert await check(space, ["heartbeats"], NOW) == [b"late_heartbeat"]
-    assert (await space.snapshot())["heartbeats"] == {ME: NOW + 30_000.0}
-    assert await check(space, ["heartbeats"], NOW) == []
-
-
 async def test_a_declaration_ahead_does_not_count_longer_than_a_newer_one(space: Space) -> None:
     def declare(interval: int, now_ms: int) -> Any:
         return space.run(
@@ -189,15 +180,6 @@ async def test_a_declaration_ahead_does_not_count_longer_than_a_newer_one(space:
     assert (await declare(1_000, NOW + 1))[0] == 0
     definitions = (await space.snapshot())["schedules"]
     assert definitions == {"s": "1 skip every 5000 -"}
-
-
-async def test_a_dead_letter_from_ahead_is_as_old_as_the_check(space: Space) -> None:
-    await space.run("add_items", [new("a")])
-    [token] = [one.token for one in items_of(await space.run("lease_many", [(1, 1_000)], now_ms=AHEAD))]
-    await space.run("fail_many", [("a", token, -1, "no")], now_ms=AHEAD)
-    _, repairs = await space.run("fsck_entries", which="dead", now_ms=NOW)
-    assert repairs == [b"wrong_time_of_death", b"a"]
-    assert (await space.snapshot())["dead"] == {"a": float(NOW)}
 
 
 async def test_notes_from_ahead_are_removed_by_a_light_clean(space: Space) -> None:

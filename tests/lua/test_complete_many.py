@@ -28,7 +28,7 @@ REST = picture(waiting=["w", "v"], fence=5)
     ],
 )
 @pytest.mark.parametrize("token", [3, 4, 5])
-@pytest.mark.seed("RWQ-G6", "RWQ-O18", "RWQ-G7", "RWQ-G11", "WRQ-B8", "RRQ-G5", "RWQ-B8")
+@pytest.mark.seed("RWQ-G6", "RWQ-O18", "RWQ-G7", "RWQ-G11", "WRQ-B8", "WRQ-T5", "RRQ-B6", "RRQ-G5", "RWQ-B8")
 async def test_every_holder_of_this_incarnation_can_complete_first(
     space: Space, before: State, token: int
 ) -> None:

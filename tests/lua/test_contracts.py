@@ -92,24 +92,6 @@ async def test_the_server_loads_each_script_under_our_name(redis: Redis) -> None
         assert (await redis.script_load(script.body)).encode() == script.sha, script.name
 
 
-def test_a_bound_script_sends_arguments_in_the_order_of_the_header() -> None:
-    keys = QueueKeys("q", "lh:s")
-    bound = BoundScript("renew_many", keys)
-    arguments: dict[str, bytes | int] = {
-        "session": b"lh:s",
-        "now_ms": 5,
-        "prefix": b"q",
-        "more": 1,
-        "set_many": 1,
-    }
-    tail = bound.tail(arguments, [b"a", b"1", b"9"])
-    names = [name for name in bound.script.arguments if name != "entries"]
-    given = [{"session": b"lh:s", "now_ms": b"5", "prefix": b"q", "set_many": b"1"}[name] for name in names]
-    key_names = [keys[name] for name in bound.script.keys]
-    assert [*tail] == [b"%d" % len(key_names), *key_names, *given, b"a", b"1", b"9"]
-    assert bound.command(arguments)[:2] == (b"EVAL", bound.script.body)
-
-
 def test_a_missing_argument_of_a_bound_script_is_an_error() -> None:
     bound = BoundScript("counts", QueueKeys("q", "lh:s"))
     with pytest.raises(KeyError, match="prefix"):

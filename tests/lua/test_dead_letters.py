@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.space import (
-    NOW,
-    Held,
-    Letter,
-    Space,
-    State,
-    batched,
-    data_of,
-    lease_keys,
-    new,
-    picture,
-)
+from tests.lua.space import NOW, Held, Letter, Space, State, batched, data_of, lease_keys, new, picture
 
 LETTERS = {"a": Letter(1, at=NOW - 300), "b": Letter(2, at=NOW - 200), "c": Letter(3, at=NOW - 100)}
 DEAD = picture(waiting=["w"], dead=LETTERS, fence=3)
@@ -32,11 +21,7 @@ async def test_dead_letters_return_to_the_end_in_the_order_of_the_rows(space: Sp
 
 @pytest.mark.parametrize(
     "there",
-    [
-        picture(waiting=["a"]),
-        picture(leased={"a": Held(3)}),
-        picture(scheduled={"a": NOW + 1}),
-    ],
+    [picture(waiting=["a"]), picture(leased={"a": Held(3)}), picture(scheduled={"a": NOW + 1})],
     ids=["waiting", "leased", "scheduled"],
 )
 async def test_a_dead_letter_whose_id_is_in_the_queue_again_stays(space: Space, there: State) -> None:

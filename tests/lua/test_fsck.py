@@ -145,6 +145,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["w1"], LANED | {"held": ["w1", "w2", "w1"]}, LANED),
         (["other"], laned("lanes", {LANE + "5000000000000001other": 0.0}), LANED),
         (["w3"], laned("lanes", {LANE + "5000000000000001w3": 0.0}), LANED),
+        (["later"], laned("lanes", {LANE + "5000000000000001later": 0.0}), LANED),
     ],
     Problem.LOST_INBOX: [
         (
@@ -158,7 +159,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["x"], plus("deadlines", {"x": SOON + 0.5}), RIGHT),
     ],
     Problem.LEASE_WITHOUT_TOKEN: [
-        (["held"], changed("ledger", {k: v for k, v in LEDGER.items() if k != "held"}), RELEASED),
+        (["held"], changed("ledger", {k: v for k, v in LEDGER.items() if k != "held"}), RELEASED)
     ],
     Problem.UNREADABLE_RECORD: [
         (
@@ -186,7 +187,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["w3"], {key: contents for key, contents in LANED.items() if key != "lease:w3"}, LANED),
     ],
     Problem.LOST_PROCESSING_ENTRY: [
-        (["held"], changed("processing", ["other"]), changed("processing", ["held", "other"])),
+        (["held"], changed("processing", ["other"]), changed("processing", ["held", "other"]))
     ],
     Problem.DELAY_WITHOUT_ITEM: [(["x"], plus("scheduled", {"x": SOON}), RIGHT)],
     Problem.FACT_WITHOUT_ITEM: [
@@ -194,42 +195,38 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["x"], plus("options", {"x": '{"level":2}'}), RIGHT),
     ],
     Problem.UNREADABLE_OPTIONS: [
-        (["w2"], changed("options", {"w2": "{"}), without("options") | {"lost:options": {"w2": "{"}}),
+        (["w2"], changed("options", {"w2": "{"}), without("options") | {"lost:options": {"w2": "{"}})
     ],
     Problem.NO_DEAD_LETTER: [(["x"], plus("dead", {"x": NOW - 1.0}), RIGHT)],
     Problem.UNLISTED_DEAD_LETTER: [
-        (["d1", "d2"], without("dead"), changed("dead", {"d1": float(NOW), "d2": float(NOW)})),
+        (["d1", "d2"], without("dead"), changed("dead", {"d1": float(NOW), "d2": float(NOW)}))
     ],
     Problem.UNREADABLE_DEAD_LETTER: [
-        (["d2"], changed("dead:d2", {**D2, "token": "nan"}), changed("dead:d2", {**D2, "token": "0"})),
+        (["d2"], changed("dead:d2", {**D2, "token": "nan"}), changed("dead:d2", {**D2, "token": "0"}))
     ],
     Problem.DEAD_LETTER_WITHOUT_DATA: [
-        (["d2"], changed("dead:d2", {"error": "x"}), changed("dead:d2", {"error": "x"})),
+        (["d2"], changed("dead:d2", {"error": "x"}), changed("dead:d2", {"error": "x"}))
     ],
     Problem.DEAD_LETTER_OF_AN_UNFINISHED_ITEM: [
-        (
-            ["held"],
-            plus("dead", {"held": float(NOW)}) | {"dead:held": {"data": "x", "token": "3"}},
-            RIGHT,
-        ),
+        (["held"], plus("dead", {"held": float(NOW)}) | {"dead:held": {"data": "x", "token": "3"}}, RIGHT)
     ],
     Problem.WRONG_TIME_OF_DEATH: [(["d2"], plus("dead", {"d2": NOW + 1e12}), RIGHT)],
     Problem.ENDLESS_SESSION: [
-        ([ME], changed("sessions", {ME: float("inf")}), changed("sessions", {ME: NOW + 10_000.0})),
+        ([ME], changed("sessions", {ME: float("inf")}), changed("sessions", {ME: NOW + 10_000.0}))
     ],
     Problem.LOST_HEARTBEAT: [
         (
             ["lh:a"],
             changed("workers", {"lh:a": "{}"}),
             RIGHT | WORKER | {"heartbeats": {"lh:a": NOW + 15_000.0}},
-        ),
+        )
     ],
     Problem.LATE_HEARTBEAT: [
         (
             ["lh:a"],
             RIGHT | LIVELY | {"heartbeats": {"lh:a": NOW + 31_001.0}},
             RIGHT | LIVELY | {"heartbeats": {"lh:a": NOW + 30_000.0}},
-        ),
+        )
     ],
     Problem.LOST_WORKER: [
         (
@@ -249,7 +246,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
             ["paused/h"],
             laned("control", {"concurrency/g": "5", "paused/h": f"{NOW + 9_000} 0{NOW + 2_000} why"}),
             laned("control", {"concurrency/g": "5", "paused/h": f"{NOW + 7_000} 0{NOW} why"}),
-        ),
+        )
     ],
     Problem.LOST_TICK: [(["s1"], without("ticks"), RIGHT)],
     Problem.WRONG_TICK: [
@@ -257,7 +254,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["s1"], changed("ticks", {"s1": SOON}), RIGHT),
     ],
     Problem.SCHEDULE_WITHOUT_TICK: [
-        (["s2"], plus("schedules", {"s2": "9 new"}), plus("schedules", {"s2": "9 new"})),
+        (["s2"], plus("schedules", {"s2": "9 new"}), plus("schedules", {"s2": "9 new"}))
     ],
     Problem.TICK_WITHOUT_SCHEDULE: [
         (["s2"], plus("ticks", {"s2": SOON}) | {"schedule:s2": "data", "declared": {"s2": "1 2 x"}}, RIGHT),

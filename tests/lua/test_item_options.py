@@ -57,9 +57,7 @@ async def test_an_item_that_is_added_again_has_the_options_of_the_last_row(space
     assert await options(space) == {"a": {"group": "g"}, "c": {"level": 1}}
 
 
-async def test_options_that_a_foreign_completion_left_are_not_those_of_the_next_item(
-    space: Space,
-) -> None:
+async def test_options_that_a_foreign_completion_left_are_not_those_of_the_next_item(space: Space) -> None:
     await space.seed({"options": {"a": '{"level":1}'}})
     await space.run("add_items", [row("a")])
     assert await space.snapshot() == picture(waiting=["a"])
@@ -227,11 +225,7 @@ async def test_the_holder_of_an_item_of_a_group_gets_to_know_which(space: Space)
     reference = "home\0run\0"  # of the run itself
     await space.run(
         "add_items",
-        [
-            row("a", group="g"),
-            row("b", group='"', trace=TRACE),
-            row("c", group="g", run=reference),
-        ],
+        [row("a", group="g"), row("b", group='"', trace=TRACE), row("c", group="g", run=reference)],
     )
     reply = await space.run("lease_many", [(3, 1000)])
     carried = {one[0]: value for one, value in zip(leased(reply), reply[-1], strict=True)}

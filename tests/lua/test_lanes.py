@@ -52,9 +52,7 @@ async def test_higher_levels_are_leased_first_and_plain_items_are_level_0(space:
     assert await lease(space) == []
 
 
-async def test_an_item_of_a_lane_under_a_foreign_lease_is_watched_instead_of_leased(
-    space: Space,
-) -> None:
+async def test_an_item_of_a_lane_under_a_foreign_lease_is_watched_instead_of_leased(space: Space) -> None:
     await add(space, row("a", 0, "g"), row("b", 0, "g"))
     await space.redis.set(space.key("lease:a"), "foreign", px=60_000)
     assert await lease(space) == ["b"]
@@ -94,6 +92,14 @@ async def test_the_groups_of_a_level_take_turns(space: Space, at_once: int) -> N
         assert own == sorted(own, key=lambda one: int(one[1:]))
 
 
+async def test_items_that_return_together_to_the_front_of_a_lane_keep_their_order(space: Space) -> None:
+    await add(space, row("z1", 0, "g"), row("z2", 0, "g"), row("a", 0, "g"))
+    held = await leases(space, 2)
+    rows = [(one.id, one.token, 0, 1) for one in held]
+    assert await space.run("release_many", rows) == [1, 1]
+    assert await lease(space) == ["z1", "z2", "a"]
+
+
 async def test_a_level_is_kept_over_retry_release_expiry_and_a_dead_letter(space: Space) -> None:
     await add(space, row("x", 4, "g"), row("p"))
     [given] = await leases(space, 1)
@@ -122,6 +128,14 @@ async def test_waiting_items_of_lanes_carry_a_lease_key_that_is_gone_with_them(s
     assert (await space.snapshot())["lease:x"] == "lh:waiting 5000000000000000"
     await complete(space, await leases(space, 1))
     assert await space.snapshot() == picture(fence=2)
+
+
+async def test_an_item_that_is_moved_to_where_a_session_waits_has_no_such_key(space: Space) -> None:
+    await space.seed({"sessions": {"lh:asleep": NOW + 90_000.0}})
+    await add(space, row("x", 4))
+    state = await space.snapshot()
+    assert state["queue"] == ["x"]
+    assert not {"lease:x", "lanes"} & state.keys()
 
 
 WAKING = {

@@ -151,8 +151,7 @@ async def test_the_wait_is_until_the_next_lease_ends_or_item_falls_due(
     space: Space, ends: float | None, due: float | None, wait: int
 ) -> None:
     before = picture(
-        leased={} if ends is None else {"a": Held(1, ends=ends)},
-        scheduled={} if due is None else {"b": due},
+        leased={} if ends is None else {"a": Held(1, ends=ends)}, scheduled={} if due is None else {"b": due}
     )
     assert await space.apply(before, "lease_many", [MINUTE]) == ([NOW, wait, 0], before)
 

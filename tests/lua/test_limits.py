@@ -13,7 +13,7 @@ from leasequeue.queue.cleaning import CHECKED
 from leasequeue.wire.scripts import load
 from leasequeue.wire.server_errors import translate
 from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, items_of, new, picture
-from tests.lua.test_wrong_types import CALLS
+from tests.lua.test_wrong_types import call_of
 
 if TYPE_CHECKING:
     from leasequeue.wire.scripts import Script
@@ -77,7 +77,8 @@ async def test_a_call_over_the_limit_is_refused_and_changes_nothing(space: Space
     few = {item_id: LEASES[item_id] for item_id in IDS[:3]}
     await space.seed(picture(leased=few, fence=3) | {"sessions": {"lh:dead": NOW - 1.0}})
     before = await space.snapshot()
-    rows, arguments = CALLS[script.name]
+    calls = [call_of(script.name, number) for number in range(9)]
+    rows = next((rows for one in calls if (rows := [*one.rows])), [])
     count = "count" in script.arguments.values()
     for given in (
         (rows, {"count": ROWS + 1}) if count else None,
@@ -85,7 +86,9 @@ async def test_a_call_over_the_limit_is_refused_and_changes_nothing(space: Space
     ):
         if given:
             with pytest.raises(ResponseError) as refused:
-                await space.run(script.name, given[0], **{"state": "leased"} | arguments | given[1])
+                await space.run(
+                    script.name, given[0], **{**calls[0].arguments, "state": "leased", **given[1]}
+                )
             assert isinstance(translate(refused.value, maybe_applied=False), LimitExceeded)
     assert await space.snapshot() == before
 
@@ -124,14 +127,6 @@ async def test_the_first_of_1000_requests_are_served_in_a_call(space: Space) -> 
     assert await space.snapshot() == picture(waiting=IDS[LEASED_ROWS:], leased=leases, fence=LEASED_ROWS)
 
 
-async def test_1000_dead_letters_are_listed_or_dropped_in_a_call(space: Space) -> None:
-    await space.seed(DEAD)
-    for reply in (await space.run("dead_list", count=ROWS), await space.run("dead_list", EACH)):
-        assert {item_id.decode() for item_id in reply[::7]} == {*IDS}
-    assert await space.run("drop_old", count=ROWS) == ROWS
-    assert await space.snapshot() == picture(fence=ROWS)
-
-
 async def test_1000_results_are_kept_and_read_in_a_call(space: Space) -> None:
     await space.seed(LEASED)
     rows = [(item_id, lease.token, f"0:60000:done {item_id}") for item_id, lease in LEASES.items()]
@@ -159,18 +154,6 @@ async def test_1000_orphans_are_restored_in_a_call(space: Space) -> None:
     await space.seed({key: data for key, data in picture(waiting=IDS).items() if key != "queue"})
     assert (await space.run("deep_clean_restore", [IDS], started_ms=NOW))[0] == ROWS
     assert await space.snapshot() == picture(waiting=IDS)
-
-
-@pytest.mark.parametrize("state", ["waiting", "leased", "scheduled"])
-async def test_1000_items_are_inspected_in_a_call(space: Space, state: str) -> None:
-    drawn: dict[str, State] = {
-        "waiting": picture(waiting=IDS),
-        "leased": LEASED,
-        "scheduled": picture(scheduled={item_id: NOW + n for n, item_id in enumerate(IDS)}),
-    }
-    await space.seed(drawn[state])
-    reply = await space.run("inspect", state=state, start=0, count=ROWS)
-    assert {item_id.decode() for item_id in reply[1::11]} == {*IDS}
 
 
 async def test_a_light_clean_checks_1000_entries_in_a_call(space: Space) -> None:

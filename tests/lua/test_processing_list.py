@@ -100,9 +100,7 @@ async def test_an_item_that_returns_leaves_an_entry_that_its_next_lease_reuses(
     assert await space.snapshot() == picture(fence=260)
 
 
-async def test_an_id_that_is_added_and_completed_again_and_again_leaves_no_entries(
-    space: Space,
-) -> None:
+async def test_an_id_that_is_added_and_completed_again_and_again_leaves_no_entries(space: Space) -> None:
     """The documentation recommends equal ids for equal jobs."""
     held = leases(500)
     await space.seed(picture(leased=held, fence=500))

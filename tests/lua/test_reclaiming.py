@@ -9,11 +9,7 @@ from tests.lua.space import ME, NOW, Held, Space, State, data_of, items_of, pict
 END, FRONT = 0, 1
 
 #: Two leases that have expired, in another order than they began, and one that has not.
-EXPIRED = {
-    "late": Held(1, ends=NOW),
-    "early": Held(2, ends=NOW - 500),
-    "held": Held(3, ends=NOW + 1),
-}
+EXPIRED = {"late": Held(1, ends=NOW), "early": Held(2, ends=NOW - 500), "held": Held(3, ends=NOW + 1)}
 PAST = {item_id: held for item_id, held in EXPIRED.items() if item_id != "held"}
 
 
@@ -25,8 +21,7 @@ def with_inboxes(state: State, *, until: float, **inboxes: list[str]) -> State:
 
 
 @pytest.mark.parametrize(
-    ("return_front", "order"),
-    [(END, ["w1", "w2", "early", "late"]), (FRONT, ["early", "late", "w1", "w2"])],
+    ("return_front", "order"), [(END, ["w1", "w2", "early", "late"]), (FRONT, ["early", "late", "w1", "w2"])]
 )
 @pytest.mark.seed("RWQ-O17", "RWQ-G8", "RWQ-B6", "WRQ-G3", "WRQ-B1", "GLD-O7", "RRQ-G4")
 async def test_expired_leases_are_reclaimed_in_the_order_of_their_ends(
@@ -168,6 +163,7 @@ async def test_an_item_that_comes_twice_is_leased_once(space: Space) -> None:
     assert after == picture(leased=held, fence=4)
 
 
+@pytest.mark.seed("RRQ-K1", "RRQ-O5")
 async def test_only_the_last_token_of_a_lease_that_is_old_enough_is_recovered(space: Space) -> None:
     before = picture(
         waiting=["w"],
@@ -188,9 +184,6 @@ async def test_leases_are_ended_by_their_last_token_only(space: Space) -> None:
     reply, after = await space.apply(before, "end_leases", rows)
     assert reply == [0, 1, 0, 0, 0]
     expected = picture(
-        waiting=["a", "w"],
-        leased={"b": Held(4, first=2, attempt=2)},
-        past={"a": Held(1, by=ME)},
-        fence=4,
+        waiting=["a", "w"], leased={"b": Held(4, first=2, attempt=2)}, past={"a": Held(1, by=ME)}, fence=4
     )
     assert after == expected

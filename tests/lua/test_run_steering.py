@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 async def cancel(runs: Runs) -> int:
-    """Cancel the run."""
     return int(await runs.space.run("run_cancel", of_run="r"))
 
 

@@ -21,13 +21,7 @@ async def test_a_finished_stage_completes_its_item_and_adds_its_successor_in_one
     [row] = await runs.lease()
     assert (row.id, row.path) == ("r/a", "a")
     assert await runs.finish(row.done()) == [1]
-    assert await runs.hash() == {
-        "state": "active",
-        "active": "1",
-        "s:a": "d",
-        "r:a": RESULT,
-        "s:b": "w",
-    }
+    assert await runs.hash() == {"state": "active", "active": "1", "s:a": "d", "r:a": RESULT, "s:b": "w"}
     [row] = await runs.lease()
     assert row.path == "b"
     assert await runs.finish(row.done("[]")) == [1]

@@ -14,11 +14,7 @@ ALL = "1 all every 1000 -"
 
 def plan(name: str, due: int, definition: str = ONCE) -> State:
     """Return the state of one schedule. Its data is that of an item of its name in a picture."""
-    return {
-        "schedules": {name: definition},
-        "ticks": {name: float(due)},
-        f"schedule:{name}": data_of(name),
-    }
+    return {"schedules": {name: definition}, "ticks": {name: float(due)}, f"schedule:{name}": data_of(name)}
 
 
 def added(*item_ids: str, name: str = "s") -> State:
@@ -269,6 +265,15 @@ async def test_a_tick_does_not_change_an_existing_item(space: Space, there: Stat
     await space.seed(plan("s", NOW) | there)
     assert await space.run("tick", [row(NOW, "s@1", NOW + 5)]) == [2]
     assert await space.snapshot() == plan("s", NOW + 5) | there
+
+
+async def test_an_item_that_two_rows_of_a_call_would_add_is_added_once(space: Space) -> None:
+    drawn = plan("s", NOW)
+    await space.seed(drawn | {"schedules": {"s": ONCE, "t": ONCE}, "ticks": dict.fromkeys("st", float(NOW))})
+    rows = [row(NOW, "s@1", NOW + 5), row(NOW, "s@1", NOW + 5, name="t")]
+    assert await space.run("tick", rows) == [1, 2]
+    state = await space.snapshot()
+    assert (state["queue"], state["ticks"]) == (["s@1"], {"s": NOW + 5.0, "t": NOW + 5.0})
 
 
 async def test_bookkeeping_that_a_foreign_client_has_left_is_removed(space: Space) -> None:

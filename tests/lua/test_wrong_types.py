@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,9 @@ from redis.exceptions import ResponseError
 
 from leasequeue.wire.scripts import load, with_origins
 from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, data_of, items_of, new, picture
+from tests.stateful.calls_of_scripts import drawn_call
+from tests.stateful.leftovers import Drawn
+from tests.stateful.recovery import View
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -71,138 +75,16 @@ BUSY: State = picture(
     "runs:by:\0user_id\x0062": {"r1": float("inf"), "r2": NOW + 9.0},
 }
 
-#: A call of each script, with rows of every kind.
-CALLS: dict[str, tuple[list[tuple[object, ...]], dict[str, object]]] = {
-    "add_items": ([new("n1"), new("n2", delay=5_000), new("held", unique=True)], {}),
-    "add_once": ([new("n1"), new("n2", delay=5_000)], {"run": "j", "keep_ms": 1000}),
-    "close_queue": ([], {}),
-    "cancel_data": (
-        [],
-        {"payload": data_of("w1"), "keep_ms": 1000, "cursor": "0", "count": 9, "at_most": 9},
-    ),
-    "cancel_many": ([("held", 1000), ("w1", 1000), ("later", 0)], {}),
-    "complete_many": ([("held", 3, 0), ("w1", 2, 0), ("expired", 4, 0)], {}),
-    "check_waiting": ([], {}),
-    "clean_turn": ([], {"deep": 0, "every_ms": 60_000}),
-    "counts": ([], {}),
-    "dead_list": ([], {}),
-    "deep_clean_restore": ([("orphan",)], {"started_ms": NOW}),
-    "deep_clean_scan": ([], {"cursor": "0", "pattern": "*"}),
-    "deep_clean_walk": ([], {"start": 0}),
-    "delete_queue": ([("item",)], {"cursor": "", "pattern": "*"}),
-    "drop_many": ([("d1",), ("missing",)], {}),
-    "drop_old": ([], {}),
-    "set_limits": ([("rate", "1000:1"), ("concurrency/g", 2)], {}),
-    "pause_queue": ([], {"of_group": "", "until_ms": "inf", "reason": "why"}),
-    "end_leases": ([("held", 3), ("expired", 4)], {}),
-    "events_keep": ([], {}),
-    "events_read": ([], {"after": "0"}),
-    "fail_many": ([("held", 3, -1, "error"), ("expired", 4, 9_000, "error")], {}),
-    "fail_session": (
-        [("held",), ("w1",)],
-        {"worker": ME, "expired": 0, "connections": "", "ends": 1},
-    ),
-    "find_many": ([("w1",), ("held",)], {}),
-    "fsck_entries": ([], {"which": "options"}),
-    "fsck_lanes": ([], {"which": "slots"}),
-    "fsck_leases": ([], {"which": "deadlines"}),
-    "fsck_keys": ([], {"pattern": "none"}),
-    "fsck_queue": ([], {"which": "queue", "start": 0}),
-    "fsck_runs": ([], {"which": "runs:active", "pattern": ""}),
-    "fsck_tick": ([], {"schedule": "s1", "definition": "1 once every 1000 -", "due_ms": NOW, "wrong_ms": -1}),
-    "fsck_rename": ([], {"made": "options", "wanted": "hash"}),
-    "fsck_twice": ([], {"which": "queue", "item": "w1", "met_at": 0, "met_again": 1}),
-    "fsck_types": ([("queue", "list")], {}),
-    "inspect": ([], {"start": 0}),
-    "lease_many": ([(9, 60_000)], {}),
-    "lease_set": (
-        [],
-        {
-            "stream": "s",
-            "reader": "r",
-            "set": "s:2",
-            "known": 0,
-            "count": 9,
-            "hold_ms": 60_000,
-            "keep_ms": 60_000,
-        },
-    ),
-    "await_results": ([("d1",), ("held",)], {"keep_ms": 15_000}),
-    "read_control": ([], {"cursor": "0"}),
-    "leave": ([], {"stays": 0}),
-    "light_clean": ([], {}),
-    "list_ids": ([], {"cursor": "0"}),
-    "list_leases": ([], {"cursor": "0", "elapsed_ms": 0}),
-    "move_items": ([], {"source": "other", "spot": "queue", "left_out": 0}),
-    "probe": ([], {}),
-    "progress": ([("held", 3, "1"), ("expired", 4, "1")], {}),
-    "once_drop": ([], {"run": "j", "job": "name", "ended_ms": 1000, "keep_ms": 1000, "report": ""}),
-    "once_run": ([], {"job": "name", "run": "j", "keep_ms": 1000}),
-    "purge_queue": ([], {"source": "queue", "purged": 0}),
-    "recover": ([("held", 3), ("expired", 4)], {"elapsed_ms": 0, "hold_ms": 60_000}),
-    "register": ([], {"keep_ms": 10_000}),
-    "release_many": ([("held", 3, 0, 1), ("expired", 4, 9_000, 0)], {}),
-    "renew_many": ([("held", 3, 60_000)], {}),
-    "replace_data": ([("held", 3, "new"), ("expired", 4, "new")], {}),
-    "requeue_many": ([("d1",), ("d2",)], {}),
-    "result": ([("d1",)], {}),
-    "run_cancel": ([], {"of_run": "r1"}),
-    "run_delete": ([], {"run": "r2", "is_last": 1}),
-    "run_fields": ([("s:a",)], {"run": "r1"}),
-    "runs_find": ([("user_id", "62")], {"flow": "", "cursor": ""}),
-    "runs_list": ([], {"of_all": 1, "flow": "", "cursor": ""}),
-    "run_finish": (
-        [("held", 3, 0, "home\0r\0a", "done", "1", ""), ("expired", 4, 0, "x", "failed", "bad", "")],
-        {},
-    ),
-    "run_report": ([("home\0r\0a", "done", "1")], {}),
-    "run_settle": ([("x",)], {"cursor": "0"}),
-    "run_forget": ([("d1",)], {}),
-    "run_reopen": ([("a",)], {"of_run": "r2", "caller": "c", "is_last": 1}),
-    "run_once": (
-        [],
-        {"item": "held", "lease": 3, "of_stage": "home\0r1\0a", "step": "charge", "outcome": "1"},
-    ),
-    "run_start": (
-        [("stages", '["a"]'), ("first", '["a"]'), ("n:a", "{}"), ("keep", 1000)],
-        {"of_run": "new", "builder": "", "is_first": 1, "seal": 1},
-    ),
-    "runs_read": ([("r1",), ("r2",)], {}),
-    "sample_queue": ([], {"horizon_ms": 60_000, "note": 1}),
-    "schedule_drop": ([("s1",), ("missing",)], {}),
-    "schedule_put": (
-        [],
-        {"schedule": "s2", "definition": "1 all every 2000 -", "due_ms": NOW + 5, "data": "data"},
-    ),
-    "schedules": ([], {"cursor": "0"}),
-    "schedules_expire": ([], {"cursor": "0", "keep_ms": 1000}),
-    "session_leases": ([(ME,)], {"cursor": "0"}),
-    "set_complete": ([("held", 3, 1)], {"stream": "s", "reader": "r"}),
-    "set_failures": ([], {"stream": "s", "reader": "r", "set": "s:1", "cursor": "0"}),
-    "set_failures_put": (
-        [("held", "-1 3 error")],
-        {"stream": "s", "reader": "r", "set": "s:1", "anew": 1, "keep_ms": 60_000},
-    ),
-    "set_read": ([], {"stream": "s", "reader": "r", "set": "s:1", "peek": 0, "give_up": 1}),
-    "set_renew": ([], {"stream": "s", "reader": "r", "set": "s:1", "start": 0, "hold_ms": 60_000}),
-    "stream_hold": ([("s:1", 60_000)], {"stream": "s", "reader": "r", "take": 1, "keep_ms": 60_000}),
-    "tick": (
-        [
-            ("s1", "1 once every 1000 -", NOW - 1, "s1@1", NOW + 999),
-            ("missing", "1 once every 1000 -", NOW - 1, "missing@1", NOW + 999),
-        ],
-        {},
-    ),
-    "ticks_due": ([], {}),
-    "worker_beat": ([], {"alive_ms": 15_000, "first": 1, "about": "{}"}),
-    "worker_leave": ([], {}),
-    "worker_tell": ([], {"worker": ME, "what": "quiet"}),
-    "workers": ([], {"cursor": "0"}),
+#: Scripts of which it depends on the call which keys they use.
+VARIED = {
+    *("add_items", "complete_many", "deep_clean_restore", "fail_session", "fsck_entries", "fsck_queue"),
+    *("purge_queue", "release_many"),
 }
 
 
-def test_every_script_is_called_here() -> None:
-    assert CALLS.keys() == load().keys()
+def call_of(script: str, number: int = 0) -> Call:
+    """Draw a call of a script that fits the busy queue."""
+    return drawn_call(script, View(BUSY), Drawn(NOW, False, {}, []), Random(f"{script} {number}"))
 
 
 def place_in(error: ResponseError, script: str) -> tuple[Path, int]:
@@ -213,17 +95,22 @@ def place_in(error: ResponseError, script: str) -> tuple[Path, int]:
     return ROOT / match[1], int(match[2])
 
 
-@pytest.mark.parametrize("script", CALLS)
+@pytest.mark.parametrize("script", load())
 @pytest.mark.seed("RWQ-B2", "RWQ-B10", "WRQ-G2", "GLD-T3")
 async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
     redis: Redis, name: str, script: str
 ) -> None:
-    rows, arguments = CALLS[script]
+    for number in range(10 if script in VARIED else 1):  # so that each key is used
+        await check(redis, f"{name}-{number}", call_of(script, number))
+
+
+async def check(redis: Redis, name: str, call: Call) -> None:
+    """Check a call with each key of its script of another type."""
     right = Space(redis, name)
     await right.seed(BUSY)
-    await right.run(script, rows, state="waiting", **arguments)
+    await right.run_all([in_state(call, "")])
     expected = await right.snapshot()
-    for key in {*load()[script].keys} - {"none", "probe"}:
+    for key in {*load()[call.script].keys} - {"none", "probe"}:
         space = Space(redis, f"{name}-{key}")
         stored = f"inbox:{ME}" if key == "inbox" else key
         wrong: State = {stored: ["a list"] if key in {"fence", "sample"} else "a string"}
@@ -231,14 +118,12 @@ async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
             wrong |= {"events:keep": {"last": "1", "count": "0", "age_ms": "0"}}
         await space.seed(BUSY | wrong)
         before = await space.snapshot()
-        # `inspect` and `list_ids` read only the keys of one state.
-        states = {"deadlines": "leased", "scheduled": "scheduled", "dead": "dead", "processing": "processing"}
         try:
-            await space.run(script, rows, state=states.get(key, "waiting"), **arguments)
+            await space.run_all([in_state(call, key)])
         except ResponseError as error:
             assert "WRONGTYPE" in str(error)  # noqa: PT017 - some calls do not need the key
             assert await space.snapshot() == before, key
-            file, line = place_in(error, script)
+            file, line = place_in(error, call.script)
             assert "call(" in file.read_text().splitlines()[line - 1], f"{file}:{line} sends no command"
         else:  # it needs the key for other calls, and did all that it does when the key is right
             after = await space.snapshot()
@@ -246,22 +131,36 @@ async def test_a_key_of_another_type_is_an_error_and_changes_nothing(
             assert after == {**{k: v for k, v in expected.items() if k not in wrong}, **wrong}, key
 
 
+def in_state(call: Call, key: str) -> Call:
+    """Return a call that reads the items of the state that a key is about, if it reads those of one state."""
+    states = {"deadlines": "leased", "scheduled": "scheduled", "dead": "dead", "processing": "processing"}
+    return call._replace(arguments={**call.arguments, "state": states.get(key, "waiting")})
+
+
+DEFINITION = "1 once every 1000 -"
+PUT = Call(
+    "schedule_put", (), {"schedule": "s2", "definition": DEFINITION, "due_ms": NOW + 5, "data": "data"}
+)
+TICK = Call("tick", [(one, DEFINITION, NOW - 1, f"{one}@1", NOW + 999) for one in ("s1", "missing")])
+REOPEN = Call("run_reopen", [("a",)], {"of_run": "r2", "caller": "c", "is_last": 1})
+
+
 @pytest.mark.parametrize(
     ("before", "call", "error"),
     [
         (picture(waiting=["a"]) | {"item:a": ["a list"]}, Call("lease_many", [(1, 60_000)]), "item:a"),
         (picture(waiting=["a"]) | {"fence": "many"}, Call("lease_many", [(1, 60_000)]), "fence"),
-        ({"once:j": "a string"}, Call("add_once", *CALLS["add_once"]), ""),
-        (BUSY | {"dead:d2": "a string"}, Call("requeue_many", *CALLS["requeue_many"]), ""),
-        ({"schedule:s2": ["a list"]}, Call("schedule_put", *CALLS["schedule_put"]), ""),
-        (BUSY | {"schedule:missing": ["a list"]}, Call("tick", *CALLS["tick"]), ""),
-        (BUSY | {"runs:ends": "a string"}, Call("run_cancel", *CALLS["run_cancel"]), ""),
-        (BUSY | {"unsettled": "a string"}, Call("run_cancel", *CALLS["run_cancel"]), ""),
-        (BUSY | {"runs:by:\0user_id\x0062": "a string"}, Call("run_cancel", *CALLS["run_cancel"]), ""),
-        (BUSY | {"runs:active": "a string"}, Call("run_reopen", *CALLS["run_reopen"]), ""),
-        (BUSY | {"dead": "a string"}, Call("run_reopen", *CALLS["run_reopen"]), ""),
-        (BUSY | {"scheduled": "a string"}, Call("run_reopen", *CALLS["run_reopen"]), ""),
-        (BUSY | {"runs:completed": "a string"}, Call("run_delete", *CALLS["run_delete"]), ""),
+        ({"once:j": "a string"}, Call("add_once", [new("n1")], {"run": "j", "keep_ms": 1000}), ""),
+        (BUSY | {"dead:d2": "a string"}, Call("requeue_many", [("d1",), ("d2",)]), ""),
+        ({"schedule:s2": ["a list"]}, PUT, ""),
+        (BUSY | {"schedule:missing": ["a list"]}, TICK, ""),
+        (BUSY | {"runs:ends": "a string"}, Call("run_cancel", (), {"of_run": "r1"}), ""),
+        (BUSY | {"unsettled": "a string"}, Call("run_cancel", (), {"of_run": "r1"}), ""),
+        (BUSY | {"runs:by:\0user_id\x0062": "a string"}, Call("run_cancel", (), {"of_run": "r1"}), ""),
+        (BUSY | {"runs:active": "a string"}, REOPEN, ""),
+        (BUSY | {"dead": "a string"}, REOPEN, ""),
+        (BUSY | {"scheduled": "a string"}, REOPEN, ""),
+        (BUSY | {"runs:completed": "a string"}, Call("run_delete", (), {"run": "r2", "is_last": 1}), ""),
     ],
 )
 async def test_a_key_of_one_item_of_another_type_is_an_error_and_changes_nothing(
