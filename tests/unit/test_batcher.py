@@ -129,21 +129,6 @@ async def test_concurrent_calls_share_bounded_trips(
     assert answers == [[letter.upper() for letter in letters] for letters in split]
 
 
-async def test_calls_gather_while_a_trip_is_in_flight(server: Server, batcher: Batcher) -> None:
-    first = call(batcher, b"a")
-    await turn()
-    later = []
-    for row in (b"b", b"c"):
-        later.append(call(batcher, row))
-        await turn()
-    assert server.trips == [[b"a"]]
-    server.answer()
-    await turn()
-    assert server.trips == [[b"a"], [b"b", b"c"]]
-    server.answer()
-    assert await asyncio.gather(first, *later) == [[b"A"], [b"B"], [b"C"]]
-
-
 async def test_where_calls_come_together_the_first_waits_for_the_others(
     server: Server, batcher: Batcher
 ) -> None:

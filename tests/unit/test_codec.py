@@ -14,7 +14,6 @@ import msgspec
 import pydantic
 import pytest
 
-from leasequeue import InvalidArgument, Item
 from leasequeue.codec import UnknownType, decoder, encode
 from tests.worker.models import Mail, Opaque, Order, Parcel
 
@@ -82,17 +81,6 @@ def test_a_value_is_read_as_it_was_written(annotation: Any, value: Any) -> None:
     read = decoder(annotation)(encode(value))
     assert read == value
     assert type(read) is type(value)
-
-
-@pytest.mark.parametrize(("annotation", "value"), VALUES, ids=[str(kind) for kind, _ in VALUES])
-def test_an_item_takes_the_values_that_handlers_take(annotation: Any, value: Any) -> None:
-    if isinstance(value, bytes):
-        with pytest.raises(InvalidArgument):  # alone, bytes are the data
-            Item.from_json_data(value)
-        return
-    item = Item.from_json_data(value)
-    assert item.data.isascii()
-    assert decoder(annotation)(item.data) == value
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ import pytest
 
 from leasequeue.states import EventKind
 from lua.compose import composer, writer
-from lua.compose.encodings import PLACE, put_in, read_constants
+from lua.compose.encodings import PLACE, read_constants
 from lua.compose.linker import BrokenContract, Library, split, strip
-from lua.compose.uses import with_uses
 from lua.compose.writer import Sources, check_uses, write_uses
 
 if TYPE_CHECKING:
@@ -85,50 +84,18 @@ def test_positions_replace_names_and_shared_functions_come_before_the_script() -
     ]
 
 
-@pytest.mark.parametrize(
-    ("meaning", "size"),
-    [
-        ("ids", 1),
-        ("ids, or none", 1),
-        ("id, token (0: none, or lost), …", 2),
-        ("id, data, delay, … (in ms)", 3),
-    ],
-)
-def test_a_row_has_the_values_that_the_header_names(meaning: str, size: int) -> None:
-    assert composer.row_size([("prefix", "text", "the name"), ("rows", "rest", meaning)]) == size
-    assert composer.row_size([("rows", "text", meaning)]) == 0
-
-
-def test_the_meaning_of_an_argument_may_have_several_lines() -> None:
-    longer = SCRIPT.replace("name, …\n", "name,\n--       of one or more,\n--     …\n")
-    assert longer != SCRIPT
-    assert compose("add_one", longer, PIECES).body == compose("add_one", SCRIPT, PIECES).body.replace(
-        b"1003", b"2003"
-    )
-
-
-def test_comments_change_nothing() -> None:
-    bare = re.sub(r"-- A comment.*\n| -- at last", "", SCRIPT)
-    assert bare != SCRIPT
-    assert compose("add_one", bare, PIECES).body == compose("add_one", SCRIPT, PIECES).body
-
-
 #: A part of the script, its replacement, and a part of the error.
 BROKEN = {
     "no header": (SCRIPT[: SCRIPT.index("-- A comment")], "", "lacks Keys"),
     "no first sentence": ("-- Add one to a number.\n", "--\n", "lacks a first sentence"),
-    "no keys": ("-- Keys: ledger,\n--   gone\n", "", "lacks Keys"),
     "no key": ("-- Keys: ledger,\n--   gone\n", "-- Keys:\n", "lacks Keys"),
     "an unknown key": (
         "-- Keys: ledger,",
         "-- Keys: ledger, numbers,",
         "leasequeue.keys does not declare a key numbers",
     ),
-    "no arguments": ("-- Arguments:\n", "-- Words:\n", "lacks Arguments"),
-    "no reply": ("-- Reply: the number.\n", "", "lacks Reply"),
     "an empty reply": ("-- Reply: the number.", "-- Reply:", "lacks Reply"),
-    "no cost": ("-- Cost: O(1).\n", "", "lacks Cost"),
-    "no limits": ("-- Limits: one at a time.\n", "", "lacks Limits"),
+    **{f"no {title}": (f"-- {title}:", f"-- No {title}:", f"lacks {title}") for title in composer.SECTIONS},
     "an argument without a meaning": ("integer  how much", "integer", "cannot read"),
     "an argument on two lines": ("how much\n", "how much\n--   of it all\n", "expected one of"),
     "an unreadable line": ("--   by      integer  how much", "-- by: how much", "cannot read"),
@@ -194,54 +161,12 @@ def test_a_script_gets_only_the_functions_that_it_uses() -> None:
     assert composed("return 1", pieces) == []
 
 
-def test_names_in_texts_comments_and_fields_use_nothing() -> None:
-    pieces = {"one": piece("one", function("one"))}
-    assert composed("local t = { a = 'one' } -- one\nreturn t.one", pieces) == []
-
-
-def test_fields_keep_their_names() -> None:
-    script = compose("add_one", SCRIPT.replace(", by) -- at last", ", ({ by = by }).by)"), PIECES)
-    assert b"({by=by}).by)" in script.body
-    script = compose(
-        "add_one", SCRIPT.replace(", prefix)\n", ", ({ gone = gone == prefix }).gone)\n"), PIECES
-    )
-    assert b"({gone=KEYS[2]==ARGV[1]}).gone)" in script.body
-
-
-def test_pieces_come_after_those_that_they_use() -> None:
-    pieces = {
-        "a": piece("first", function("first", "return second() + third()")),
-        "b": piece("third", function("third", "return second()")),
-        "c": piece("second", function("second")),
-    }
-    lines = [line for line in composed("return first() + second() + third()", pieces) if "function" in line]
-    assert lines == [f"local function {name}()" for name in ("second", "third", "first")]
-
-
-def test_a_piece_brings_its_statements_and_private_functions() -> None:
-    own = function("own") + "\nlocal value = own()\n\n" + function("unused")
-    pieces = {"one": piece("value", own), "two": piece("other", function("other", "return own()"))}
-    assert composed("return value", pieces) == [
-        "local function own()",
-        "return 1",
-        "end",
-        "local value=own()",
-    ]
-    assert composed("return own()", pieces) == [], "what a piece does not give is not for others"
-    assert composed("return 1", pieces, needs="one") == composed("return value", pieces)
-
-
 def test_a_piece_that_needs_an_undeclared_name_is_refused() -> None:
     needy = SHOUT.replace("Needs: prefix", "Needs: prefix, now,\n--   voice").replace("'!'", "now .. voice")
     with pytest.raises(
         BrokenContract, match=r"^add_one: does not declare now, voice, which lib/shout needs$"
     ):
         compose("add_one", SCRIPT, {"shout": needy})
-
-
-def test_the_needs_of_an_unused_function_do_not_matter() -> None:
-    pieces = {"both": piece("one, two", function("one") + function("two", "return now"), needs="now")}
-    assert composed("return one()", pieces) == ["local function one()", "return 1", "end"]
 
 
 def test_pieces_that_use_each_other_are_refused() -> None:
@@ -284,11 +209,6 @@ def test_an_event_that_is_not_declared_is_refused(call: str, why: str) -> None:
         composed(call, {})
 
 
-def test_a_script_knows_which_events_it_can_emit() -> None:
-    text = SCRIPT.replace("return loud", "emit(\n  'due', by)\nemit_all('added', { by })\nreturn loud")
-    assert compose("add_one", text, PIECES).events == {EventKind.ADDED, EventKind.DUE}
-
-
 def calling(code: str, calls: str, keys: str = "queue") -> str:
     head = (
         f"-- Do.\n-- Keys: {keys}\n-- Arguments:\n--   prefix  text  a name\n-- Reply: one.\n-- Cost: O(1).\n"
@@ -326,25 +246,6 @@ def test_a_script_that_is_called_is_a_function_in_the_branch_that_calls_it() -> 
     assert script.events == {EventKind.ADDED}
     assert script.commands == {"LLEN"}
     assert script.calls == ("other",)
-
-
-def test_a_script_that_two_call_is_there_once_with_its_own_pieces() -> None:
-    pieces = {
-        "one": piece("one", function("one")),
-        "two": "-- Two.\n--\n-- Needs: nothing\n-- Gives: two\n-- Calls: deep\n\n"
-        + function("two", "return call_deep()"),
-    }
-    others = {"deep": calling("return one()", ""), "other": calling("return call_deep()", "deep")}
-    lines = (
-        called("return one() + two() + call_other()", "other", pieces, **others).body.decode().splitlines()
-    )
-    assert [line for line in lines if "function" in line] == [
-        "local function call_deep(KEYS,ARGV)",
-        "local function one()",
-        "local function call_other(KEYS,ARGV)",
-        "local function one()",
-        "local function two()",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -394,64 +295,6 @@ local function read_in_chunks()
 end
 """
 FOREIGN = "-- Ask.\n--\n-- Needs: nothing\n-- Gives: is_ours\n\nlocal function is_ours() return 1 end\n"
-LIBRARY = Library({"chunks": CHUNKS, "foreign": FOREIGN})
-HEADER = "-- Do.\n--\n-- Keys: queue\n-- Limits: as many as\n--   there are.\n"
-
-
-def written(code: str, header: str = HEADER, library: Library = LIBRARY) -> str:
-    """Return the section that is written into the header of a script; its other lines must stay."""
-    text = with_uses(f"{header}\n{code}\n", library)
-    assert text.startswith(HEADER)
-    assert text.endswith(f"\n\n{code}\n")
-    return text.removeprefix(HEADER).removesuffix(f"\n{code}\n")
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "redis.call('LLEN', queue)",
-        "-- in_chunks is for others\nreturn 1 -- is_ours",
-        "return 'is_ours' .. t.in_chunks",
-        "local mine = size()",
-    ],
-)
-def test_a_file_that_uses_no_foreign_name_has_no_such_line(code: str) -> None:
-    assert written(code) == ""
-    assert written(code, f"{HEADER}-- Uses: is_ours (foreign)\n") == ""
-
-
-def test_names_are_sorted_and_in_groups_by_what_gives_them() -> None:
-    code = "if is_ours() then\n  return read_in_chunks() + in_chunks() + in_chunks()\nend"
-    assert written(code) == "-- Uses: in_chunks, read_in_chunks (chunks), is_ours (foreign)\n"
-
-
-def test_the_keys_of_rare_features_and_other_scripts_are_named_as_well() -> None:
-    code = "return call_other(keys_of_other, held_key) + call_a(is_ours)"
-    assert written(code) == (
-        "-- Uses: held_key (RARE_KEYS), call_a (a), is_ours (foreign), call_other, keys_of_other (other)\n"
-    )
-
-
-def test_what_a_piece_defines_itself_is_not_foreign() -> None:
-    text = with_uses(CHUNKS, LIBRARY, LIBRARY.pieces["chunks"])
-    gives = "-- Gives: in_chunks, read_in_chunks\n"
-    assert text == CHUNKS.replace(gives, f"{gives}-- Uses: is_ours (foreign)\n")
-    assert with_uses(text, LIBRARY, LIBRARY.pieces["chunks"]) == text
-    assert with_uses(FOREIGN, LIBRARY, LIBRARY.pieces["foreign"]) == FOREIGN
-
-
-def test_lines_have_at_most_110_characters_and_are_written_once() -> None:
-    names = [f"name_{n}" for n in range(40)]
-    functions = "\n".join(f"local function {name}() return 1 end" for name in names)
-    piece = f"-- Much.\n--\n-- Needs: nothing\n-- Gives: {', '.join(names)}\n\n{functions}\n"
-    code = f"return {' + '.join(names)}"
-    section = written(code, library=Library({"much": piece}))
-    lines = section.splitlines()
-    assert len(lines) > 2
-    assert max(map(len, lines)) in range(100, 111)
-    assert lines[0].startswith("-- Uses: name_0, name_1, name_10,")
-    assert all(line.startswith("--   name_") for line in lines[1:])
-    assert written(code, HEADER + section, Library({"much": piece})) == section
 
 
 def test_the_composer_goes_by_the_code_alone() -> None:
@@ -501,7 +344,6 @@ local WAITING = 'lh:waiting '
 -- Tokens are below it.
 local TOKEN_LIMIT = 2 ^ 53
 """
-CONSTANTS = {"FIRST_PLACE": "5e15", "WAITING": "'lh:waiting '", "TOKEN_LIMIT": "2 ^ 53"}
 COUNTING = """\
 -- Count.
 --
@@ -512,10 +354,6 @@ COUNTING = """\
 -- Cost: O(1).
 -- Limits: none.
 """
-
-
-def test_constants_are_read() -> None:
-    assert read_constants(FILE) == CONSTANTS
 
 
 @pytest.mark.parametrize(
@@ -530,13 +368,6 @@ def test_constants_are_read() -> None:
 def test_a_wrong_constant_is_refused(line: str, message: str) -> None:
     with pytest.raises(BrokenContract, match=re.escape(f"{PLACE}: {message}")):
         read_constants(f"{FILE}{line}\n")
-
-
-def test_values_stand_in_place_of_names_but_not_in_headers_texts_and_fields() -> None:
-    code = "\nlocal at = it.WAITING .. WAITING .. 'WAITING' + FIRST_PLACE\n"
-    assert put_in(COUNTING + code, CONSTANTS) == (
-        COUNTING + "\nlocal at = it.WAITING .. 'lh:waiting ' .. 'WAITING' + 5e15\n"
-    )
 
 
 def test_the_composed_text_has_the_value_and_an_unused_constant_is_refused() -> None:

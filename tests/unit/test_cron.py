@@ -63,6 +63,7 @@ def in_utc(times: list[int]) -> list[str]:
         ("0 30 2 * * *", [], ["02:30", "02:30"]),
     ],
 )
+@pytest.mark.seed("GLD-T6")
 def test_due_times_in_nights_in_which_clocks_change(
     expression: str, spring: list[str], autumn: list[str]
 ) -> None:

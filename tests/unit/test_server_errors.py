@@ -28,6 +28,12 @@ TABLE: list[tuple[str, type[errors.LeasequeueError]]] = [
     ("NOAUTH Authentication required.", errors.LoginRefused),
     ("WRONGPASS invalid username-password pair or user is disabled.", errors.LoginRefused),
     ("NOPERM User default has no permissions to run the 'eval' command", errors.AccessDenied),
+    ("ERR The user executing the script can't run this command or subcommand", errors.AccessDenied),
+    ("ERR The user executing the script can't access at least one of the keys", errors.AccessDenied),
+    (
+        "ERR Error running script: @u:9: The user executing the script can't run",
+        errors.AccessDenied,
+    ),
     ("ERR invalid password", errors.LoginRefused),
     ("ERR Protocol error: unauthenticated multibulk length", errors.LoginRefused),
     ("ERR wrong number of arguments for 'auth' command", errors.LoginRefused),
