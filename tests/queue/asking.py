@@ -100,7 +100,6 @@ def expect_no_reply(engine: Engine) -> None:
 
 
 async def kept(queue: AsyncWorkQueue, since: int | None = None) -> list[Event]:
-    """Return all kept events."""
     return [event async for event in queue.events(since, follow=False)]
 
 

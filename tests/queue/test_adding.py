@@ -13,7 +13,7 @@ from leasequeue import Item
 from leasequeue.durations import moment_ms
 from leasequeue.wire.batcher import Batcher
 from tests.queue.asking import command, take
-from tests.queue.keyspace import audit, snapshot
+from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
-
-
-@pytest.mark.seed("RWQ-O8", "WRQ-O1", "GLD-O1")
-async def test_an_id_is_added_once_and_keeps_its_data(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
-    assert await queue.add_item(Item(b"first", id="x")) is True
-    before = await snapshot(redis)
-    assert await queue.add_item(Item(b"second", id="x")) is False
-    assert await queue.add_item(Item(b"second", id="x"), delay=5) is False
-    assert await snapshot(redis) == before
-    assert await redis.get(f"{name}:item:x") == b"first"
 
 
 @pytest.mark.seed("RWQ-G4", "WRQ-B6")
@@ -96,38 +86,6 @@ async def test_adding_no_items_sends_nothing(queue: AsyncWorkQueue, redis: Redis
     assert await queue.add_items([]) == []
     assert await queue.add_items(iter([])) == []
     assert not await redis.keys(f"{name}*")
-
-
-@pytest.mark.seed("RWQ-T9")
-async def test_a_delayed_item_is_leased_when_it_is_due(
-    queue: AsyncWorkQueue, clock: Clock, redis: Redis
-) -> None:
-    await queue.add_item(Item(b"late", id="late"), delay=timedelta(seconds=20))
-    await queue.add_item(Item(b"early", id="early"), delay=10)
-    assert await queue.counts() == (0, 0, 2, 0)
-    assert await queue.lease(30, block=False) is None
-    assert [(view.id, view.due) for view in await queue.inspect("scheduled")] == [
-        ("early", clock.now + 10),
-        ("late", clock.now + 20),
-    ]
-    clock.now += 9.999
-    assert await queue.lease(30, block=False) is None
-    clock.now += 0.001
-    lease = await take(queue, 30, block=False)
-    assert lease.id == "early"
-    assert lease.attempt == 1
-    assert await queue.lease(30, block=False) is None
-    clock.now += 10
-    assert [lease.id for lease in await queue.lease_many(5, 30, block=False)] == ["late"]
-    await audit(redis, queue.name)
-
-
-@pytest.mark.seed("RWQ-O9")
-async def test_unique_items_are_added_without_a_check(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
-    assert await queue.add_unique_item(Item(b"1", id="a")) is None  # type: ignore[func-returns-value]
-    await queue.add_unique_item(Item(b"2", id="b"), delay=10)
-    assert await queue.counts() == (1, 0, 1, 0)
-    await audit(redis, name)
 
 
 @pytest.mark.seed("GLD-O19", "GLD-T7")
@@ -207,6 +165,7 @@ async def test_an_item_with_a_past_time_is_leased_at_once(queue: AsyncWorkQueue,
     assert await queue.counts() == (1, 0, 0, 0)
 
 
+@pytest.mark.seed("RWQ-O9")
 async def test_every_way_of_adding_accepts_a_time(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
     at = datetime.now(UTC) + timedelta(days=400)  # further than any delay
     assert await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")], at=at) == [True, True]

@@ -7,9 +7,11 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leasequeue import ConnectionLost, Failure, Item
-from leasequeue.queue.encoding import SLOW_ROWS, TRIP_ROWS, pages
+from leasequeue.queue.encoding import SLOW_ROWS, TRIP_BYTES, TRIP_ROWS, pages, trips
 from leasequeue.queue.leasing import MAX_ITEMS, LeaseDispatcher
 from leasequeue.wire.runner import Runner
 from tests.queue.keyspace import audit
@@ -243,3 +245,37 @@ async def test_items_are_inspected_in_steps_and_in_order(
 )
 def test_a_slice_is_divided_into_pages(start: int, count: int, found: list[tuple[int, int]]) -> None:
     assert list(pages(start, count, 4)) == found
+
+
+HALF = TRIP_BYTES // 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cuts"),
+    [
+        ([], []),
+        ([1], [(0, 1)]),
+        ([TRIP_BYTES * 9], [(0, 1)]),
+        ([HALF, HALF], [(0, 2)]),
+        ([HALF, HALF, 1], [(0, 2), (2, 3)]),
+        ([1, TRIP_BYTES], [(0, 1), (1, 2)]),
+        ([TRIP_BYTES, 1], [(0, 1), (1, 2)]),
+        ([1, TRIP_BYTES * 9, 1], [(0, 1), (1, 2), (2, 3)]),
+        ([1] * TRIP_ROWS, [(0, TRIP_ROWS)]),
+        ([1] * (TRIP_ROWS + 1), [(0, TRIP_ROWS), (TRIP_ROWS, TRIP_ROWS + 1)]),
+        ([0] * (2 * TRIP_ROWS), [(0, TRIP_ROWS), (TRIP_ROWS, 2 * TRIP_ROWS)]),
+    ],
+    ids=lambda value: f"{len(value)} of {sum(value)}" if value and isinstance(value[0], int) else "",
+)
+def test_a_trip_ends_at_500_rows_or_a_mebibyte(sizes: list[int], cuts: list[tuple[int, int]]) -> None:
+    assert [*trips(sizes)] == cuts
+
+
+@given(st.lists(st.integers(min_value=0, max_value=TRIP_BYTES * 2), max_size=50))
+def test_every_row_is_sent_once_in_order_and_trips_are_full(sizes: list[int]) -> None:
+    cuts = [*trips(sizes)]
+    assert [row for start, stop in cuts for row in range(start, stop)] == [*range(len(sizes))]
+    for start, stop in cuts:
+        assert stop - start == 1 or sum(sizes[start:stop]) <= TRIP_BYTES
+        if stop < len(sizes):
+            assert sum(sizes[start : stop + 1]) > TRIP_BYTES

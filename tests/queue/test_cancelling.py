@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import InvalidArgument, Item, JobCancelled, JobUnknown
-from leasequeue.queue.queue import engines_of
-from tests.eventually import eventually
+from leasequeue import Item, JobCancelled, JobUnknown
 from tests.queue.asking import take
 from tests.queue.test_results import watched
 
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasequeue import AsyncWorkQueue
-    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -85,22 +82,6 @@ async def test_those_who_wait_get_an_error_at_once_and_later(make_queue: MakeQue
         await queue.results.wait("c", timeout=0.05)
 
 
-async def test_a_wait_whose_connection_was_lost_gets_the_error(
-    make_queue: MakeQueue, redis: Redis, proxy: Proxy
-) -> None:
-    queue, other = make_queue(url=proxy.url), make_queue()
-    await other.add_item(Item(b"x", id="a"))
-    wait = asyncio.create_task(queue.results.wait("a"))
-    await watched(redis, queue, 1)
-    [engine] = engines_of(queue).all
-    await eventually("the reply has come", lambda: b"a" in engine.result_waits._unfinished)
-    await proxy.fail()
-    assert await other.cancel("a")
-    await proxy.heal()
-    with pytest.raises(JobCancelled):
-        await wait
-
-
 async def test_a_message_about_an_earlier_item_does_not_end_a_wait(
     queue: AsyncWorkQueue, redis: Redis
 ) -> None:
@@ -112,18 +93,3 @@ async def test_a_message_about_an_earlier_item_does_not_end_a_wait(
     assert await queue.find("a")
     await queue.complete(await take(queue), result=b"done")
     assert await wait == b"done"
-
-
-@pytest.mark.parametrize(
-    ("call", "argument"),
-    [
-        (lambda queue: queue.cancel(7), "item_id"),
-        (lambda queue: queue.cancel("a", keep=-1), "keep"),
-        (lambda queue: queue.cancel_many("ab"), "item_ids"),
-        (lambda queue: queue.cancel_data(7), "data"),
-        (lambda queue: queue.cancel_data(b"x", limit=0), "limit"),
-    ],
-)
-async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue, call: Any, argument: str) -> None:
-    with pytest.raises(InvalidArgument, match=argument):
-        await call(queue)

@@ -12,7 +12,6 @@ import pytest
 
 from leasequeue import ConnectionLost, Item, KeyPrefix
 from leasequeue.queue import cleaning
-from leasequeue.queue.cleaning import _walk_list
 from leasequeue.queue.engine import Engine
 from leasequeue.views import CleanReport
 from tests.queue.asking import take
@@ -367,19 +366,3 @@ async def test_the_steps_of_a_clean_grow_as_the_number_of_items(
         assert large[script] <= 5 * small[script] + 10, script
     # Keys of the other queue are scanned, too.
     assert large.total() <= 6 * small.total()
-
-
-@pytest.mark.parametrize("removed", [1, 90, 700])
-async def test_one_walk_meets_each_id_that_stays_in_the_list(removed: int) -> None:
-    """Ids are removed where the walk has been, and others are added there."""
-    ids = [b"%d" % at for at in range(5_000)]
-    staying = ids[3_000:]
-
-    async def read(start: int) -> tuple[list[bytes], bool]:
-        found = ids[start : start + 500]
-        if len(ids) > 2_800:
-            ids[:removed] = [b"new %d" % len(ids)]
-        return found, len(found) < 500
-
-    met = [one async for _, found, _ in _walk_list(read) for one in found]
-    assert {*met} >= {*staying}

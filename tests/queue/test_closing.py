@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, Item, Lease, LeasequeueError, QueueClosed
+from leasequeue import AsyncWorkQueue, Item, LeasequeueError, QueueClosed
 from tests.eventually import eventually
 from tests.queue.asking import alone, blocked, take, until
 from tests.queue.keyspace import audit, calls, left_over, snapshot
+from tests.queue.test_refused_arguments import ARGUMENTS, call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Coroutine
 
     from redis.asyncio import Redis
 
@@ -22,39 +23,19 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.core
 
-AFTER_CLOSE: dict[str, Callable[[AsyncWorkQueue, Lease], Awaitable[Any]]] = {
-    "add_item": lambda q, _: q.add_item(Item(b"x")),
-    "add_unique_item": lambda q, _: q.add_unique_item(Item(b"x")),
-    "add_items": lambda q, _: q.add_items([Item(b"x"), Item(b"x")]),
-    "lease": lambda q, _: q.lease(30),
-    "lease_many": lambda q, _: q.lease_many(5, 30, block=False),
-    "complete": lambda q, lease: q.complete(lease),
-    "complete_many": lambda q, lease: q.complete_many([lease, lease]),
-    "renew": lambda q, lease: q.renew(lease, 30),
-    "renew_many": lambda q, lease: q.renew_many([lease, lease], 30),
-    "release": lambda q, lease: q.release(lease),
-    "release_many": lambda q, lease: q.release_many([lease, lease]),
-    "counts": lambda q, _: q.counts(),
-    "queue_len": lambda q, _: q.queue_len(),
-    "processing": lambda q, _: q.processing(),
-    "inspect": lambda q, _: q.inspect(),
-    "light_clean": lambda q, _: q.light_clean(),
-    "deep_clean": lambda q, _: q.deep_clean(),
-}
 
-
-@pytest.mark.parametrize("call", AFTER_CLOSE)
 async def test_calls_after_close_are_refused(
-    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, call: str
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
 ) -> None:
     queue = make_queue(url=proxy.url)
     await queue.add_items([Item(b"1"), Item(b"2")])
     lease = await take(queue)
     await queue.close()
     before, sent = await snapshot(redis), list(proxy.commands)
-    with pytest.raises(QueueClosed, match="create a new") as caught:
-        await AFTER_CLOSE[call](queue, lease)
-    assert caught.value.name == name
+    for method in ARGUMENTS.keys() - {"events.keep"}:  # all its arguments have defaults, but one is needed
+        with pytest.raises(QueueClosed, match="create a new") as caught:
+            await call_of(method, queue, lease)
+        assert caught.value.name == name, method
     assert proxy.commands == sent
     assert await snapshot(redis) == before
     await alone(redis)
@@ -80,20 +61,6 @@ async def test_closing_twice_and_closing_unused_are_fine(make_queue: MakeQueue, 
     with pytest.raises(QueueClosed):
         await queue.counts()
     assert proxy.commands == []
-
-
-async def test_two_concurrent_closes_both_wait_for_the_end(queue: AsyncWorkQueue, redis: Redis) -> None:
-    waiting = asyncio.create_task(queue.lease(30))
-    await blocked(redis, 1)
-    first = asyncio.create_task(queue.close())
-    await asyncio.sleep(0)
-    await queue.close()
-    assert waiting.done()
-    await asyncio.sleep(0)
-    assert first.done()
-    await alone(redis)
-    with pytest.raises(QueueClosed):
-        await waiting
 
 
 @pytest.mark.seed("RRQ-G3")

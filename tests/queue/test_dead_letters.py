@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from leasequeue import Failure, Item
 from leasequeue.queue import dead_letters
 from leasequeue.queue.bulk import Bulk
 from leasequeue.views import DeadLetter
-from tests.queue.asking import command, take
+from tests.queue.asking import take
 from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
@@ -149,11 +148,3 @@ async def test_a_letter_whose_hash_was_removed_is_not_listed(queue: AsyncWorkQue
     assert await queue.dead_letters.get("a") is None
     assert await queue.dead_letters.requeue_all() == 1
     assert (await audit(redis, queue.name)).dead == []
-
-
-async def test_the_time_of_death_is_the_servers(queue: AsyncWorkQueue, redis: Redis) -> None:
-    await bury(queue, "a")
-    [letter] = await queue.dead_letters.list()
-    seconds, _ = await command(redis, "TIME")
-    assert abs(letter.died_at - int(seconds)) < 60
-    assert letter.died_at <= time.time() + 60

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import InvalidArgument, Item, Worker
+from leasequeue import Item
 from leasequeue.errors import JobCancelled, QueueDeleted
 from leasequeue.queue.queue import engine_of
 from tests.queue.asking import blocked, take, until
@@ -64,13 +64,6 @@ async def test_a_deleted_queue_leaves_one_key_and_its_name_can_be_used_anew(
     assert (lease.data, lease.attempt) == (b"new", 1)
     assert lease.token > held.token
     assert (await near.counts()).waiting == 1
-
-
-async def test_a_queue_that_does_not_exist_can_be_deleted(
-    queue: AsyncWorkQueue, redis: Redis, name: str
-) -> None:
-    assert await queue.admin.delete() == 0
-    assert await keys_of(redis, name) == set()
 
 
 async def test_holders_of_a_deleted_queue_can_do_nothing_and_are_told(
@@ -160,27 +153,6 @@ async def test_a_clean_tells_of_a_deletion_that_was_interrupted_and_repairs_noth
     assert (await queue.admin.fsck()).findings == ()
 
 
-async def test_a_holder_of_a_deleted_queue_is_cancelled_by_its_worker(queue: AsyncWorkQueue) -> None:
-    worker, begun, ended = Worker(), asyncio.Event(), asyncio.Event()
-
-    @worker.handler(queue)
-    async def stand_still(_: Item) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    running = asyncio.create_task(worker.run())
-    await queue.add_item(Item(b"x"))
-    await begun.wait()
-    assert await queue.admin.delete() == 1
-    async with asyncio.timeout(120):
-        await ended.wait()
-    worker.stop()
-    await running
-
-
 async def test_what_foreign_clients_add_meanwhile_is_removed(
     queue: AsyncWorkQueue, redis: Redis, name: str
 ) -> None:
@@ -234,6 +206,7 @@ async def test_purging_removes_what_waits_and_keeps_what_is_leased(
     assert await queue.counts() == (0, 3, 0, 0)
     leases = await queue.inspect("leased")
     assert {view.id for view in leases} == {"leased-0", "leased-1", "leased-2"}
+    assert set(await redis.hkeys(f"{name}:ledger")) == {b"leased-0", b"leased-1", b"leased-2"}
     assert await queue.add_item(Item(b"x", id="waiting-0"))
     assert (await take(queue)).attempt == 1
     assert not {key for key in await keys_of(redis, name) if key.startswith(("item:retried", "errors"))}
@@ -296,18 +269,12 @@ async def test_a_waiter_of_a_removed_item_is_told(
         await waiting
 
 
-async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue) -> None:
-    for name in ("scheduled", "dead"):
-        with pytest.raises(InvalidArgument, match=name):
-            await queue.admin.purge(**{name: 1})  # type: ignore[arg-type]  # that is what is tested
-
-
 async def test_a_deleted_queue_shares_no_limits_any_more(make_queue: MakeQueue, redis: Redis) -> None:
     one, other = make_queue(name="{shop}:a"), make_queue(name="{shop}:b")
     for queue in (one, other):
         await queue.limits.set(shared="{shop}:api", concurrency=1)
         await queue.add_item(Item(b"x", id="x"))
-    await take(one)
+    await take(one, 3600)
     async with asyncio.timeout(120), asyncio.TaskGroup() as group:
         waits = group.create_task(other.lease(30))
         await blocked(redis, 1)

@@ -123,18 +123,6 @@ async def test_only_a_caller_with_the_same_lease_time_gets_the_delivery(
     assert 15 < (await second).remaining() <= 20
 
 
-async def test_after_the_push_connection_was_killed_items_are_leased_by_a_trip(
-    make_queue: MakeQueue, redis: Redis, name: str
-) -> None:
-    waiter, adder = make_queue(), make_queue()
-    waiting = asyncio.create_task(take(waiter))
-    await registered(redis, waiter)
-    await redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")  # type: ignore[no-untyped-call]  # theirs
-    await adder.add_item(Item(b"data", id="a"))
-    assert (await waiting).id == "a"
-    await audit(redis, name)
-
-
 async def test_a_delivery_that_was_not_accepted_is_recalled(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
@@ -231,16 +219,6 @@ def test_after_a_recall_whose_reply_is_lost_nothing_is_accepted_until_one_succee
     assert deliveries.accept(delivery) is True
 
 
-async def test_no_item_is_delivered_under_a_long_lease(make_queue: MakeQueue, redis: Redis) -> None:
-    """A process that stands still would hold it for as long."""
-    waiter = make_queue()
-    waiting = asyncio.create_task(take(waiter, 31))
-    await blocked(redis, 1)
-    assert not await redis.exists(f"{waiter.name}:idle")
-    await waiter.add_item(Item(b"data", id="a"))
-    assert (await waiting).id == "a"
-
-
 async def test_a_registration_ends_with_the_next_that_asks_for_none(
     make_queue: MakeQueue, redis: Redis
 ) -> None:
@@ -312,23 +290,6 @@ async def test_a_message_reaches_the_handlers_of_its_kind_while_the_queue_waits_
     for end in ends[1:]:
         end()
     await received_by(redis, queue, 0)
-
-
-async def test_all_that_receive_share_one_subscription(
-    make_queue: MakeQueue, redis: Redis, name: str
-) -> None:
-    queues = [make_queue(), make_queue(name=f"{name}2")]
-    for queue in queues:
-        for kind in ("cancel", "quiet"):
-            engine_of(queue).pushes.follow(kind, lambda _: None)
-        await received_by(redis, queue, 1)
-        await queue.add_item(Item(b"x", id="a"))
-    waits = [asyncio.create_task(queue.results.wait("a")) for queue in queues]
-    for queue in queues:
-        assert await queue.complete(await take(queue), result=b"done")
-    assert await asyncio.gather(*waits) == [b"done"] * 2
-    for queue in queues:
-        await received_by(redis, queue, 1)
 
 
 async def test_a_handler_is_told_when_messages_may_have_been_missed(

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from anyio.from_thread import start_blocking_portal
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Item, QueueClosed
@@ -47,28 +46,6 @@ def test_a_queue_of_a_module_works_in_one_event_loop_after_the_other(
         asyncio.run(queue.counts())
 
 
-def test_a_queue_of_a_module_works_in_portals_as_of_a_test_client(
-    plain: redis_py.Redis, redis_url: str, name: str
-) -> None:
-    """FastAPI's TestClient has a portal for each `with` block, and outside of them one for each request."""
-    queue = AsyncWorkQueue.from_url(redis_url, name)
-
-    async def request(data: bytes) -> bool:
-        return await queue.add_item(Item(data))
-
-    for _ in range(2):
-        with start_blocking_portal() as portal:
-            assert portal.call(request, b"1")
-            assert portal.call(request, b"2")
-        until_gone(plain)
-    with start_blocking_portal() as portal, start_blocking_portal() as other:
-        assert portal.call(queue.queue_len) == other.call(queue.queue_len) == 4
-        portal.call(queue.close)
-        with pytest.raises(QueueClosed):
-            other.call(queue.counts)
-        until_gone(plain)
-
-
 def test_threads_use_a_queue_at_the_same_time(plain: redis_py.Redis, redis_url: str, name: str) -> None:
     queue = AsyncWorkQueue.from_url(redis_url, name)
     ready = threading.Barrier(4)
@@ -85,17 +62,6 @@ def test_threads_use_a_queue_at_the_same_time(plain: redis_py.Redis, redis_url: 
     )
     until_gone(plain)
     assert not [*SESSIONS]
-
-
-def test_a_lease_is_completed_in_another_event_loop(redis_url: str, name: str) -> None:
-    queue = AsyncWorkQueue.from_url(redis_url, name)
-
-    async def begin() -> Any:
-        await queue.add_item(Item(b"x"))
-        return await queue.lease(30)
-
-    lease = asyncio.run(begin())
-    assert asyncio.run(queue.complete(lease))
 
 
 def test_an_event_loop_that_ends_leaves_nothing_on_the_server(

@@ -85,11 +85,7 @@ async def test_a_key_of_another_type(queue: AsyncWorkQueue, redis: Redis) -> Non
     ],
 )
 async def test_a_fault_in_a_script_or_in_one_that_it_calls(
-    queue: AsyncWorkQueue,
-    put_in: PutIn,
-    statement: str,
-    behind: tuple[str, str],
-    script: str,
+    queue: AsyncWorkQueue, put_in: PutIn, statement: str, behind: tuple[str, str], script: str
 ) -> None:
     place = put_in(*behind, statement)
     called: dict[str, Callable[[], Awaitable[object]]] = {

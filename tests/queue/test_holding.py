@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from leasequeue import AsyncWorkQueue, Failure, Item, Lease
 from leasequeue.queue.encoding import MAX_ERROR_BYTES, error_text
-from leasequeue.queue.pushes import listener
-from tests.queue.asking import blocked, take, taken
+from tests.queue.asking import take
 from tests.queue.keyspace import audit, calls, left_over
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasequeue.durations import Duration
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
-
-
-@pytest.mark.seed("WRQ-G4", "WRQ-T5", "GLD-B20", "RRQ-B6")
-async def test_a_completed_item_is_removed(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
-    await queue.add_item(Item(b"x", id="x"))
-    lease = await take(queue, 10)
-    assert await queue.complete(lease) is True
-    assert await queue.complete(lease) is False
-    assert await queue.complete(lease, fenced=True) is False
-    assert await queue.counts() == (0, 0, 0, 0)
-    assert not await left_over(redis, name)
-    assert await redis.get(f"{name}:fence") == b"1"
 
 
 @pytest.mark.seed("RRQ-O4")
@@ -163,37 +148,6 @@ def raised(error: BaseException) -> BaseException:
 async def leases(queue: AsyncWorkQueue, count: int) -> list[Lease]:
     await queue.add_items([Item(f"{n}", id=f"{n}") for n in range(count)])
     return await queue.lease_many(count, 60)
-
-
-@pytest.mark.parametrize("retry_in", [10, 10.0, timedelta(seconds=10)])
-@pytest.mark.seed("GLD-O18")
-async def test_a_failed_item_is_retried_later(
-    queue: AsyncWorkQueue, clock: Clock, redis: Redis, name: str, retry_in: Duration
-) -> None:
-    [lease] = await leases(queue, 1)
-    assert await queue.fail(lease, "why", retry_in=retry_in) is True
-    assert (await audit(redis, name)).scheduled == [b"0"]
-    assert await queue.lease(10, block=False) is None
-    clock.now += 10
-    again = await take(queue, 60, block=False)
-    assert (again.id, again.data, again.attempt) == ("0", b"0", 2)
-    assert again.token > lease.token
-    assert await queue.fail(lease, "why", retry_in=0) is False
-    assert await queue.fail(lease, "why") is False
-    assert await queue.complete(again) is True
-
-
-async def test_an_idle_waiter_leases_a_retried_item_when_it_is_due(
-    make_queue: MakeQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(listener, "BLOCK_SECONDS", 3600)  # it does not ask again by itself
-    waiter, worker = make_queue(), make_queue()
-    [lease] = await leases(worker, 1)
-    waiting = asyncio.create_task(taken(waiter.lease(60)))
-    await blocked(redis, 1)
-    assert await worker.fail(lease, "why", retry_in=0.2)
-    async with asyncio.timeout(120):
-        assert (await waiting).attempt == 2
 
 
 async def test_large_items_become_dead_letters_in_several_steps(queue: AsyncWorkQueue, redis: Redis) -> None:

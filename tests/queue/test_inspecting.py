@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from leasequeue import InvalidArgument, Item
 from leasequeue.queue import queue as queue_module
 from leasequeue.states import ITEM_STATES
-from leasequeue.views import Counts, ItemView
+from leasequeue.views import ItemView
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
@@ -26,15 +25,6 @@ pytestmark = pytest.mark.core
 async def ids(queue: AsyncWorkQueue, start: int, count: int, state: str = "waiting") -> list[str]:
     views = await queue.inspect(state, start=start, count=count)  # type: ignore[arg-type]
     return [view.id for view in views]
-
-
-async def test_counts_and_inspection_of_an_empty_queue(queue: AsyncWorkQueue, redis: Redis) -> None:
-    assert await queue.counts() == Counts(0, 0, 0, 0)
-    assert (await queue.queue_len(), await queue.processing()) == (0, 0)
-    for state in ("waiting", "leased", "scheduled"):
-        assert await ids(queue, 0, 100, state) == []
-        assert await ids(queue, -1, 100, state) == []
-    assert not await redis.keys(f"{queue.name}*")
 
 
 @pytest.mark.seed("RWQ-O15", "RWQ-O16", "WRQ-O13", "WRQ-O19", "GLD-O20", "RRQ-O8")
@@ -113,21 +103,6 @@ async def test_inspect_shows_a_leased_item(queue: AsyncWorkQueue, clock: Clock) 
     assert view.age == pytest.approx(4)
 
 
-async def test_inspect_shows_when_a_scheduled_item_falls_due_by_the_servers_clock(
-    queue: AsyncWorkQueue,
-) -> None:
-    await queue.add_item(Item(b"data", id="x"), delay=50)
-    [view] = await queue.inspect("scheduled")
-    assert view.due == pytest.approx(time.time() + 50, abs=10)
-    assert (view.data, view.attempt, view.token) == (b"data", 0, None)
-
-
-async def test_inspect_shows_a_ghost(queue: AsyncWorkQueue, redis: Redis, name: str) -> None:
-    await redis.lpush(f"{name}:queue", "ghost")
-    [view] = await queue.inspect()
-    assert (view.id, view.size, view.data) == ("ghost", None, None)
-
-
 async def test_large_payloads_are_left_out_of_the_reply(
     queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,36 +127,6 @@ async def test_an_item_is_found_in_each_state(queue: AsyncWorkQueue) -> None:
         bare = await queue.find(state, data=False)
         assert bare
         assert (bare.size, bare.data) == (4, None)
-
-
-async def test_an_item_that_waits_for_its_retry_has_its_last_error(
-    queue: AsyncWorkQueue, redis: Redis
-) -> None:
-    async def error() -> tuple[str | None, str | None]:
-        view = await queue.find("x")
-        assert view is not None
-        (again,) = await queue.inspect(view.state)
-        assert again.error == view.error
-        return view.state, view.error
-
-    await queue.add_items([Item(b"", id="x")])
-    assert await error() == ("waiting", None)
-    assert await queue.fail(await take(queue, 30), "é" * 600 + " first", retry_in=3600)
-    assert await error() == ("scheduled", "é" * 497 + " first")
-    await redis.zadd(f"{queue.name}:scheduled", {"x": 1})
-    lease = await take(queue, 30)
-    assert (await error())[0] == "leased"
-    assert await queue.fail(lease, ValueError("second"), retry_in=0)
-    assert await error() == ("waiting", "ValueError: second\n")
-    assert await queue.fail(await take(queue, 30), "third")
-    assert await queue.find("x") is None
-    assert await queue.dead_letters.requeue("x") == [True]
-    assert await error() == ("waiting", None)
-    assert await queue.fail(await take(queue, 30), "fourth", retry_in=0)
-    assert await queue.complete(await take(queue, 30))
-    assert await queue.add_item(Item(b"", id="x"))
-    assert await error() == ("waiting", None)
-    assert not await redis.exists(f"{queue.name}:errors")
 
 
 async def test_find_returns_none_for_an_id_without_an_item(queue: AsyncWorkQueue, redis: Redis) -> None:

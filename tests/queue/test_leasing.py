@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasequeue import AsyncWorkQueue
-    from tests.queue.fixtures import Clock, MakeQueue
+    from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
 
@@ -82,16 +82,6 @@ async def test_a_timeout_of_0_is_refused_with_the_two_things_it_could_mean(
             await call
 
 
-@pytest.mark.seed("RWQ-O11", "GLD-O2", "RRQ-O3")
-async def test_a_waiter_gets_the_item_that_is_added(make_queue: MakeQueue) -> None:
-    waiter, adder = make_queue(), make_queue()
-    waiting = asyncio.create_task(waiter.lease(30, timeout=20))
-    await adder.add_item(Item(b"x", id="x"))
-    lease = await waiting
-    assert lease is not None
-    assert (lease.id, lease.token, lease.attempt) == ("x", 1, 1)
-
-
 @pytest.mark.seed("WRQ-G5", "GLD-G2", "RRQ-B4")
 async def test_no_item_is_leased_twice_by_concurrent_callers(
     make_queue: MakeQueue, redis: Redis, name: str
@@ -113,16 +103,6 @@ async def test_callers_of_one_trip_get_their_own_lease_times(queue: AsyncWorkQue
     for seconds, lease in zip(times, leases, strict=True):
         assert lease is not None
         assert seconds - 5 < lease.remaining() <= seconds
-
-
-@pytest.mark.seed("WRQ-K4", "WRQ-B4")
-async def test_an_idle_waiter_leases_an_item_when_its_lease_expires(make_queue: MakeQueue) -> None:
-    dead, idle = make_queue(), make_queue()
-    await dead.add_item(Item(b"x", id="x"))
-    lost = await take(dead, 0.05)
-    lease = await take(idle, 30, timeout=120)
-    assert (lease.id, lease.token, lease.attempt) == ("x", lost.token + 1, 2)
-    assert lost.remaining() < 0
 
 
 async def test_the_longest_lease_is_accepted(queue: AsyncWorkQueue) -> None:
@@ -148,12 +128,6 @@ async def test_deadline_is_by_the_servers_clock_and_remaining_by_this_machines(
     assert 90 < lease.remaining() <= 100
     ends_ms = await redis.zscore(f"{name}:deadlines", "x") or 0
     assert lease.deadline == ends_ms / 1000
-
-
-async def test_deadline_follows_the_clock_argument(queue: AsyncWorkQueue, clock: Clock) -> None:
-    await queue.add_item(Item(b"x"))
-    lease = await take(queue)
-    assert lease.deadline == clock.now + 30
 
 
 @pytest.mark.seed("RWQ-G10")

@@ -238,22 +238,6 @@ async def test_so_many_queues_share_limits_and_no_more(make_queue: MakeQueue) ->
         await make_queue(name="{shop}:more").limits.set(shared="{shop}:api", concurrency=1)
 
 
-async def test_changes_of_limits_and_pauses_are_events(queue: AsyncWorkQueue, clock: Clock) -> None:
-    await queue.events.keep(count=100)
-    await queue.limits.set(rate="10/s", concurrency=3)
-    await queue.limits.set(concurrency=3)
-    await queue.limits.remove(group="g")
-    await queue.pause(group="g", reason="why", for_=60)
-    await queue.resume(group="g")
-    await queue.resume(group="g")
-    events = [event async for event in queue.events(follow=False)]
-    assert [event.what for event in events] == ["limited", "paused", "resumed"]
-    limited, paused, resumed = events
-    assert (limited.limits, limited.group) == ({"rate": "100000:1", "concurrency": "3"}, None)
-    assert (paused.group, paused.reason, paused.until) == ("g", "why", clock.now + 60)
-    assert resumed.group == "g"
-
-
 async def test_what_another_client_has_written_and_cannot_be_read_is_no_limit(
     queue: AsyncWorkQueue, redis: Redis
 ) -> None:

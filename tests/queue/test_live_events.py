@@ -21,11 +21,8 @@ from leasequeue import (
 )
 from leasequeue.errors import EventsLost, NoEventsKept, NoEventsPublished, ServerRefused
 from leasequeue.queue.pushes.live_events import LiveEvents
-from leasequeue.states import EventKind
 from tests.eventually import eventually
 from tests.queue.asking import command, kept, take, until
-from tests.queue.hand import ControllingHand
-from tests.queue.replay import Replay, live
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -38,9 +35,6 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import Clock, MakeQueue
 
 pytestmark = pytest.mark.core
-
-#: The events that random calls of one process do not cause.
-RARE = {EventKind.RESTORED, EventKind.VANISHED, EventKind.MOVED, EventKind.DELETED, EventKind.WORKER_DOWN}
 
 
 class Reader:
@@ -278,20 +272,6 @@ async def test_what_is_missed_is_taken_from_the_kept_events_or_raises_events_los
     assert (lost.value.after, lost.value.first_kept) == (begin + 3, begin + 5)
 
 
-async def test_a_missed_last_event_is_noticed_although_nothing_follows(
-    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("leasequeue.queue.pushes.live_events.CHECK_SECONDS", 0.05)
-    begin = await queue.events.publish()
-    _, ahead = await next_of(make_queue())
-    # As by a client whose access rules forbid the channel.
-    await redis.hset(f"{name}:events:keep", "last", begin + 1)
-    async with asyncio.timeout(120):
-        with pytest.raises(EventsLost) as lost:
-            await ahead
-    assert (lost.value.after, lost.value.first_kept) == (begin, begin + 2)
-
-
 async def test_a_server_that_has_lost_its_last_writes_is_noticed(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
@@ -457,7 +437,10 @@ async def test_events_of_the_queue_tell_what_was_done_to_it(
         await queue.pause(reason="the bänk is closed", for_=60)
         await queue.pause(group="tenant-7")
         await queue.resume()
+        await queue.resume()  # an event comes once
         await queue.limits.set(concurrency=3)
+        await queue.limits.set(concurrency=3)
+        await queue.limits.remove(group="g")
         await queue.add_items([Item(b"", id="a"), Item(b"", id="b")])
         assert await queue.admin.purge() == 2
         events = await reader.until("purged")
@@ -549,52 +532,3 @@ async def test_who_may_not_publish_can_work_and_its_events_are_missed(
             await waits
     with pytest.raises(ServerRefused):
         await anext(aiter(mute.events(live=True)))
-
-
-async def test_a_hundred_readers_get_all_events_in_order(
-    queue: AsyncWorkQueue, make_queue: MakeQueue
-) -> None:
-    begin = await queue.events.publish()
-    objects = [make_queue() for _ in range(10)]
-    readers = [Reader() for _ in range(100)]
-    tasks = [
-        asyncio.create_task(reader.read(objects[at % 10].events(live=True)))
-        for at, reader in enumerate(readers)
-    ]
-    for one in objects:
-        await until_read(one, 10)
-    for _ in range(4):
-        await queue.add_items([Item(b"x") for _ in range(500)])
-    for reader in readers:
-        await reader.until("added", count=2000)
-        assert [event.number - begin for event in reader.seen] == [*range(1, 2001)]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@pytest.mark.slow
-@pytest.mark.seed("WRQ-B16")
-async def test_replaying_the_published_events_gives_the_live_key_space_again(
-    make_queue: MakeQueue, redis: Redis, name: str, clock: Clock
-) -> None:
-    """Also with levels and groups, in a queue that is limited, paused and purged, and whose workers fail."""
-    queue, other = make_queue(clock=clock), make_queue(clock=clock)
-    last = begin = await queue.events.publish()
-    hand, replay, published = ControllingHand(queue, clock, seed=7), Replay(), set[str]()
-    async with reading(other) as reader:
-        while last < begin + 8_000:
-            for _ in range(50):
-                await hand.act()
-            await redis.delete(f"{name}:failed_session:{queue.session}")  # as after an hour
-            last = await queue.events.publish()
-            await reader.reaches(last)
-            for event in reader.seen:
-                replay.take(event)
-            published |= {event.what for event in reader.seen}
-            reader.seen.clear()
-            found = await live(redis, name)
-            replay.waiting.sort()
-            found.waiting.sort()
-            assert replay == found
-    assert not {*EventKind} - published - RARE

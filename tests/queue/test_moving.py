@@ -61,61 +61,6 @@ async def test_the_progress_of_an_item_does_not_stay_behind(
     assert await redis.keys(f"{queue.name}:*") == [f"{queue.name}:fence".encode()]
 
 
-async def test_an_id_that_exists_in_the_other_queue_stays_in_its_place(
-    queue: AsyncWorkQueue, other: AsyncWorkQueue, redis: Redis
-) -> None:
-    await fill(queue, *(f"{n}" for n in range(250)))
-    await other.add_items([Item(b"theirs", id=one) for one in ("0", "5", "120", "249")])
-    await other.lease(30)
-    moved = await queue.admin.move(other)
-    assert len(moved) == 246
-    assert await waiting(redis, queue) == ["0", "5", "120", "249"]
-    assert await queue.admin.move(other, ids=["5"]) == []
-    assert (await queue.peek())[0].data == b"data 0"
-    view = await other.find("5")
-    assert view is not None
-    assert view.data == b"theirs"
-
-
-async def test_an_item_keeps_its_attempts_its_error_and_its_options(
-    queue: AsyncWorkQueue, other: AsyncWorkQueue
-) -> None:
-    await queue.add_item(Item(b"x", id="a"), priority=3, group="g", expires_in=1000)
-    early = await take(queue)
-    await queue.fail(early, "an error", retry_in=0)
-    await fill(other, "b")
-    await take(other)
-    assert await queue.admin.move(other) == ["a"]
-    view = await other.find("a")
-    assert view is not None
-    assert (view.attempt, view.error, view.priority, view.group) == (1, "an error", 3, "g")
-    lease = await take(other)
-    assert (lease.id, lease.attempt, lease.token) == ("a", 2, 2)
-    assert not await queue.complete(early)
-    assert await other.complete(lease)
-
-
-async def test_items_move_in_the_order_in_which_they_are_leased(
-    queue: AsyncWorkQueue, other: AsyncWorkQueue
-) -> None:
-    await fill(queue, "plain-1", "plain-2")
-    await queue.add_items([Item(b"x", id=f"low-{n}") for n in range(3)], priority=-1)
-    await queue.add_items([Item(b"x", id=f"high-{n}") for n in range(3)], priority=1)
-    await other.add_item(Item(b"x", id="theirs"), priority=1)
-    expected = [view.id for view in await queue.peek(9)]
-    moved = await queue.admin.move(other, count=4)
-    assert moved == ["high-0", "high-1", "high-2", "plain-1"] == expected[:4]
-    assert await queue.admin.move(other) == ["plain-2", "low-0", "low-1", "low-2"] == expected[4:]
-    assert [lease.id for lease in await other.lease_many(9, 30)] == [
-        "theirs",
-        *(f"high-{n}" for n in range(3)),
-        "plain-1",
-        "plain-2",
-        *(f"low-{n}" for n in range(3)),
-    ]
-    assert await queue.lease(30, block=False) is None
-
-
 async def test_chosen_items_move_whether_they_wait_or_are_scheduled(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str, clock: Clock
 ) -> None:

@@ -25,46 +25,6 @@ async def fill(queue: AsyncWorkQueue, count: int) -> list[str]:
     return ids
 
 
-@pytest.mark.seed("RRQ-O5", "RRQ-G4", "RRQ-K1")
-async def test_what_was_leased_long_ago_is_leased_again_the_oldest_first(
-    queue: AsyncWorkQueue, make_queue: MakeQueue, clock: Clock
-) -> None:
-    await fill(queue, 4)
-    third = await take(queue, 600)
-    clock.now += 10
-    old = [third, *await queue.lease_many(2, 500)]
-    clock.now += 50
-    await queue.lease(400)
-    other = make_queue(clock=clock)
-    assert await other.admin.recover(10, 61, 30) == []
-    again = await other.admin.recover(2, 50, 30)
-    assert [(one.id, one.data, one.attempt) for one in again] == [("0", b"data 0", 2), ("1", b"data 1", 2)]
-    assert again[0].token > max(lease.token for lease in old)
-    assert again[0].deadline == clock.now + 30
-    assert [one.id for one in await other.admin.recover(10, 50, 30)] == ["2"]
-    assert await other.admin.recover(10, 50, 30) == []
-    assert await queue.counts() == (0, 4, 0, 0)
-
-
-@pytest.mark.seed("RRQ-B8", "RRQ-G5", "RRQ-T3")
-async def test_the_holder_before_may_only_complete_and_the_first_is_accepted(
-    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
-) -> None:
-    await fill(queue, 2)
-    first, second = await queue.lease_many(2, 30)
-    other = make_queue()
-    mine, theirs = await other.admin.recover(2, 0, 30)
-    assert (mine.id, theirs.id) == (first.id, second.id)
-    assert await queue.renew_many([first, second], 30) == [False, False]
-    assert not await queue.release(first)
-    assert not await queue.fail(first, "late")
-    assert await queue.complete_many([first], fenced=True) == [False]
-    assert await other.renew(mine, 60)
-    assert await other.complete_many([mine, theirs]) == [True, True]
-    assert await queue.complete_many([first, second]) == [False, False]
-    assert (await audit(redis, name)).leased == []
-
-
 @pytest.mark.seed("RRQ-B4", "RRQ-O5")
 async def test_an_item_is_recovered_once_in_one_call(queue: AsyncWorkQueue) -> None:
     ids = await fill(queue, 300)
@@ -182,21 +142,7 @@ async def test_the_queues_of_a_server_are_listed(make_queue: MakeQueue, redis: R
     assert await redis.ping()  # the client is still open
 
 
-async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue) -> None:
-    for count in (0, 1001):
-        with pytest.raises(InvalidArgument, match="count"):
-            await queue.admin.recover(count, 0, 30)
-        with pytest.raises(InvalidArgument, match="count"):
-            await queue.peek(count)
-    with pytest.raises(InvalidArgument, match="elapsed"):
-        await queue.admin.recover(1, -1, 30)
-    with pytest.raises(InvalidArgument, match="lease_time"):
-        await queue.admin.recover(1, 0, 0)
-    with pytest.raises(InvalidArgument, match="count"):
-        await queue.admin.clear_leases(count=0)
-    with pytest.raises(InvalidArgument, match="elapsed"):
-        await queue.admin.clear_leases(elapsed=-1)
-    with pytest.raises(InvalidArgument, match="redis"):
-        await list_queues(None)  # type: ignore[arg-type]  # that is what is tested
-    with pytest.raises(InvalidArgument, match="prefix"):
-        await list_queues("redis://localhost", prefix=None)  # type: ignore[arg-type]  # that is what is tested
+async def test_what_is_no_server_and_no_prefix_is_refused() -> None:
+    for server, prefix, argument in ((None, "", "redis"), ("redis://localhost", None, "prefix")):
+        with pytest.raises(InvalidArgument, match=argument):
+            await list_queues(server, prefix=prefix)  # type: ignore[arg-type]  # that is what is tested

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from inspect import signature
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +38,8 @@ NO_LEASE_TIMES: list[Any] = [0, 0.0, -0.0, timedelta(0), *NO_DURATIONS]
 NO_TIMEOUTS: list[Any] = [bad for bad in NO_LEASE_TIMES if bad is not None]
 #: Of a call that does not wait, for which 0 is right.
 UNUSED_TIMEOUTS: list[Any] = [bad for bad in NO_DURATIONS if bad is not None]
+#: Of seconds that may be 0 and many.
+NO_SPANS: list[Any] = [-1, math.nan, "soon", True]
 NO_COUNTS: list[Any] = [0, -1, 1001, 10**30, 1.0, math.nan, "1", None, True, [1]]
 NO_ITEMS: list[Any] = [None, b"bytes", "text", 5, {"data": b"x"}, (b"x", "id"), Item]
 NO_IDS: list[Any] = [
@@ -59,116 +63,130 @@ NO_LISTS: list[Any] = [None, 5, "text", b"bytes", {"a": 1}, object()]
 NO_POLICIES: list[Any] = ["", "never", "Once", b"once", None, True, 0, ["once"]]
 NO_NAMES: list[Any] = ["", "x" * 513, "é" * 257, "\ud800", b"name", None, 5, True, ["name"]]
 
-Call = Callable[[AsyncWorkQueue, Lease, Any], Awaitable[Any]]
 ITEM = Item(b"never sent", id="never-sent")
 
-#: Calls by their names and that of the invalid argument, with values that are refused.
-CALLS: dict[str, tuple[list[Any], Call]] = {
-    "add_item item": (NO_ITEMS, lambda q, _, bad: q.add_item(bad)),
-    "add_unique_item item": (NO_ITEMS, lambda q, _, bad: q.add_unique_item(bad)),
-    "add_items item": (NO_ITEMS, lambda q, _, bad: q.add_items([ITEM, bad])),
-    "add_item delay": (NO_DURATIONS, lambda q, _, bad: q.add_item(ITEM, delay=bad)),
-    "add_unique_item delay": (NO_DURATIONS, lambda q, _, bad: q.add_unique_item(ITEM, delay=bad)),
-    "add_items delay": (NO_DURATIONS, lambda q, _, bad: q.add_items([ITEM], delay=bad)),
-    "add_item priority": (NO_LEVELS, lambda q, _, bad: q.add_item(ITEM, priority=bad)),
-    "add_items priority": (NO_LEVELS, lambda q, _, bad: q.add_items([ITEM], priority=bad)),
-    "add_unique_item priority": (NO_LEVELS, lambda q, _, bad: q.add_unique_item(ITEM, priority=bad)),
-    "add_item group": (NO_GROUPS, lambda q, _, bad: q.add_item(ITEM, group=bad)),
-    "add_item expires_in": (NO_TIMEOUTS, lambda q, _, bad: q.add_item(ITEM, expires_in=bad)),
-    "add_unique_item expires_in": (NO_TIMEOUTS, lambda q, _, bad: q.add_unique_item(ITEM, expires_in=bad)),
-    "add_items dedupe_for": (NO_TIMEOUTS, lambda q, _, bad: q.add_items([ITEM], dedupe_for=bad)),
-    "add_item replace": (NO_FLAGS, lambda q, _, bad: q.add_item(ITEM, replace=bad)),
-    "lease lease_time": (NO_LEASE_TIMES, lambda q, _, bad: q.lease(bad)),
-    "lease timeout": (NO_TIMEOUTS, lambda q, _, bad: q.lease(30, timeout=bad)),
-    "lease_many count": (NO_COUNTS, lambda q, _, bad: q.lease_many(bad, 30)),
-    "lease_many lease_time": (NO_LEASE_TIMES, lambda q, _, bad: q.lease_many(5, bad)),
-    "lease_many timeout": (NO_TIMEOUTS, lambda q, _, bad: q.lease_many(5, 30, timeout=bad)),
-    "lease block": (NO_FLAGS, lambda q, _, bad: q.lease(30, block=bad)),
-    "lease without waiting timeout": (
-        UNUSED_TIMEOUTS,
-        lambda q, _, bad: q.lease(30, block=False, timeout=bad),
-    ),
-    "lease_many block": (NO_FLAGS, lambda q, _, bad: q.lease_many(5, 30, block=bad)),
-    "lease_many without waiting timeout": (
-        UNUSED_TIMEOUTS,
-        lambda q, _, bad: q.lease_many(5, 30, block=False, timeout=bad),
-    ),
-    "add_items items": ([*NO_LISTS, ITEM], lambda q, _, bad: q.add_items(bad)),
-    "complete_many leases": (NO_LISTS, lambda q, _, bad: q.complete_many(bad)),
-    "complete_many no list results": (NO_LISTS[1:], lambda q, ok, bad: q.complete_many([ok], results=bad)),
-    "renew_many leases": (NO_LISTS, lambda q, _, bad: q.renew_many(bad, 30)),
-    "release_many leases": (NO_LISTS, lambda q, _, bad: q.release_many(bad)),
-    "fail_many failures": ([*NO_LISTS, [ITEM], [None]], lambda q, _, bad: q.fail_many(bad)),
-    "complete fenced": (NO_FLAGS, lambda q, ok, bad: q.complete(ok, fenced=bad)),
-    "complete_many fenced": (NO_FLAGS, lambda q, ok, bad: q.complete_many([ok], fenced=bad)),
-    "release front": (NO_FLAGS, lambda q, ok, bad: q.release(ok, front=bad)),
-    "release_many front": (NO_FLAGS, lambda q, ok, bad: q.release_many([ok], front=bad)),
-    "inspect data": (NO_FLAGS, lambda q, _, bad: q.inspect(data=bad)),
-    "find data": (NO_FLAGS, lambda q, _, bad: q.find("a", data=bad)),
-    "dead_letters.list data": (NO_FLAGS, lambda q, _, bad: q.dead_letters.list(data=bad)),
-    "complete lease": ([*NO_ITEMS, ITEM], lambda q, _, bad: q.complete(bad)),
-    "complete_many lease": ([*NO_ITEMS, ITEM], lambda q, ok, bad: q.complete_many([ok, bad])),
-    "renew lease": ([*NO_ITEMS, ITEM], lambda q, _, bad: q.renew(bad, 30)),
-    "renew lease_time": (NO_LEASE_TIMES, lambda q, ok, bad: q.renew(ok, bad)),
-    "renew_many lease": ([*NO_ITEMS, ITEM], lambda q, ok, bad: q.renew_many([ok, bad], 30)),
-    "renew_many lease_time": (NO_LEASE_TIMES, lambda q, ok, bad: q.renew_many([ok], bad)),
-    "release lease": ([*NO_ITEMS, ITEM], lambda q, _, bad: q.release(bad)),
-    "release delay": (NO_DURATIONS, lambda q, ok, bad: q.release(ok, delay=bad)),
-    "release_many lease": ([*NO_ITEMS, ITEM], lambda q, ok, bad: q.release_many([ok, bad])),
-    "release_many delay": (NO_DURATIONS, lambda q, ok, bad: q.release_many([ok], delay=bad)),
-    "add_item at": (NO_TIMES, lambda q, _, bad: q.add_item(ITEM, at=bad)),
-    "add_unique_item at": (NO_TIMES, lambda q, _, bad: q.add_unique_item(ITEM, at=bad)),
-    "add_items at": (NO_TIMES, lambda q, _, bad: q.add_items([ITEM], at=bad)),
-    "add_item with a delay at": ([SOON], lambda q, _, bad: q.add_item(ITEM, delay=5, at=bad)),
-    "complete result": (NO_RESULTS, lambda q, ok, bad: q.complete(ok, result=bad)),
-    "complete keep_result": (NO_TIMEOUTS, lambda q, ok, bad: q.complete(ok, result=b"", keep_result=bad)),
-    "complete_many result": (NO_RESULTS, lambda q, ok, bad: q.complete_many([ok, ok], results=[b"", bad])),
-    "complete_many results": ([[], [b"", b""]], lambda q, ok, bad: q.complete_many([ok], results=bad)),
-    "complete_many keep_result": (
-        NO_TIMEOUTS,
-        lambda q, ok, bad: q.complete_many([ok], results=[b""], keep_result=bad),
-    ),
-    "fail lease": ([*NO_ITEMS, ITEM], lambda q, _, bad: q.fail(bad, "why")),
-    "fail error": (NO_ERRORS, lambda q, ok, bad: q.fail(ok, bad)),
-    "fail with a retry error": (NO_ERRORS, lambda q, ok, bad: q.fail(ok, bad, retry_in=1)),
-    "fail retry_in": (NO_WAITS, lambda q, ok, bad: q.fail(ok, "why", retry_in=bad)),
-    "fail_many lease": (
-        [*NO_ITEMS, ITEM],
-        lambda q, ok, bad: q.fail_many([Failure(ok, "why"), Failure(bad, "why")]),
-    ),
-    "fail_many error": (NO_ERRORS, lambda q, ok, bad: q.fail_many([Failure(ok, bad)])),
-    "fail_many retry_in": (NO_WAITS, lambda q, ok, bad: q.fail_many([Failure(ok, "why", bad)])),
-    "results.get item_id": (NO_KNOWN_IDS, lambda q, _, bad: q.results.get(bad)),
-    "dead_letters.get item_id": (NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.get(bad)),
-    "dead_letters.requeue item_id": (NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.requeue("a", bad)),
-    "dead_letters.drop item_id": (NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.drop("a", bad)),
-    "dead_letters.drop_older_than age": (NO_AGES, lambda q, _, bad: q.dead_letters.drop_older_than(bad)),
-    "dead_letters.list start": (NO_STARTS, lambda q, _, bad: q.dead_letters.list(start=bad)),
-    "dead_letters.list count": (NO_COUNTS, lambda q, _, bad: q.dead_letters.list(count=bad)),
-    "schedule.every interval": (NO_INTERVALS, lambda q, _, bad: q.schedules.every(bad, "a")),
-    "schedule.every name": (NO_SCHEDULES, lambda q, _, bad: q.schedules.every(1, bad)),
-    "schedule.every data": (NO_DATA, lambda q, _, bad: q.schedules.every(1, "a", bad)),
-    "schedule.every start": (NO_TIMES, lambda q, _, bad: q.schedules.every(1, "a", start=bad)),
-    "schedule.every catch_up": (NO_POLICIES, lambda q, _, bad: q.schedules.every(1, "a", catch_up=bad)),
-    "schedule.cron expression": (
-        ["", "* * * *", "60 * * * *", "0 0 31 2 *", None, 5, b"* * * * *"],
-        lambda q, _, bad: q.schedules.cron(bad, "a"),
-    ),
-    "schedule.cron name": (NO_SCHEDULES, lambda q, _, bad: q.schedules.cron("* * * * *", bad)),
-    "schedule.cron data": (NO_DATA, lambda q, _, bad: q.schedules.cron("* * * * *", "a", bad)),
-    "schedule.cron tz": (
-        ["", "Nowhere", "../x", "Europe", None, UTC],
-        lambda q, _, bad: q.schedules.cron("* * * * *", "a", tz=bad),
-    ),
-    "schedule.cron catch_up": (
-        NO_POLICIES,
-        lambda q, _, bad: q.schedules.cron("* * * * *", "a", catch_up=bad),
-    ),
-    "schedule.remove name": (NO_KNOWN_IDS, lambda q, _, bad: q.schedules.remove(bad)),
-    "inspect state": (["", "ready", b"waiting", None, 0, []], lambda q, _, bad: q.inspect(bad)),
-    "inspect start": (NO_STARTS, lambda q, _, bad: q.inspect(start=bad)),
-    "inspect count": (NO_COUNTS, lambda q, _, bad: q.inspect(count=bad)),
+#: What each argument refuses, in all calls; with the name of a call, what it refuses there.
+REFUSED: dict[str, list[Any]] = {
+    **dict.fromkeys(["replace", "block", "fenced", "front", "data", "scheduled", "dead", "note"], NO_FLAGS),
+    **dict.fromkeys(["expires_in", "dedupe_for", "timeout"], NO_TIMEOUTS),
+    **dict.fromkeys(["age", "elapsed"], NO_AGES),
+    **dict.fromkeys(["keep", "horizon"], NO_SPANS),
+    "at": NO_TIMES,
+    "catch_up": NO_POLICIES,
+    "count": NO_COUNTS,
+    "delay": NO_DURATIONS,
+    "error": NO_ERRORS,
+    "expression": ["", "* * * *", "60 * * * *", "0 0 31 2 *", None, 5, b"* * * * *"],
+    "failures": [*NO_LISTS, [ITEM], [None]],
+    "group": NO_GROUPS,
+    "interval": NO_INTERVALS,
+    "item": NO_ITEMS,
+    "item_id": NO_KNOWN_IDS,
+    "item_ids": ["ab", b"ab", 5, None],
+    "items": [*NO_LISTS, ITEM],
+    "lease": [*NO_ITEMS, ITEM],
+    "lease_time": NO_LEASE_TIMES,
+    "leases": NO_LISTS,
+    "name": NO_SCHEDULES,
+    "priority": NO_LEVELS,
+    "result": NO_RESULTS,
+    "results": [*NO_LISTS[1:], [], [b"", b""]],
+    "retry_in": NO_WAITS,
+    "start": NO_STARTS,
+    "state": ["", "ready", b"waiting", None, 0, []],
+    "tz": ["", "Nowhere", "../x", "Europe", None, UTC],
+    "cancel_data data": [7, None, []],
+    "cancel_data limit": [0, -1, True],
+    "admin.clear_leases count": [0, -1, True],
+    "events.keep count": [0, -1, True],
+    "events.keep age": [0, -1, math.nan],
+    "schedules.every data": NO_DATA,
+    "schedules.every start": NO_TIMES,
+    "schedules.cron data": NO_DATA,
+    "schedules.remove name": NO_KNOWN_IDS,
 }
+#: The arguments of each call that are checked.
+ARGUMENTS = {
+    "add_item": "item delay at priority group expires_in dedupe_for replace",
+    "add_unique_item": "item delay at priority group expires_in",
+    "add_items": "items delay at priority group expires_in dedupe_for replace",
+    "lease": "lease_time timeout block",
+    "lease_many": "count lease_time timeout block",
+    "peek": "count data",
+    "complete": "lease fenced result",
+    "complete_many": "leases fenced results",
+    "renew": "lease lease_time",
+    "renew_many": "leases lease_time",
+    "release": "lease delay front",
+    "release_many": "leases delay front",
+    "fail": "lease error retry_in",
+    "fail_many": "failures",
+    "cancel": "item_id keep",
+    "cancel_many": "item_ids",
+    "cancel_data": "data limit keep",
+    "find": "item_id data",
+    "inspect": "state start count data",
+    "stats": "horizon note",
+    "results.get": "item_id",
+    "results.wait": "item_id timeout",
+    "dead_letters.get": "item_id",
+    "dead_letters.list": "start count data",
+    "dead_letters.drop_older_than": "age",
+    "events.keep": "count age",
+    "schedules.every": "interval name data start catch_up",
+    "schedules.cron": "expression name data tz catch_up",
+    "schedules.remove": "name",
+    "admin.recover": "count elapsed lease_time",
+    "admin.clear_leases": "count elapsed",
+    "admin.purge": "scheduled dead",
+}
+
+Call = Callable[[AsyncWorkQueue, Lease, Any], Awaitable[Any]]
+#: Values within others, and arguments that depend on others, by the name in the error.
+NESTED: list[tuple[str, list[Any], Call]] = [
+    ("item", NO_ITEMS, lambda q, _, bad: q.add_items([ITEM, bad])),
+    ("at", [SOON], lambda q, _, bad: q.add_item(ITEM, delay=5, at=bad)),
+    ("timeout", UNUSED_TIMEOUTS, lambda q, _, bad: q.lease(30, block=False, timeout=bad)),
+    ("timeout", UNUSED_TIMEOUTS, lambda q, _, bad: q.lease_many(5, 30, block=False, timeout=bad)),
+    ("lease", REFUSED["lease"], lambda q, ok, bad: q.complete_many([ok, bad])),
+    ("lease", REFUSED["lease"], lambda q, ok, bad: q.renew_many([ok, bad], 30)),
+    ("lease", REFUSED["lease"], lambda q, ok, bad: q.release_many([ok, bad])),
+    ("result", NO_RESULTS, lambda q, ok, bad: q.complete_many([ok, ok], results=[b"", bad])),
+    ("keep_result", NO_TIMEOUTS, lambda q, ok, bad: q.complete(ok, result=b"", keep_result=bad)),
+    ("keep_result", NO_TIMEOUTS, lambda q, ok, bad: q.complete_many([ok], results=[b""], keep_result=bad)),
+    ("error", NO_ERRORS, lambda q, ok, bad: q.fail(ok, bad, retry_in=1)),
+    ("lease", REFUSED["lease"], lambda q, ok, bad: q.fail_many([Failure(ok, "why"), Failure(bad, "why")])),
+    ("error", NO_ERRORS, lambda q, ok, bad: q.fail_many([Failure(ok, bad)])),
+    ("retry_in", NO_WAITS, lambda q, ok, bad: q.fail_many([Failure(ok, "why", bad)])),
+    ("item_id", NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.requeue("a", bad)),
+    ("item_id", NO_KNOWN_IDS, lambda q, _, bad: q.dead_letters.drop("a", bad)),
+]
+
+
+#: Arguments that are right, of calls that need them.
+RIGHT: dict[str, Any] = {
+    **dict.fromkeys(["age", "count", "elapsed", "interval", "lease_time"], 1),
+    **dict.fromkeys(["data", "error", "item_id", "name"], "a"),
+    "item": ITEM,
+    "items": [ITEM],
+    "item_ids": ["a"],
+    "expression": "* * * * *",
+}
+
+
+async def call_of(method: str, queue: AsyncWorkQueue, held: Lease, /, **arguments: Any) -> Any:
+    """Call a method with these arguments, and right ones for all others that have no default."""
+    made, right = attrgetter(method)(queue), {**RIGHT, "lease": held, "leases": [held]}
+    right["failures"] = [Failure(held, "why")]
+    needed = [one.name for one in signature(made).parameters.values() if one.default is one.empty]
+    return await made(**{name: right[name] for name in needed if name in right} | arguments)
+
+
+def wrong_calls(method: str) -> Iterator[tuple[str, list[Any], Call]]:
+    """Yield for each argument of a method its name, what it refuses, and a call that is right but for it."""
+    for argument in ARGUMENTS[method].split():
+        refused = REFUSED.get(f"{method} {argument}") or REFUSED[argument]
+        yield argument, refused, lambda q, ok, bad, name=argument: call_of(method, q, ok, **{name: bad})  # type: ignore[misc]  # mypy 17372
 
 
 def check(error: InvalidArgument, argument: str) -> None:
@@ -182,7 +200,6 @@ def check(error: InvalidArgument, argument: str) -> None:
 
 
 def accepted(make: Callable[[Any], Any], argument: str, bad_values: list[Any]) -> list[Any]:
-    """Return the bad values that were accepted."""
     wrong = []
     for bad in bad_values:
         try:
@@ -194,23 +211,23 @@ def accepted(make: Callable[[Any], Any], argument: str, bad_values: list[Any]) -
     return wrong
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("method", [*ARGUMENTS, "nested"])
 async def test_nothing_is_sent(
-    make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis, proxy: Proxy, call: str
+    make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis, proxy: Proxy, method: str
 ) -> None:
-    bad_values, make_call = CALLS[call]
     watched = make_queue(url=proxy.url)
     await queue.add_items([Item(b"1"), Item(b"2")])
     lease = await take(watched)
     before, sent = await snapshot(redis), list(proxy.commands)
     wrong = []
-    for bad in bad_values:
-        try:
-            await make_call(watched, lease, bad)
-        except InvalidArgument as error:
-            check(error, call.rsplit(maxsplit=1)[-1])
-        else:
-            wrong.append(bad)
+    for argument, bad_values, call in NESTED if method == "nested" else wrong_calls(method):
+        for bad in bad_values:
+            try:
+                await call(watched, lease, bad)
+            except InvalidArgument as error:
+                check(error, argument)
+            else:
+                wrong.append((argument, bad))
     assert not wrong, "these were accepted"
     assert proxy.commands == sent
     assert await snapshot(redis) == before

@@ -8,16 +8,15 @@ import math
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, ConnectionLost, InvalidArgument
+from leasequeue import AsyncWorkQueue, ConnectionLost
 from leasequeue.queue.engine import Engine
 from leasequeue.queue.queue import engines_of
 from leasequeue.queue.schedules import MAX_OF_ALL, MAX_OF_ONE
-from tests.queue.asking import DAY, added, at, command, expect_no_reply, only, take, taken, tick_all
-from tests.queue.keyspace import audit, left_over, snapshot
+from tests.queue.asking import DAY, added, at, expect_no_reply, only, take, tick_all
+from tests.queue.keyspace import audit, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,47 +41,6 @@ async def test_an_interval_adds_an_item_each_time_it_has_passed(queue: AsyncWork
         assert await queue.schedules.tick() == 10
         lease = await take(queue, block=False)
         assert (lease.id, lease.data) == (f"poll@{at(made + 10 * n)}", b"data")
-
-
-async def test_a_late_tick_does_not_shift_those_that_follow(queue: AsyncWorkQueue, clock: Clock) -> None:
-    made = clock.now
-    await queue.schedules.every(0.1, "poll", catch_up="all")
-    for n in range(1, 50):
-        clock.now = made + n * 0.1 + 0.07
-        assert await queue.schedules.tick() == pytest.approx(0.03)
-    assert await added(queue) == [f"poll@{at(made + n * 0.1)}" for n in range(1, 50)]
-
-
-@pytest.mark.usefixtures("clock")
-async def test_a_past_start_determines_the_ticks(queue: AsyncWorkQueue) -> None:
-    start = datetime(2030, 3, 1, 3, tzinfo=UTC)
-    await queue.schedules.every(timedelta(days=1), "nightly", start=start)
-    view = await only(queue)
-    assert view.next_due == datetime(2030, 3, 18, 3, tzinfo=UTC)
-    assert view.start == start
-
-
-async def test_a_future_start_is_the_first_tick(queue: AsyncWorkQueue, clock: Clock) -> None:
-    start = datetime.fromtimestamp(clock.now + DAY, UTC)
-    await queue.schedules.every(60, "later", start=start)
-    assert await queue.schedules.tick() == DAY
-    clock.now += DAY
-    assert await queue.schedules.tick() == 60
-    assert await added(queue) == [f"later@{at(clock.now)}"]
-
-
-@pytest.mark.seed("GLD-T6")
-async def test_a_cron_expression_follows_the_clock_of_its_zone(queue: AsyncWorkQueue, clock: Clock) -> None:
-    assert await queue.schedules.cron("0 3 * * *", "nightly", b"x", tz="Europe/Berlin") is True
-    due = []
-    for _ in range(20):  # from winter into summer
-        clock.now += await queue.schedules.tick()
-        await queue.schedules.tick()
-        due += await added(queue)
-    first = datetime(2030, 3, 18, 3, tzinfo=ZoneInfo("Europe/Berlin"))
-    days = [(first + timedelta(days=n)).astimezone(UTC) for n in range(20)]
-    assert due == [f"nightly@{day:%Y-%m-%d}T{day:%H}:00:00Z" for day in days]
-    assert {day.hour for day in days} == {1, 2}
 
 
 async def test_repeating_a_schedule_changes_nothing(
@@ -166,25 +124,6 @@ async def test_schedules_are_listed_the_next_due_first(queue: AsyncWorkQueue, cl
         (None, 0),
         (None, 0),
     ]
-
-
-async def test_removing_a_schedule_keeps_its_items(queue: AsyncWorkQueue, clock: Clock, redis: Redis) -> None:
-    await queue.schedules.every(1, "a", "data")
-    await queue.schedules.every(1, "b")
-    clock.now += 1
-    await queue.schedules.tick()
-    assert await queue.schedules.remove("a") is True
-    assert await queue.schedules.remove("a") is False
-    clock.now += 1
-    await queue.schedules.tick()
-    assert await queue.schedules.remove("b") is True
-    assert await queue.schedules.tick() == math.inf
-    assert (await audit(redis, queue.name)).waiting == [
-        *(f"{one}@{at(clock.now - 1)}".encode() for one in "ab"),
-        f"b@{at(clock.now)}".encode(),
-    ]
-    await added(queue)
-    assert not await left_over(redis, queue.name)
 
 
 async def test_cleaning_does_not_change_schedules(queue: AsyncWorkQueue, clock: Clock, redis: Redis) -> None:
@@ -292,12 +231,6 @@ async def test_a_due_time_whose_schedule_is_gone_is_dropped(queue: AsyncWorkQueu
     assert await redis.keys() == []
 
 
-async def test_a_start_without_a_zone_is_refused(queue: AsyncWorkQueue, redis: Redis) -> None:
-    with pytest.raises(InvalidArgument, match=r"^start: .* a datetime with a time zone"):
-        await queue.schedules.every(60, "a", start=datetime(2030, 1, 1))  # noqa: DTZ001 - that is the point
-    assert await snapshot(redis) == {}
-
-
 @pytest.mark.parametrize(
     ("catch_up", "late", "expected"),
     [
@@ -344,13 +277,6 @@ async def test_missed_cron_ticks_are_treated_by_the_policy(
     clock.now += due_in
     await queue.schedules.tick()
     assert len(await added(queue)) == 1, "later ticks add items again"
-
-
-async def test_a_year_of_missed_minutes_takes_one_step(queue: AsyncWorkQueue, clock: Clock) -> None:
-    await queue.schedules.cron("* * * * *", "a", tz="Europe/Berlin")
-    clock.now += 365 * DAY
-    assert await queue.schedules.tick() == 20
-    assert await added(queue) == [f"a@{at(clock.now - 40)}"]
 
 
 async def test_many_missed_ticks_are_added_in_steps(
@@ -427,27 +353,6 @@ async def test_a_tick_whose_reply_is_lost_is_applied_once(
     assert await queue.schedules.tick() == 1
     assert await cut_off.schedules.tick() == 1
     assert await added(queue) == [f"a@{at(clock.now)}"]
-
-
-async def test_a_waiting_caller_gets_the_item_of_a_tick(make_queue: MakeQueue, clock: Clock) -> None:
-    queue, ticking = make_queue(), make_queue(clock=clock)
-    await ticking.schedules.every(1, "a")
-    leasing = asyncio.create_task(taken(queue.lease(30, timeout=20)))
-    clock.now += 1
-    await ticking.schedules.tick()
-    assert (await leasing).id == f"a@{at(clock.now)}"
-
-
-async def test_without_a_clock_argument_ticks_follow_the_servers_clock(
-    queue: AsyncWorkQueue, redis: Redis
-) -> None:
-    await queue.schedules.every(0.05, "a", catch_up="all")
-    async with asyncio.timeout(120):
-        while (await queue.counts()).waiting < 3:  # noqa: ASYNC110 - it is a time that passes
-            await asyncio.sleep(await queue.schedules.tick())
-    seconds, _ = await command(redis, "TIME")
-    first = (await queue.inspect(count=1))[0].id
-    assert abs(datetime.fromisoformat(first.partition("@")[2]).timestamp() - int(seconds)) < 30
 
 
 async def test_without_schedules_tick_returns_infinity(queue: AsyncWorkQueue) -> None:

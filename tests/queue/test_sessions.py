@@ -120,19 +120,6 @@ async def test_another_login_another_database_or_another_provider_of_logins_is_a
         await redis.acl_deluser("other")
 
 
-async def test_another_event_loop_shares_nothing(redis: Redis, redis_url: str, name: str) -> None:
-    async def use() -> str:
-        async with AsyncWorkQueue.from_url(redis_url, f"{name}-there") as there:
-            await there.counts()
-            return there.session
-
-    async with AsyncWorkQueue.from_url(redis_url, f"{name}-here") as here:
-        await here.counts()
-        assert await asyncio.to_thread(asyncio.run, use()) != here.session
-        assert await here.queue_len() == 0
-        assert len(names_of(await redis.client_list())) == 1
-
-
 def sentinel(host: str, **options: Any) -> Any:
     """Return what makes clients that ask a Sentinel."""
     return Sentinel([(host, 26379)], **options)  # type: ignore[no-untyped-call]  # theirs has no types
@@ -359,22 +346,3 @@ async def test_a_push_connection_that_fell_silent_is_replaced(
         return bool(heard.messages)
 
     await until("a message came", came)
-
-
-async def test_where_access_rules_forbid_a_channel_a_subscription_stays_silent(
-    redis: Redis, redis_url: str, name: str
-) -> None:
-    await redis.acl_setuser(
-        "deaf", enabled=True, passwords=["+x"], keys=["*"], categories=["+@all"], reset_channels=True
-    )
-    try:
-        url = redis_url.replace("redis://", "redis://deaf:x@")
-        async with AsyncWorkQueue.from_url(url, name) as queue:
-            heard = Heard()
-            await queue.counts()
-            one = await subscribe(queue, f"{name}:a", heard)
-            assert await redis.publish(f"{name}:a", "1") == 0
-            one.close()
-            assert await queue.add_item(Item(b"x"))
-    finally:
-        await redis.acl_deluser("deaf")
