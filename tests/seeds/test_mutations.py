@@ -35,9 +35,7 @@ class Fault(NamedTuple):
 
 
 #: These run in `make test`: one in Lua, one in Python, one in a setting.
-QUICK = [
-    Fault("RWQ-B3", "lua/leases/lib/current.lua", "first and token >= first and token <= last", "first"),
-]
+QUICK = [Fault("RWQ-B3", "lua/leases/lib/current.lua", "first and token >= first and token <= last", "first")]
 
 FAULTS = [
     Fault(
@@ -55,10 +53,7 @@ FAULTS = [
     ),
     Fault("RWQ-B2", "lua/leases/fail_many.lua", "redis.call('ZCARD', dead)\n", ""),
     Fault(
-        "RWQ-B4",
-        "lua/leases/lib/lease.lua",
-        "redis.pcall(look, key) --",
-        "redis.pcall(look, key) or '' --",
+        "RWQ-B4", "lua/leases/lib/lease.lua", "redis.pcall(look, key) --", "redis.pcall(look, key) or '' --"
     ),
     Fault("RWQ-B5", "lua/checks/light_clean.lua", "or grace_ms", "or grace_ms * 0"),
     Fault("RWQ-B6", "lua/leases/lib/reclaim.lua", "    in_chunks('ZREM', deadlines, ended)\n", ""),
@@ -74,12 +69,7 @@ FAULTS = [
         "await _drop_listed(suspects, partial(_read_queue, engine))",
         "await asyncio.gather(_drop_listed(suspects, partial(_read_queue, engine)), return_exceptions=True)",
     ),
-    Fault(
-        "RWQ-B12",
-        "src/leasequeue/keys.py",
-        "return escaped(self.prefix)",
-        "return self.prefix",
-    ),
+    Fault("RWQ-B12", "src/leasequeue/keys.py", "return escaped(self.prefix)", "return self.prefix"),
     Fault(
         "RWQ-B16",
         "src/leasequeue/queue/queue.py",
