@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -163,23 +163,33 @@ async def test_a_pause_until_a_time_is_left_alone(space: Space) -> None:
     assert await lease(space, until) == ["a"]
 
 
-async def test_a_declaration_ahead_does_not_count_longer_than_a_newer_one(space: Space) -> None:
-    def declare(interval: int, now_ms: int) -> Any:
-        return space.run(
-            "schedule_put",
-            schedule="s",
-            definition=f"1 skip every {interval} -",
-            due_ms=now_ms + interval,
-            data="",
-            forget_ms=3_600_000,
-            now_ms=now_ms,
-        )
+async def declare(space: Space, interval: int, now_ms: int) -> int:
+    """Declare a schedule for an hour; return whether the definition was stored."""
+    reply = await space.run(
+        "schedule_put",
+        schedule="s",
+        definition=f"1 skip every {interval} -",
+        due_ms=now_ms + interval,
+        data="",
+        forget_ms=3_600_000,
+        now_ms=now_ms,
+    )
+    return int(reply[0])
 
-    assert (await declare(1_000, AHEAD))[0] == 1
-    assert (await declare(5_000, NOW))[0] == 1
-    assert (await declare(1_000, NOW + 1))[0] == 0
+
+async def test_a_declaration_ahead_does_not_count_longer_than_a_newer_one(space: Space) -> None:
+    assert await declare(space, 1_000, AHEAD) == 1
+    assert await declare(space, 5_000, NOW) == 1
+    assert await declare(space, 1_000, NOW + 1) == 0
     definitions = (await space.snapshot())["schedules"]
     assert definitions == {"s": "1 skip every 5000 -"}
+
+
+async def test_a_declaration_ahead_is_forgotten_like_one_of_now(space: Space) -> None:
+    assert await declare(space, 1_000, AHEAD) == 1
+    assert await declare(space, 5_000, NOW) == 1
+    assert await declare(space, 5_000, NOW + 1_000_000) == 0
+    assert await declare(space, 1_000, NOW + 3_600_001) == 1
 
 
 async def test_notes_from_ahead_are_removed_by_a_light_clean(space: Space) -> None:

@@ -130,6 +130,14 @@ async def test_waiting_items_of_lanes_carry_a_lease_key_that_is_gone_with_them(s
     assert await space.snapshot() == picture(fence=2)
 
 
+async def test_a_light_clean_drops_the_entry_of_an_item_that_waits_in_a_lane(space: Space) -> None:
+    await add(space, row("a", 4))
+    before = await space.snapshot()
+    await space.send("RPUSH", space.key("processing"), "a")
+    assert (await space.run("light_clean"))[:5] == [0, 0, 1, 0, 0]
+    assert await space.snapshot() == before
+
+
 async def test_an_item_that_is_moved_to_where_a_session_waits_has_no_such_key(space: Space) -> None:
     await space.seed({"sessions": {"lh:asleep": NOW + 90_000.0}})
     await add(space, row("x", 4))
