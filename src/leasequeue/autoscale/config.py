@@ -230,7 +230,8 @@ class HttpSettings(_TableOfFile, frozen=True, kw_only=True):
 
 #: The settings of any back end.
 BackendSettings: TypeAlias = ProcessSettings | KubernetesSettings | CommandSettings | HttpSettings
-BACKENDS: Final[dict[str, type[BackendSettings]]] = {
+BackendName: TypeAlias = Literal["processes", "kubernetes", "command", "http"]
+BACKENDS: Final[dict[BackendName, type[BackendSettings]]] = {
     "processes": ProcessSettings,
     "kubernetes": KubernetesSettings,
     "command": CommandSettings,
@@ -287,7 +288,7 @@ class TierTable(_TableOfFile, frozen=True, kw_only=True):
     """`[[deployments.NAME.tiers]]`, with what its deployment says for all, without the settings."""
 
     name: Text
-    backend: Literal["processes", "kubernetes", "command", "http"]
+    backend: BackendName
     min_units: Units = TierPolicy.min_units
     max_units: Units = TierPolicy.max_units
     workers_per_unit: Annotated[int, Meta(ge=1, le=MAX_WORKERS)] = TierPolicy.workers_per_unit
