@@ -9,10 +9,11 @@
 --   age_ms   integer  how long to keep each; 0: without end; empty: as before;
 --       both 0: keep none, and drop all
 --   publish  integer  1: publish events, 0: do not; empty: as before
+--   secret   text     hexadecimal digits with which events are sealed, if none are published yet
 -- Reply: the number of the last event so far; -1: none are kept or published.
 -- Cost: O(1), plus the cost of dropping.
 -- Limits: none.
--- Uses: end_publishing (live), newest (newest)
+-- Uses: publish_live (live), newest (newest)
 
 local keep_key = prefix .. ':events:keep'
 redis.call('XLEN', events)
@@ -24,8 +25,9 @@ local was = before[4] or ''
 local mode = publish and '' or was
 if publish == 1 then
   mode = type(redis.pcall('SPUBLISH', prefix .. ':live', '')) == 'number' and 'sharded' or 'plain'
-elseif publish and was ~= '' then
-  end_publishing()
+  mode = mode .. ' ' .. (string.match(was, ' (%x+)$') or secret)
+elseif publish then
+  publish_live(prefix, was, '{"off":true}')
 end
 if number == 0 and age == 0 then
   redis.call('UNLINK', events)

@@ -20,7 +20,7 @@
 --   other clients have added since it was closed.
 -- Uses: control_key (RARE_KEYS), begin_writes (begin_writes), now (clock), is_closed (closed), emit,
 --   emitting, flush, publishes (emit), INBOX_OF_OURS, INBOX_OF_OURS_SIZE (encodings), forget_facts (facts),
---   data_key, in_chunks (keys), end_publishing (live), notify_watchers (watchers)
+--   data_key, in_chunks (keys), publish_live (live), notify_watchers (watchers)
 
 if not is_closed then
   return { '0', 0 }
@@ -86,7 +86,7 @@ for i = names + 1, #ARGV do
 end
 in_chunks('UNLINK', nil, keys)
 if publishes then
-  end_publishing()
+  publish_live(prefix, publishes, '{"off":true}')
 end
 local live =
   redis.call('ZRANGEBYSCORE', heartbeats, string.format('(%.0f', now), '+inf', 'LIMIT', 0, 1)

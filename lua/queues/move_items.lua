@@ -22,7 +22,8 @@
 --   arguments_at, keys_at (elsewhere), emit, emitting, flush (emit), FROM_NO_LEVEL, ID_AT, LANE_END, OURS,
 --   OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors, read_options, write_options (facts),
 --   call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key, in_chunks, place_in, reversed (keys), lanes
---   (lanes), read_ledger (ledger), enter_scheduled (move), wake_next (slots), enter_waiting (waiting)
+--   (lanes), read_ledger (ledger), publish_live (live), enter_scheduled (move), wake_next (slots),
+--   enter_waiting (waiting)
 
 if is_closed then
   return closed_error()
@@ -138,9 +139,7 @@ local function emit_elsewhere(what, gone_ids)
   redis.pcall('PUBLISH', theirs('events'), text)
   if keep[4] and keep[4] ~= '' then
     message = string.format('{"first":%.0f,"events":%s}', last + 1, cjson.encode(message))
-    if keep[4] == 'plain' or type(redis.pcall('SPUBLISH', theirs('live'), message)) == 'table' then
-      redis.pcall('PUBLISH', theirs('live'), message)
-    end
+    publish_live(source, keep[4], message)
   end
 end
 

@@ -2,14 +2,15 @@
 -- that a session waits for its end.
 --
 -- The script that ends such an item publishes `ended <id>` on the channel `:push:<session>`, or
--- `cancelled <id>` or `expired <id>`. Other clients publish nothing, and a message may be lost, so the
--- session asks again after a while, which also renews the notes.
+-- `cancelled <id>` or `expired <id>`, with a seal: see `lib/push`. Other clients publish nothing, and a
+-- message may be lost, so the session asks again after a while, which also renews the notes.
 --
 -- Keys: queue, dead, watchers
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
 --   session  text     the session that waits
+--   secret   text     24 letters, digits, - and _, with which messages to it are sealed
 --   keep_ms  integer  how long the notes of all sessions are kept from now on
 --   entries  rest     ids of items, or of flow runs whose home this queue is
 -- Reply: a list with two values per item: 1 and its result, 3 and nothing (it was cancelled), 4 and
@@ -60,10 +61,11 @@ for row = entries + 1, #ARGV do
 end
 
 local known, notes = read_in_chunks('HMGET', watchers, unfinished), {}
+local note = secret .. '@' .. session
 for i, id in ipairs(unfinished) do
   local sessions = known[i]
-  if not (sessions and string.find(sessions, session, 1, true)) then
-    notes[#notes + 1], notes[#notes + 2] = id, sessions and sessions .. ' ' .. session or session
+  if not (sessions and string.find(sessions, note, 1, true)) then
+    notes[#notes + 1], notes[#notes + 2] = id, sessions and sessions .. ' ' .. note or note
   end
 end
 if #unfinished > 0 then

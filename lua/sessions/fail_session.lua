@@ -75,7 +75,11 @@ check_processing()
 note_options(held)
 begin_writes() -- items must return even then
 redis.call('ZADD', heartbeats, BEING_FAILED, worker)
-redis.call('ZREM', idle, worker)
+for _, member in ipairs(redis.call('ZRANGE', idle, 0, 999)) do
+  if string.sub(member, -#worker - 1) == '@' .. worker then
+    redis.call('ZREM', idle, member)
+  end
+end
 local returned = empty_inbox(prefix .. ':inbox:' .. worker, 1000)
 enter_waiting(held, true)
 in_chunks('HSET', ledger, new_records)

@@ -9,6 +9,7 @@
 --   now_ms    integer  the time; empty: the server's time
 --   session   text     whose inbox
 --   stays     flag     1: the session stays registered
+--   word      text     that of its last registration for a delivery, which ends
 --   accepted  rest     deliveries that it has accepted: `<token> <id>`
 -- Reply: how many ids of the inbox were returned, then the token of the delivery that was recalled.
 -- Cost: O(1) per id. An inbox holds one or two.
@@ -58,7 +59,7 @@ redis.call('ZCARD', scheduled)
 check_processing()
 
 local token, id = find_delivered()
-redis.call('ZREM', idle, session)
+redis.call('ZREM', idle, word .. '@' .. session)
 if token then
   recall(id)
 elseif is_accepted then

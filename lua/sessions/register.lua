@@ -14,6 +14,8 @@
 --   session   text     the session that waits
 --   keep_ms   integer  how long it is registered
 --   lease_ms  integer  the lease time of items that are delivered to it, at most 32,767; empty: deliver none
+--   word      text     with what the next delivery begins: 16 hexadecimal digits, new in each call
+--   before    text     that of its last registration, which ends; empty: it has been used
 --   accepted  rest     deliveries that it has accepted: `<token> <id>`
 -- Reply: ms until the next item falls due or lease expires (0: one has, or a session has expired whose inbox
 --   has to be reclaimed, or one has not asked at the time of `alarm`; -1: none will).
@@ -53,10 +55,11 @@ for row = accepted + 1, #ARGV do
 end
 if lease_ms then
   local ends = math.floor((now + keep_ms) / IDLE_UNIT_MS) * IDLE_LEASES
-  redis.call('ZADD', idle, string.format('%.0f', ends + lease_ms), session)
+  redis.call('ZADD', idle, string.format('%.0f', ends + lease_ms), word .. '@' .. session)
   redis.call('PEXPIRE', idle, keep_ms)
-else
-  redis.call('ZREM', idle, session)
+end
+if before ~= '' then
+  redis.call('ZREM', idle, before .. '@' .. session)
 end
 wake_next() -- a slot may have become free since the session has leased
 return wait

@@ -1,7 +1,7 @@
 -- Give an order to a worker: `quiet` (lease nothing more), `resume` or `stop`.
 --
--- It is published on the channel `:push:<session>`, and noted for the worker's next
--- `worker_beat`, as the message may be lost.
+-- It is noted, as `<order> <number>`, for the worker's next `worker_beat`, and `told <number>` is published
+-- on the channel `:push:<session>`: the worker beats at once, and believes only what is noted.
 --
 -- Keys: workers
 -- Arguments:
@@ -15,6 +15,8 @@
 if redis.call('HEXISTS', workers, worker) == 0 then
   return 0
 end
-redis.call('HSET', workers, 'told:' .. worker, what)
-redis.pcall('PUBLISH', prefix .. ':push:' .. worker, what)
+local number = string.match(redis.call('HGET', workers, 'told:' .. worker) or '', '%d+$') or 0
+number = string.format('%.0f', number + 1)
+redis.call('HSET', workers, 'told:' .. worker, what .. ' ' .. number)
+redis.pcall('PUBLISH', prefix .. ':push:' .. worker, 'told ' .. number)
 return 1

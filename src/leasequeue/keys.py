@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import secrets
+from functools import cached_property
 from typing import NamedTuple
 
 from leasequeue.errors import InvalidArgument
@@ -42,19 +45,23 @@ KEYS = {
     "sessions": Key("zset", "session → until when it is alive"),
     "idle": Key(
         "zset, with a time to live",
-        "session → until when it waits for an item that is added, to be leased for it at once, in units of "
+        "`<word>@<session>` → until when it waits for an item that is added, to be leased for it at once and "
+        "sent to it after this word, in units of "
         "100 ms, times 32,768, plus the lease time in ms",
     ),
     "workers": Key(
         "hash",
         "worker → what it says of itself, a JSON object: [its fields](protocol.md#scripts-for-workers); "
-        "`told:<worker>` → its last order",
+        "`told:<worker>` → its last order: `<order> <number>`",
     ),
     "heartbeats": Key(
         "zset",
         "worker → until when it is alive; `inf`: until it leaves; 0: it is being failed",
     ),
-    "watchers": Key("hash, with a time to live", "id → the sessions that wait for the end of the item"),
+    "watchers": Key(
+        "hash, with a time to live",
+        "id → the sessions that wait for the end of the item, each as `<secret>@<session>`",
+    ),
     "options": Key(
         "hash",
         "id → the options of an unfinished item, as JSON, without those that are the default: `level`, "
@@ -115,8 +122,8 @@ MADE_KEYS = {
     "events:keep": Key(
         "hash",
         "exists while events are kept or published: `count` and `age_ms` (0: no bound; both: none are kept), "
-        "`live` (`sharded` or `plain`: how they are published; empty: they are not), `last` (the number of "
-        "the last event)",
+        "`live` (`sharded <secret>` or `plain <secret>`: how they are published, and with what they are "
+        "sealed; empty: they are not), `last` (the number of the last event)",
     ),
     "cancelled": Key(
         "zset, with a time to live",
@@ -229,6 +236,10 @@ class KeyPrefix(str):
         return KeyPrefix(self.of(name))
 
 
+#: What the secrets of this process are made from.
+_SEED = secrets.token_bytes(16)
+
+
 class QueueKeys:
     """The keys of one queue that scripts declare, by their names in `KEYS`, and its channels."""
 
@@ -241,6 +252,12 @@ class QueueKeys:
 
     def __getitem__(self, name: str) -> bytes:
         return self._by_name[name]
+
+    @cached_property
+    def secret(self) -> bytes:
+        """What messages to the session are sealed with: the same in each event loop that acts for it."""
+        made = hashlib.sha256(b"\0".join((_SEED, self.prefix, self.session))).digest()
+        return base64.urlsafe_b64encode(made[:18])
 
     @property
     def data_pattern(self) -> bytes:

@@ -132,10 +132,10 @@ async def test_a_message_that_is_lost_is_obeyed_at_the_next_heartbeat(
     Gate(worker, queue)
     async with working(worker) as running:
         one = await the_worker(queue)
-        for what, quiet in (("quiet", True), ("resume", False)):
+        for what, quiet in (("quiet 1", True), ("resume 2", False)):
             await redis.hset(f"{queue.name}:workers", f"told:{one.id}", what)
             await until(f"it was ordered to {what}", partial(says_quiet, queue, quiet=quiet))
-        await redis.hset(f"{queue.name}:workers", f"told:{one.id}", "stop")
+        await redis.hset(f"{queue.name}:workers", f"told:{one.id}", "stop 3")
         async with asyncio.timeout(120):
             await running
     assert await no_keys(redis, queue)

@@ -409,7 +409,7 @@ async def test_readers_of_published_events_follow_the_slot(nodes: list[Redis], c
     async with AsyncWorkQueue(name, cluster) as queue, AsyncWorkQueue(name, cluster) as reader:
         await queue.events.keep(count=1000)
         await queue.events.publish()
-        assert await source.hget(f"{name}:events:keep", "live") == b"sharded"
+        assert b"sharded " in (await source.hget(f"{name}:events:keep", "live") or b"")
         events = aiter(reader.events(live=True))
         ahead = asyncio.ensure_future(anext(events))
 

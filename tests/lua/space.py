@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasequeue.keys import QueueKeys
+from leasequeue.queue.pushes.seals import unsealed
 from leasequeue.wire.runner import BoundScript
 from leasequeue.wire.scripts import load
 from tests.queue.keyspace import glob
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 NOW = 1_000_000
 #: The session that runs the scripts, unless a test passes another.
 ME = "lh:me"
+#: The secret of a session, with which messages to it are sealed, and the word of its registration.
+SECRET, WORD = "5ec4e7", "30d"
+#: How it is noted that a session waits.
+MY_NOTE = f"{SECRET}@{ME}"
 #: The time to live of seeded keys that have one, in real ms: longer than any test.
 LONG = 600_000
 
@@ -172,6 +177,11 @@ async def received(channel: PubSub) -> Any:
     return message["data"]
 
 
+async def received_text(channel: PubSub) -> bytes | None:
+    """Return the text of the next message of a channel, if it was sealed with `SECRET`."""
+    return unsealed(await received(channel), SECRET.encode())
+
+
 class Call(NamedTuple):
     """A call of a script: its rows and its other arguments."""
 
@@ -250,6 +260,9 @@ class Space:
             "prefix": self.prefix,
             "now_ms": NOW,
             "session": ME,
+            "secret": SECRET,
+            "word": WORD,
+            "before": "",
             "return_front": 0,
             "forget_ms": b"",
             "max_bytes": 8 << 20,

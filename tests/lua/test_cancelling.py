@@ -6,7 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lua.space import ME, NOW, Expiring, Held, Letter, Space, State, data_of, new, picture, received
+from tests.lua.space import (
+    MY_NOTE,
+    NOW,
+    SECRET,
+    Expiring,
+    Held,
+    Letter,
+    Space,
+    State,
+    data_of,
+    new,
+    picture,
+    received,
+    received_text,
+)
 
 if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
@@ -17,10 +31,6 @@ HOUR = 3_600_000
 def noted(**until: float) -> State:
     """Return the key of what was cancelled lately."""
     return {"cancelled": Expiring({item_id: float(NOW + ms) for item_id, ms in until.items()})}
-
-
-async def messages(channel: PubSub, count: int) -> list[str]:
-    return [(await received(channel)).decode() for _ in range(count)]
 
 
 async def cancel_data(space: Space, state: str, **limits: Any) -> Any:
@@ -85,7 +95,8 @@ async def test_the_holder_and_those_who_wait_are_told(space: Space, channel: Pub
     await space.seed(picture(leased={"an id": Held(7)}, waiting=["w"], fence=7))
     await space.run("await_results", [("an id",), ("w",)], keep_ms=15_000)
     assert await space.run("cancel_many", [("an id", 0), ("w", 0)]) == [1, 1]
-    assert await messages(channel, 3) == ["cancel 7 an id", "cancelled an id", "cancelled w"]
+    assert await received(channel) == b"cancel 7 an id"
+    assert [await received_text(channel) for _ in range(2)] == [b"cancelled an id", b"cancelled w"]
     assert await space.snapshot() == {"fence": "7"}
 
 
@@ -162,7 +173,7 @@ async def test_progress_is_kept_of_the_current_holder_alone_until_the_item_ends(
     await space.run("await_results", [("a",)], keep_ms=15_000)
     rows = [("a", 2, "0.5"), ("a", 1, "0.4"), ("w", 3, "1"), ("none", 4, "1"), ("a", 2, "x" * 1001)]
     assert await space.run("progress", rows) == [1, 0, 0, 0, 0]
-    assert await messages(channel, 1) == ["progress 1 a0.5"]
+    assert await received_text(channel) == b"progress 1 a0.5"
     assert (await space.snapshot())["progress"] == {"a": "0.5"}
     assert await space.run("await_results", [("a",)], keep_ms=15_000) == [0, b"0.5"]
     assert await space.run("release_many", [("a", 2, 0, 1)]) == [1]
@@ -186,7 +197,7 @@ async def test_a_foreign_holder_finds_nothing_to_complete(space: Space) -> None:
 
 
 HELD = picture(leased={"a": Held(1), "b": Held(2)}, fence=2)
-WATCHED: State = {"watchers": Expiring({"a": ME, "b": f"{ME} lh:other"})}
+WATCHED: State = {"watchers": Expiring({"a": MY_NOTE, "b": f"{MY_NOTE} {SECRET}@lh:other"})}
 
 
 async def test_each_state_of_an_item_has_its_answer(space: Space) -> None:
@@ -197,7 +208,7 @@ async def test_each_state_of_an_item_has_its_answer(space: Space) -> None:
     rows = [(item_id,) for item_id in "wlsdru"]
     reply, after = await space.apply(before, "await_results", rows, keep_ms=15_000)
     assert reply == [0, b"", 0, b"", 0, b"", 2, b"bad", 1, b"done", -1, b""]
-    assert after == before | {"watchers": Expiring(dict.fromkeys("wls", ME))}
+    assert after == before | {"watchers": Expiring(dict.fromkeys("wls", MY_NOTE))}
 
 
 async def test_sessions_are_noted_once_each(space: Space) -> None:
@@ -208,9 +219,9 @@ async def test_sessions_are_noted_once_each(space: Space) -> None:
 
 
 async def test_the_notes_of_items_that_another_client_has_ended_are_removed(space: Space) -> None:
-    left = WATCHED | {"result:x": Expiring("done"), "watchers": Expiring(dict.fromkeys("abx", ME))}
+    left = WATCHED | {"result:x": Expiring("done"), "watchers": Expiring(dict.fromkeys("abx", MY_NOTE))}
     _, after = await space.apply(left, "await_results", [("a",), ("x",)], keep_ms=15_000)
-    assert after["watchers"] == Expiring({"b": ME})
+    assert after["watchers"] == Expiring({"b": MY_NOTE})
 
 
 async def test_results_beyond_the_limit_are_asked_for_again(space: Space) -> None:
@@ -233,7 +244,7 @@ async def test_each_session_that_waits_is_notified_of_an_end(
 ) -> None:
     _, after = await space.apply(HELD | WATCHED, script, rows)
     for item_id in ended:
-        assert await received(channel) == f"ended {item_id}".encode()
+        assert await received(channel) == f"ended {SECRET} {item_id}".encode()
     assert await channel.get_message(timeout=0) is None
     left = after.get("watchers")
     watched = set(left.contents) if isinstance(left, Expiring) else set()

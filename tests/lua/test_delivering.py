@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue.queue.pushes.deliveries import Delivery, read_delivery
-from tests.lua.space import ME, NOW, Call, Expiring, Held, Space, State, data_of, new, picture, received
+from tests.lua.space import ME, NOW, WORD, Call, Expiring, Held, Space, State, data_of, new, picture, received
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,15 +20,24 @@ def registered(until_ms: float, lease_ms: int = 30_000) -> float:
     return until_ms // 100 * 32_768 + lease_ms
 
 
-IDLE: State = {"idle": {ME: registered(NOW + 10_000)}}
+#: The member of a session that is registered.
+MINE = f"{WORD}@{ME}"
+IDLE: State = {"idle": {MINE: registered(NOW + 10_000)}}
 DELIVERED: State = picture(leased={"a": Held(1, ends=NOW + 30_000)}, fence=1) | {
     f"delivered:{ME}": Expiring("1 a")
 }
 
 
+async def delivery(channel: PubSub) -> Delivery | None:
+    """Return the item that the next message of a channel delivers."""
+    kind, word, rest = (await received(channel)).split(b" ", 2)
+    assert (kind, word) == (b"item", WORD.encode())
+    return read_delivery(rest)
+
+
 async def test_an_item_is_leased_for_the_session_and_sent_to_it(space: Space, channel: PubSub) -> None:
     assert await space.apply(IDLE, "add_items", [new("a")]) == ([1], DELIVERED)
-    assert read_delivery(await received(channel)) == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode())
+    assert await delivery(channel) == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode())
 
 
 async def test_an_item_is_sent_with_its_trace(space: Space, channel: PubSub) -> None:
@@ -36,7 +45,7 @@ async def test_an_item_is_sent_with_its_trace(space: Space, channel: PubSub) -> 
     options: State = {"options": {"a": f'{{"trace":"{trace}"}}'}}
     row = ("a", data_of("a"), 0, f'1:{{"trace":"{trace}"}}')
     assert await space.apply(IDLE, "add_items", [row]) == ([1], DELIVERED | options)
-    found = read_delivery(await received(channel))
+    found = await delivery(channel)
     assert found == Delivery(1, 1, 30_000, NOW, b"a", data_of("a").encode(), trace.encode())
 
 
@@ -48,7 +57,7 @@ async def test_the_item_of_a_stage_is_sent_with_its_reference(
     carried = f'{{"trace":"{trace}","run":"{reference}"}}' if trace else f'{{"run":"{reference}"}}'
     await space.seed(IDLE)
     assert await space.run("add_items", [("r/a/1", "data", 0, f"0:{carried}")]) == [1]
-    found = read_delivery(await received(channel))
+    found = await delivery(channel)
     expected = f"{trace}\nhome\0r\0a/1".encode()
     assert found == Delivery(1, 1, 30_000, NOW, b"r/a/1", b"data", expected)
     assert (await space.snapshot())["processing"] == ["r/a/1"]
@@ -65,29 +74,39 @@ async def test_an_item_with_other_options_is_not_delivered(space: Space, options
 
 @pytest.mark.usefixtures("channel")
 async def test_the_session_that_has_waited_longest_gets_the_item(space: Space) -> None:
-    idle: State = {"idle": {ME: registered(NOW + 10_000), "lh:later": registered(NOW + 10_100, 500)}}
+    idle: State = {"idle": {MINE: registered(NOW + 10_000), "30e@lh:later": registered(NOW + 10_100, 500)}}
     assert await space.apply(idle, "add_items", [new("a")]) == (
         [1],
-        DELIVERED | {"idle": {"lh:later": registered(NOW + 10_100, 500)}},
+        DELIVERED | {"idle": {"30e@lh:later": registered(NOW + 10_100, 500)}},
     )
 
 
 @pytest.mark.usefixtures("channel")
 async def test_a_session_without_a_subscription_is_passed_over(space: Space) -> None:
-    idle: State = {"idle": {"lh:gone": registered(NOW + 100, 500), ME: registered(NOW + 200)}}
+    idle: State = {"idle": {"90e@lh:gone": registered(NOW + 100, 500), MINE: registered(NOW + 200)}}
     after = picture(leased={"a": Held(2, ends=NOW + 30_000)}, fence=2)
     after |= {f"delivered:{ME}": Expiring("2 a")}
     assert await space.apply(idle, "add_items", [new("a")]) == ([1], after)
 
 
 async def test_if_no_process_receives_the_item_it_waits(space: Space) -> None:
-    assert await space.apply(IDLE, "add_items", [new("a")]) == ([1], picture(waiting=["a"], fence=1))
+    assert await space.apply(IDLE, "add_items", [new("a")]) == (
+        [1],
+        picture(waiting=["a"], fence=1),
+    )
+
+
+async def test_a_session_without_a_word_is_passed_over(space: Space, channel: PubSub) -> None:
+    """As it would drop the message."""
+    idle: State = {"idle": {ME: registered(NOW + 10_000)}}
+    assert await space.apply(idle, "add_items", [new("b")]) == ([1], picture(waiting=["b"]))
+    assert await channel.get_message(timeout=0) is None
 
 
 @pytest.mark.parametrize(
     ("before", "rows"),
     {
-        "a registration that has ended": ({"idle": {ME: registered(NOW - 100)}}, [new("a")]),
+        "a registration that has ended": ({"idle": {MINE: registered(NOW - 100)}}, [new("a")]),
         "other items wait": (IDLE | picture(waiting=["w"]), [new("a")]),
         "two items": (IDLE, [new("a"), new("b")]),
         "an earlier one is on its way to the session": (
@@ -117,7 +136,7 @@ async def test_a_large_item_is_not_delivered(space: Space) -> None:
 
 
 async def test_a_session_registers_for_deliveries_and_acknowledges_them(space: Space) -> None:
-    both: State = {"sessions": {ME: NOW + 10_000.0}, "idle": Expiring({ME: registered(NOW + 10_000)})}
+    both: State = {"sessions": {ME: NOW + 10_000.0}, "idle": Expiring({MINE: registered(NOW + 10_000)})}
     assert await space.run("register", keep_ms=10_000, lease_ms=30_000) == -1
     assert await space.snapshot() == both
     await space.seed(DELIVERED)
@@ -127,8 +146,15 @@ async def test_a_session_registers_for_deliveries_and_acknowledges_them(space: S
 
 
 async def test_a_session_that_registers_for_no_delivery_gets_none(space: Space) -> None:
-    _, after = await space.apply(IDLE, "register", keep_ms=10_000)
-    assert after == {"sessions": {ME: NOW + 10_000.0}}
+    await space.seed(IDLE)
+    await space.run("register", keep_ms=10_000, before=WORD)
+    assert await space.snapshot() == {"sessions": {ME: NOW + 10_000.0}}
+
+
+async def test_a_registration_takes_the_place_of_the_last_one(space: Space) -> None:
+    await space.seed(IDLE)
+    await space.run("register", keep_ms=10_000, lease_ms=30_000, word="30e", before=WORD)
+    assert (await space.snapshot())["idle"] == Expiring({f"30e@{ME}": registered(NOW + 10_000)})
 
 
 async def test_acknowledging_an_older_delivery_keeps_the_newer(space: Space) -> None:
@@ -140,14 +166,14 @@ async def test_acknowledging_an_older_delivery_keeps_the_newer(space: Space) -> 
 
 async def test_leaving_recalls_what_the_session_has_not_accepted(space: Space) -> None:
     before = picture(waiting=["w"], leased={"a": Held(1), "b": Held(2)}, fence=2)
-    sent: State = {f"delivered:{ME}": Expiring("2 b"), "sessions": {ME: NOW + 1.0}, **IDLE}
+    sent: State = {**IDLE, f"delivered:{ME}": Expiring("2 b"), "sessions": {ME: NOW + 1.0}}
     reply, after = await space.apply(before | sent, "leave", [("1 a",)], stays=0)
     assert reply == [0, 2]
     assert after == picture(waiting=["b", "w"], leased={"a": Held(1)}, fence=2)
 
 
 async def test_what_the_session_has_accepted_is_acknowledged_and_not_recalled(space: Space) -> None:
-    reply, after = await space.apply(DELIVERED | IDLE, "leave", [("1 a",)], stays=1)
+    reply, after = await space.apply(IDLE | DELIVERED, "leave", [("1 a",)], stays=1)
     assert (reply, after) == ([0], picture(leased={"a": Held(1, ends=NOW + 30_000)}, fence=1))
 
 
@@ -269,10 +295,10 @@ async def test_a_delivery_that_ends_soon_is_announced(space: Space, due_channel:
     """Its process may be gone: another one that waits leases the item then."""
     await due_channel.subscribe(space.key(f"push:{ME}"))
     await due_channel.get_message(timeout=120)
-    await space.seed({"idle": {ME: (NOW + 10_000) // 100 * 32_768 + 400.0}})
+    await space.seed({"idle": {MINE: registered(NOW + 10_000, 400)}})
     assert await space.run("add_items", [new("a")]) == [1]
     await space.redis.publish(space.key("due"), "end")
     messages = [await due_channel.get_message(timeout=120) for _ in range(3)]
     found = [message["data"] for message in messages if message is not None]
-    assert found[0].startswith(b"1 1 400 ")
+    assert found[0].startswith(b"item 30d 1 1 400 ")
     assert found[1:] == [b"400", b"end"]

@@ -9,7 +9,7 @@ import pytest
 
 from leasequeue import Lease
 from leasequeue.queue.lease import StageRef
-from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, leased, picture, received
+from tests.lua.space import NOW, Expiring, Held, Space, State, data_of, leased, picture, received_text
 
 if TYPE_CHECKING:
     from redis.asyncio.client import PubSub
@@ -312,7 +312,7 @@ async def test_those_who_wait_are_told_that_an_item_has_expired(space: Space, ch
     await add(space, "a", "b")
     await space.run("await_results", [("a",)], keep_ms=60_000)
     await lease(space, LATE)
-    assert await received(channel) == b"expired a"
+    assert await received_text(channel) == b"expired a"
     asked = [("a",), ("b",), ("c",)]
     assert await space.run("await_results", asked, keep_ms=60_000, now_ms=LATE) == [4, b"", 4, b"", -1, b""]
     much_later = LATE + 3_600_001

@@ -107,8 +107,11 @@ async def test_a_worker_is_told_by_a_message_and_at_its_next_heartbeat(space: Sp
     assert await space.run("worker_tell", worker=ME, what="quiet") == 0, "it is not registered"
     await space.seed(registered(ME))
     assert await space.run("worker_tell", worker=ME, what="quiet") == 1
-    assert await received(channel) == b"quiet"
-    assert (await beat(space))[2] == "quiet"
+    assert await received(channel) == b"told 1", "it says nothing of what to do"
+    assert (await beat(space))[2] == "quiet 1"
+    await space.run("worker_tell", worker=ME, what="resume")
+    assert await received(channel) == b"told 2"
+    assert (await beat(space))[2] == "resume 2"
     await space.run("worker_leave")
     assert await space.snapshot() == {}
 
@@ -167,7 +170,9 @@ async def test_the_inbox_of_a_failed_worker_is_returned_and_nothing_more_is_deli
 ) -> None:
     inbox: State = {f"inbox:{GONE}": ["y", "x"], "item:x": data_of("x"), "item:y": data_of("y")}
     others: State = {"sessions": {GONE: NOW + 9.0}}
-    await space.seed(picture(waiting=["w"]) | inbox | others | {"idle": {GONE: 1.0}} | registered(GONE))
+    await space.seed(
+        picture(waiting=["w"]) | inbox | others | {"idle": {f"30d@{GONE}": 1.0}} | registered(GONE)
+    )
     assert await fail(space, ends=1) == 2
     assert await space.snapshot() == picture(waiting=["x", "y", "w"]) | others | FAILED
 

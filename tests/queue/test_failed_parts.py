@@ -117,11 +117,11 @@ async def test_receiving_pushes_is_tried_again_after_a_bug(queue: AsyncWorkQueue
 
     patch = pytest.MonkeyPatch()
     patch.setattr(Subscriptions, "_opened", fail_once)
-    end = engine_of(queue).pushes.follow("quiet", heard.append)
+    end = engine_of(queue).pushes.follow("cancel", heard.append)
     await tried.wait()
 
     async def arrives() -> bool:
-        return int(await command(redis, "PUBLISH", f"{queue.name}:push:{queue.session}", "quiet x")) == 1
+        return int(await command(redis, "PUBLISH", f"{queue.name}:push:{queue.session}", "cancel x")) == 1
 
     await until("the channel is received", arrives)
     await eventually("the message has come", lambda: heard == [b"x"])

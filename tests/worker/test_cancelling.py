@@ -126,10 +126,12 @@ async def test_a_message_that_comes_before_its_item_is_remembered(
         await queue.add_items([Item(b"x", id="1"), Item(b"y", id="2")], delay=1000)
         await queue.add_item(Item(b"z", id="0"))
         await eventually("a run has ended", lambda: gate.done == ["0"])
+        await redis.set(f"{queue.name}:fence", 2)
         await redis.publish(f"{queue.name}:push:{queue.session}", "cancel 2 1")
         await redis.publish(f"{queue.name}:push:{queue.session}", "cancel what")
         cancellations = worker._runtime.cancellations  # type: ignore[union-attr]
         await eventually("it came", lambda: bool(cancellations._early))
+        await redis.set(f"{queue.name}:fence", 1)
         await redis.zadd(f"{queue.name}:scheduled", {"1": 1, "2": 2})
         await queue.light_clean()
         await eventually("the other one runs", lambda: "2" in gate.done)

@@ -29,8 +29,8 @@ COUNTED = ("llen", "zscore", "hget", "lrange", "exists", "zrange", "get", "zcard
 CALLS: dict[str, dict[str, Any]] = {
     "check_waiting": {},
     "clean_turn": {"deep": 0, "every_ms": 60_000},
-    "leave": {"stays": 1},
-    "register": {"keep_ms": 10_000, "lease_ms": b""},
+    "leave": {"stays": 1, "word": b""},
+    "register": {"keep_ms": 10_000, "lease_ms": b"", "word": b"", "before": b""},
     "worker_beat": {"alive_ms": 30_000, "first": 1, "about": b"{}"},
     "counts": {},
 }

@@ -97,25 +97,21 @@ async def test_a_run_that_ends_as_the_worker_stops_makes_no_room_for_another(
     assert await order_of(queue) == [("3", 0), ("4", 0), ("5", 0)]
 
 
-@pytest.mark.parametrize("ends", ["by the program", "by another client"])
 async def test_an_item_that_is_delivered_as_the_worker_stops_is_released(
-    queue: AsyncWorkQueue, redis: Redis, redis_url: str, ends: str
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str
 ) -> None:
     worker = new_worker()
     gate = Gate(worker, queue)
 
     async def elsewhere() -> None:
         async with AsyncWorkQueue.from_url(redis_url, queue.name) as other:
-            if ends == "by another client":
-                await Fleet(other).stop(worker.name)
             await other.add_item(Item(b"x", id="later"))
 
     thread = threading.Thread(target=asyncio.run, args=(elsewhere(),))
     running = asyncio.create_task(worker.run())
     await registered(redis, queue)
     await until("the worker is in the fleet", lambda: in_fleet(queue))
-    if ends == "by the program":
-        worker.stop()
+    worker.stop()
     thread.start()
     thread.join()  # the event loop stands still until the item has been sent to it
     await running

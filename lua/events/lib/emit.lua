@@ -10,13 +10,13 @@
 --
 -- Needs: events
 -- Gives: emitting, publishes, emit, emit_all, flush
--- Uses: history_key (RARE_KEYS), any_rare (rare), read_clock (read_clock)
+-- Uses: history_key (RARE_KEYS), publish_live (live), any_rare (rare), read_clock (read_clock)
 
 -- Read before anything is written, as all keys are.
 local emitting = any_rare and redis.call('EXISTS', history_key) == 1
 local function nothing() end
 local emit, emit_all, flush = nil, nothing, nothing -- call `emit` only if `emitting`
-local publishes -- how events are published: `sharded` or `plain`; else false or nil
+local publishes -- how events are published: see `publish_live`; else false or nil
 
 -- If there are no events, the functions are not created: that would take a few
 -- per cent of a call for one item.
@@ -134,12 +134,7 @@ if emitting then
         message[#message + 1] = fields
       end
       message = string.format('{"first":%.0f,"events":%s}', number + from, cjson.encode(message))
-      if
-        publishes == 'plain'
-        or type(redis.pcall('SPUBLISH', prefix .. ':live', message)) == 'table'
-      then
-        redis.pcall('PUBLISH', prefix .. ':live', message)
-      end
+      publish_live(prefix, publishes, message)
     end
   end
 

@@ -1,9 +1,18 @@
--- Notify the readers of published events that no more will follow: see `events/lib/emit`.
+-- Publish events on the channel `:live`: see `events/lib/emit`.
 --
--- Needs: prefix
--- Gives: end_publishing
+-- How they are published is in the field `live` of `:events:keep`: `sharded` or `plain`, and a secret, with
+-- which messages are sealed: see `lib/push`. It is another one each time that publishing begins.
+--
+-- Needs: nothing
+-- Gives: publish_live
 
-local function end_publishing()
-  redis.pcall('SPUBLISH', prefix .. ':live', '{"off":true}')
-  redis.pcall('PUBLISH', prefix .. ':live', '{"off":true}')
+-- Publish a text to the readers of a queue. `live`: the field.
+local function publish_live(queue_name, live, text)
+  local way, with = string.match(live, '^(%l+) (%x+)$')
+  if with then
+    text = redis.sha1hex(text .. with) .. ' ' .. text
+    if way == 'plain' or type(redis.pcall('SPUBLISH', queue_name .. ':live', text)) == 'table' then
+      redis.pcall('PUBLISH', queue_name .. ':live', text)
+    end
+  end
 end

@@ -3,7 +3,8 @@
 -- Removing the data decides, as in `complete`. An id that is left in a list has no
 -- data, so that leasing drops it.
 --
--- The session that holds an item is notified by `cancel <token> <id>` on its channel `:push:<session>`;
+-- The session that holds an item is notified by `cancel <token> <id>` on its channel `:push:<session>`, and
+-- looks in `ledger` whether the token is of no item any more;
 -- sessions that wait for its end by `cancelled <id>`. Later callers find the id in `:cancelled`.
 --
 -- Needs: prefix, ledger, deadlines

@@ -8,7 +8,7 @@
 -- Gives: is_late, late_among, discard, discard_waiting
 -- Uses: cancelled_key (RARE_KEYS), note_cancelled (cancelled), emit, emitting (emit), EXPIRED_MARK
 --   (encodings), forget_facts, option_texts, read_options (facts), data_key, in_chunks (keys), read_ledger
---   (ledger), read_clock (read_clock), find_waiting, leave_places (waiting)
+--   (ledger), push (push), read_clock (read_clock), find_waiting, leave_places (waiting)
 
 -- For how long it is known that an item has expired, in ms.
 local known_ms = 3600000
@@ -37,9 +37,7 @@ local function tell_watchers(ids)
   local watchers_key = prefix .. ':watchers'
   local waiting_for = redis.pcall('HMGET', watchers_key, unpack(ids))
   for i, sessions_ in ipairs(waiting_for.err and {} or waiting_for) do
-    for waits in string.gmatch(sessions_ or '', '%S+') do
-      redis.pcall('PUBLISH', prefix .. ':push:' .. waits, 'expired ' .. ids[i])
-    end
+    push(prefix, sessions_ or '', ids[i], 'expired ' .. ids[i])
   end
   redis.pcall('HDEL', watchers_key, unpack(ids))
 end

@@ -2,10 +2,13 @@
 --
 -- A session that waits registers in `idle`; the score holds until when, and the lease time: see
 -- `IDLE_LEASES`. An item that is the only one of its queue is leased for the session that has
--- waited longest, and sent on the channel `:push:<session>`, as `<token> <attempt> <lease time in ms> <time>
--- <size of the id> <id><data>`; if the item has a trace, `;<trace>` follows the size; if it is of a stage of
--- a flow run, `;<trace or nothing>;<size of the reference>` does, and the reference stands between the id and
--- the data. This saves the trip of leasing.
+-- waited longest, and sent on the channel `:push:<session>`, as `item <word> <token> <attempt> <lease time
+-- in ms> <time> <size of the id> <id><data>`; if the item has a trace, `;<trace>` follows the size; if it is
+-- of a stage of a flow run, `;<trace or nothing>;<size of the reference>` does, and the reference stands
+-- between the id and the data. This saves the trip of leasing.
+--
+-- The word is that of the registration, for one delivery: its member of `idle` is `<word>@<session>`. So who
+-- may only publish cannot send an item, nor can who has listened before.
 --
 -- Until the process acknowledges it, the item is noted in `:delivered:<session>`, as `<token> <id>`. If the
 -- process cannot take it, its background thread recalls it, and the attempt does not count; after the end of
@@ -36,7 +39,7 @@ end
 
 -- Send an item to a session, and lease it; returns whether a process has received it. Last,
 -- its id is dropped from the queue.
-local function send_to(holder, ms, id, data, trace, reference)
+local function send_to(holder, word, ms, id, data, trace, reference)
   token = token + 1
   local text, at = string.format('%.0f', token), read_clock()
   local time = string.format('%.0f', at)
@@ -48,7 +51,7 @@ local function send_to(holder, ms, id, data, trace, reference)
   local heard = redis.pcall(
     'PUBLISH',
     prefix .. ':push:' .. holder,
-    table.concat({ text, 1, ms, time, size, id }, ' ') .. (reference or '') .. data
+    table.concat({ 'item', word, text, 1, ms, time, size, id }, ' ') .. (reference or '') .. data
   )
   if type(heard) == 'table' or heard == 0 then
     return false
@@ -72,17 +75,20 @@ end
 -- `reference`: those of the item, or nil.
 local function deliver(id, data, trace, reference)
   for _ = 1, 10 do
-    local holder, text = unpack(redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES'))
-    if not holder then
+    local member, text = unpack(redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES'))
+    if not member then
       return
     end
-    redis.call('ZREM', idle, holder)
+    redis.call('ZREM', idle, member)
+    local cut = string.find(member, '@', 1, true) or 0
+    local holder = string.sub(member, cut + 1)
     local score = tonumber(text)
     local ms = score % IDLE_LEASES
     if
-      score > read_clock() / IDLE_UNIT_MS * IDLE_LEASES
+      cut > 0
+      and score > read_clock() / IDLE_UNIT_MS * IDLE_LEASES
       and redis.pcall('LLEN', prefix .. ':inbox:' .. holder) == 0 -- an id there comes first
-      and send_to(holder, ms, id, data, trace, reference)
+      and send_to(holder, string.sub(member, 1, cut - 1), ms, id, data, trace, reference)
     then
       return
     end

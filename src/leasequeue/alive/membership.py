@@ -42,6 +42,8 @@ TOGETHER = 1 / 20
 RETRY_SECONDS = 1.0
 #: How long to wait, at most, before a dead worker is failed, so that not all of its peers do it (s).
 JITTER_SECONDS = 0.5
+#: How long to wait after a message that an order was given, but there was none (s).
+VAIN_SECONDS = 0.1
 #: The least time for a heartbeat (s).
 SHORTEST_TRY = 0.05
 #: How long leaving may take (s).
@@ -67,7 +69,10 @@ class Registrant:
     membership: Membership
     queue: AsyncWorkQueue
     registration: Registration
-    order: str = ""
+    #: The number of the last order.
+    order: int = 0
+    #: How many messages say that there is a later one.
+    claims: int = 0
     #: Since when no heartbeat has failed.
     steady_since: float | None = None
     #: Set when the next heartbeat is to be sent at once.
@@ -273,6 +278,21 @@ class Membership:
         for member in self._members.values():
             member.woken.set()
 
+    def told(self, queue: AsyncWorkQueue, message: bytes) -> None:
+        """Handle the message that the worker was given the order of this number on a queue.
+
+        Whoever publishes it, only what the reply to a heartbeat says is obeyed. Callable from any thread.
+        """
+        self._call_soon(partial(self._told, queue, message))
+
+    def _told(self, queue: AsyncWorkQueue, message: bytes) -> None:
+        member = self._members.get(queue)
+        if not (message.isdigit() and len(message) < 16):
+            engines_of(queue).unverified.add()
+        elif member is not None and int(message) > member.order:
+            member.claims += 1
+            member.woken.set()
+
     def _call_soon(self, function: Callable[[], None]) -> None:
         """Call a function in the background thread, unless that has ended."""
         if self._loop is not None:
@@ -352,6 +372,7 @@ class Membership:
             self._drop(member)
             return 0.0
         sent_at = time.monotonic()
+        claims, member.claims = member.claims, 0
         mark, times = self._own.mark(queue), _times(registration.dead_after)
         alive_ms, gone_after = times["alive_ms"], registration.gone_after
         facts = {
@@ -373,10 +394,14 @@ class Membership:
                 reply = await engine_of(queue).registry.beat(facts, alive_ms=alive_ms, first=first)
         except (LeasequeueError, TimeoutError) as error:
             return self._missed(member, error)
+        before = member.order
         if self._members.get(queue) is not member or not self._answered(
             member, reply, sent_at, named=bool(facts["connections"])
         ):
             return 0.0
+        if claims and member.order == before:
+            engines_of(queue).unverified.add(claims)
+            await asyncio.sleep(VAIN_SECONDS)
         # Not exactly, so that workers that were started together do not beat together.
         due = sent_at + self._every * random.uniform(0.9, 1.0)  # noqa: S311 - no secret
         return due - due % (self._every * TOGETHER) - time.monotonic()
@@ -398,8 +423,8 @@ class Membership:
         member.registration.accepted(sent_at, named=named, has_peers=reply.workers > 1)
         if member.steady_since is None:
             member.steady_since = sent_at
-        if reply.order != member.order:
-            member.order = reply.order
+        if reply.order_number != member.order:
+            member.order = reply.order_number
             self._on_order(reply.order)
         self._supervise(member, reply.expired)
         return True

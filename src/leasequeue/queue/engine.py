@@ -29,6 +29,7 @@ from leasequeue.wire.subscriptions import joined
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
+    from leasequeue.queue.pushes.seals import Unverified
     from leasequeue.wire.session import Session
     from leasequeue.wire.subscriptions import Subscription
 
@@ -56,6 +57,7 @@ class Engine:
         self,
         keys: QueueKeys,
         session: Session,
+        unverified: Unverified,
         *,
         return_front: bool,
         clock: Callable[[], float] | None,
@@ -63,6 +65,7 @@ class Engine:
     ) -> None:
         self.keys = keys
         self.session = session
+        self.unverified = unverified
         self.loop = session.loop
         self.name = keys.prefix.decode()
         self._on_abandon = on_abandon
@@ -79,8 +82,8 @@ class Engine:
             name: Batcher(self.runner, self._script(name), max_rows=TRIP_ROWS) for name in BATCHED
         }
         self._subscriptions: set[Subscription] = set()
-        self.live_events = LiveEvents(self.route, keys["live"], self.run)
-        self.pushes = PushRouter(self.route, keys["push"])
+        self.live_events = LiveEvents(self.route, keys["live"], self.run, unverified)
+        self.pushes = PushRouter(self.route, keys["push"], keys.secret, unverified)
         self.result_waits = ResultWaits(self.pushes, self.run, lambda: self._refusal)
         self.reports = ProgressReports(self.many, self.name)
         self._releasing: set[asyncio.Task[None]] = set()
@@ -90,7 +93,9 @@ class Engine:
         self._unused_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
         listener = Listener(
-            self.runner, keys, self.pushes, register=self._script("register"), leave=self._script("leave")
+            *(self.runner, keys, self.pushes, unverified),
+            register=self._script("register"),
+            leave=self._script("leave"),
         )
         self.deliveries = listener.deliveries
         self.leasing = LeaseDispatcher(
@@ -175,12 +180,16 @@ class Engine:
         return self._script(name).command({}, rest)
 
     async def subscribe(self, channel: str, notify: Callable[[], None]) -> Subscription:
-        """Subscribe to a channel of the queue, and return when the server has confirmed.
+        """Subscribe to a channel of numbers, and return when the server has confirmed.
 
         `notify` is called for each message, when messages may have been missed, and when the engine closes.
         """
         self._expect_open()
-        one = self.route.subscribe(self.keys[channel], lambda _: notify(), notify)
+
+        def received(message: bytes) -> None:
+            (notify if message.isdigit() else self.unverified.add)()
+
+        one = self.route.subscribe(self.keys[channel], received, notify)
         self._subscriptions.add(one)
         try:
             await one.confirmed()

@@ -10,6 +10,7 @@ from leasequeue.durations import Duration, seconds
 from leasequeue.errors import InvalidArgument, QueueClosed
 from leasequeue.keys import QueueKeys, check_hash_tag, check_prefix
 from leasequeue.queue.engine import Engine
+from leasequeue.queue.pushes.seals import Unverified
 from leasequeue.wire.endpoints import Client, check_client, is_cluster, slot_of, url_of
 from leasequeue.wire.session import SESSIONS
 
@@ -52,6 +53,8 @@ class Engines:
         if clock is not None and not callable(clock):
             raise InvalidArgument("clock", clock, "a function that returns the time in seconds, or None")
         self.clock = clock
+        #: The messages that were dropped, of all event loops.
+        self.unverified = Unverified(self.name)
         self.url = url_of(redis)
         self._client = redis
         self._reply_timeout = seconds("reply_timeout", reply_timeout, zero=False)
@@ -142,12 +145,14 @@ class Engines:
         """
         here = self.here()
 
-        def leave(accepted: list[bytes]) -> Awaitable[Any]:
-            return here.run("leave", accepted, stays=1)
-
         ours = [one for one in self.all if one.session.id == here.session.id]
         waiting = next((one for one in ours if not one.session.adopted), here)
-        return await waiting.deliveries.recall(leave)
+        deliveries = waiting.deliveries
+
+        def leave(accepted: list[bytes]) -> Awaitable[Any]:
+            return here.run("leave", accepted, stays=1, word=deliveries.last_word)
+
+        return await deliveries.recall(leave)
 
     def report(self, lease: Sequence[bytes], text: bytes) -> None:
         """Report progress, from any thread. See `ProgressReports`.
@@ -205,6 +210,7 @@ class Engines:
             engine = self._engines[session.loop] = Engine(
                 QueueKeys(self.name, session.id),
                 session,
+                self.unverified,
                 return_front=self._return_front,
                 clock=self.clock,
                 on_abandon=partial(self._forget, session.loop),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from typing import TYPE_CHECKING, Literal
 
 from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
@@ -132,7 +133,9 @@ class Events:
 
     async def _set(self, *, count: int | None, age_ms: int | None, publish: int | None) -> int:
         count_, age_, publish_ = (b"" if value is None else value for value in (count, age_ms, publish))
-        return int(await self._engine().run("events_keep", count=count_, age_ms=age_, publish=publish_))
+        secret = secrets.token_hex(16).encode()
+        call = self._engine().run("events_keep", count=count_, age_ms=age_, publish=publish_, secret=secret)
+        return int(await call)
 
     async def _read(self, since: int | None, wanted: _Filter, *, follow: bool) -> AsyncIterator[Event]:
         # After the first page, a number above the last one means that the server has lost events.

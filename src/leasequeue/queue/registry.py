@@ -26,8 +26,9 @@ class Beat(NamedTuple):
     accepted: bool
     #: If it is not: whether it was failed, or is being failed. Otherwise its registration was lost.
     failed: bool
-    #: The last order for the worker; empty: none.
+    #: The last order for the worker, and its number, from 1 on; empty and 0: none.
     order: str
+    order_number: int
     workers: int
     #: Other workers whose registration no longer holds.
     expired: list[str]
@@ -114,7 +115,7 @@ class Registry:
         )
         ours = self._session.id
         others = [one for one in map(_text, expired) if one != ours]
-        return Beat(accepted == 1, accepted == 0, _text(order), count, others)
+        return Beat(accepted == 1, accepted == 0, *_order(order), count, others)
 
     async def leave(self) -> bool:
         """End the registration of the worker of this session; return whether there was one."""
@@ -142,7 +143,7 @@ class Registry:
         for session, text in about.items():
             if not session.startswith(b"told:"):
                 until_ms = None if (end := until.get(session, b"inf")) == b"inf" else int(float(end))
-                order = _text(about.get(b"told:" + session, b""))
+                order, _ = _order(about.get(b"told:" + session, b""))
                 expired = until_ms is not None and until_ms <= now_ms
                 found.append(RegisteredWorker(_text(session), until_ms, expired, order, read_facts(text)))
         return found
@@ -234,6 +235,12 @@ def _as_text(value: object) -> str:
 def _as_number(value: Any) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return value if is_number and 0 <= value < 1e15 else 0
+
+
+def _order(value: bytes) -> tuple[str, int]:
+    """Return an order as `worker_tell` notes it, and its number."""
+    order, _, number = _text(value).partition(" ")
+    return order, int(number) if number.isdecimal() and len(number) < 16 else 0
 
 
 def _text(value: bytes) -> str:

@@ -54,6 +54,7 @@ class CommonArguments:
             "prefix": keys.prefix,
             "now_ms": b"",
             "session": keys.session,
+            "secret": keys.secret,
             "return_front": b"%d" % return_front,
             "set_many": b"0",
         }

@@ -64,15 +64,24 @@ class Health:
     #: Whether it is healthy, or all that is wrong is that a server has reached its `maxmemory`: items are
     #: leased and completed, which frees memory.
     works: bool = True
+    #: How many messages on the channels of its queues were dropped, as no script of these has published them.
+    unverified_messages: int = 0
 
 
 class Monitor:
     """Watches one worker from the background thread."""
 
-    def __init__(self, executor: Executor, renewer: LeaseRenewer, fetcher: Fetcher) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        renewer: LeaseRenewer,
+        fetcher: Fetcher,
+        queues: Collection[AsyncWorkQueue],
+    ) -> None:
         self._executor = executor
         self._renewer = renewer
         self._fetcher = fetcher
+        self._queues = queues
         self._beat_at = self._turned_at = time.monotonic()
         #: The background tasks that have failed: when, and why; and the error with which the worker stops.
         self.failing: dict[object, tuple[float, BaseException]] = {}
@@ -166,6 +175,7 @@ class Monitor:
             since_last_lease=now - self._fetcher.fetched_at,
             live=max(blocked, stuck) <= STUCK_SECONDS,
             works=not reasons and not ignored and len(failures) <= bool(self._full),
+            unverified_messages=sum(engines_of(queue).unverified.count for queue in [*self._queues]),
         )
 
     def _log_block(self) -> None:

@@ -118,7 +118,7 @@ class WorkerRuntime:
         self._backlog = Backlog()
         self.acknowledgers = {one: self._acknowledger_of(one) for one in consumers}
         self.fetcher = Fetcher(order, self.renewer, self.executor, self._backlog, self.watch)
-        self.monitor = Monitor(self.executor, self.renewer, self.fetcher)
+        self.monitor = Monitor(self.executor, self.renewer, self.fetcher, self.queues.served)
         tasks = self._background_tasks(clean_every, keep_dead)
         self.background = BackgroundThread(
             consumers, tasks, failing=self.monitor.failing, on_failure=self._background_failed
@@ -605,10 +605,7 @@ class ServedQueues:
         """Register on a queue, and receive the orders for this worker there."""
         queue = consumer.queue
         self._pushes[consumer] = [
-            *(
-                engine_of(queue).pushes.follow(what, partial(self._pushed, what))
-                for what in ("quiet", "resume", "stop")
-            ),
+            engine_of(queue).pushes.follow("told", partial(self.membership.told, queue)),
             self._parts.cancellations.start(queue),
         ]
         registering = self._register(consumer, registration_of(queue))
@@ -641,9 +638,6 @@ class ServedQueues:
 
     def _in_background(self, make: Callable[[], Any]) -> asyncio.Future[Any]:
         return asyncio.wrap_future(self._parts.background.call(make))
-
-    def _pushed(self, what: str, _: bytes) -> None:
-        self._obey(what)
 
     def _obey(self, what: str) -> None:
         if what == "stop":

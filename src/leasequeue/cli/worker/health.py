@@ -99,8 +99,14 @@ def report_health(meter: Meter, worker: Worker) -> None:
     def healthy(_: CallbackOptions) -> Iterable[Observation]:
         yield Observation(int(worker.health().ok))
 
+    def unverified(_: CallbackOptions) -> Iterable[Observation]:
+        yield Observation(worker.health().unverified_messages)
+
     meter.create_observable_gauge(
         "leasequeue.worker.healthy", [healthy], "", "1: it is healthy, as /ready says"
+    )
+    meter.create_observable_counter(
+        "leasequeue.worker.unverified.messages", [unverified], "", "messages that no script has published"
     )
 
 

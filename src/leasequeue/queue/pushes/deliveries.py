@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
 
 #: The longest head of a message, without the trace: six numbers; and the longest trace.
 MAX_HEAD_BYTES, MAX_TRACE_BYTES = 92, 64
+#: How many words are remembered. Those of later registrations are in place of earlier ones, whose deliveries
+#: may be on their way.
+MAX_WORDS = 64
 
 
 class Delivery(NamedTuple):
@@ -33,7 +37,7 @@ class Delivery(NamedTuple):
 
 
 def read_delivery(message: bytes) -> Delivery | None:
-    """Read a message of the session's channel; None if it is no delivery: any client may publish."""
+    """Read what follows the word in a message of the session's channel; None if it is no delivery."""
     try:
         *numbers, sized, rest = message.split(b" ", 5)
         sized, _, trace = sized.partition(b";")
@@ -68,6 +72,30 @@ class Deliveries:
         self.registered = False
         #: Whether it is unknown what the last recall has returned, as its reply was lost.
         self.doubtful = False
+        #: With what deliveries begin, each of a registration, the last one last; only the event loop that
+        #: registers changes them.
+        self._words: dict[bytes, None] = {}
+        #: The word of the last registration, unless it was used.
+        self.last_word = b""
+
+    def new_word(self) -> bytes:
+        """Return a word for a registration, which nobody else knows before the delivery to it."""
+        if len(self._words) == MAX_WORDS:
+            del self._words[next(iter(self._words))]
+        word = secrets.token_hex(8).encode()
+        self._words[word] = None
+        self.last_word = word
+        return word
+
+    def use_word(self, word: bytes) -> bool:
+        """Return whether a delivery may begin with this word, and let no other begin with it."""
+        if word == self.last_word:
+            self.last_word = b""
+        return self._words.pop(word, self) is None
+
+    def forget_words(self) -> None:
+        """Expect no delivery, as others may have heard it that this session has missed."""
+        self._words.clear()
 
     def accept(self, delivery: Delivery) -> bool | None:
         """Return whether the item is this event loop's; None while that is being decided: ask again."""

@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 from leasequeue.errors import LeasequeueError
 from leasequeue.queue.pushes.deliveries import Deliveries, read_delivery
-from leasequeue.queue.pushes.router import DELIVERY
 from leasequeue.retry import Backoff
 from leasequeue.wire.server_errors import is_unknown_script, translate
 from leasequeue.wire.subscriptions import joined
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from leasequeue.keys import QueueKeys
     from leasequeue.queue.pushes.deliveries import Delivery
     from leasequeue.queue.pushes.router import PushRouter
+    from leasequeue.queue.pushes.seals import Unverified
     from leasequeue.wire.connection import Connection
     from leasequeue.wire.runner import BoundScript, Runner
     from leasequeue.wire.server import Route
@@ -85,6 +85,7 @@ class Listener:
         runner: Runner,
         keys: QueueKeys,
         pushes: PushRouter,
+        unverified: Unverified,
         *,
         register: BoundScript,
         leave: BoundScript,
@@ -95,6 +96,9 @@ class Listener:
         self._leave = leave
         self._channel = keys["due"]
         self._pushes = pushes
+        self._unverified = unverified
+        #: Recalls what was sent to this session, as a message was dropped.
+        self._recall_timer: asyncio.TimerHandle | None = None
         #: Shared with the background thread of a worker.
         self.deliveries = Deliveries()
         #: On a cluster, a message also reaches subscribers of other nodes, which the sender does not count.
@@ -119,7 +123,7 @@ class Listener:
         self._receives = False
         #: What was notified last, and takes these.
         self._taker: Waiter | None = None
-        pushes.add(DELIVERY, self._pushed, self._missed)
+        pushes.add("item", self._pushed, self._missed)
         self._leaving: asyncio.Task[None] | None = None
         self._returning: asyncio.Task[bool] | None = None
         self._backoff = Backoff()
@@ -191,7 +195,7 @@ class Listener:
         """Return what is on its way to this session to the queue, and whether there may be more."""
 
         def leave(accepted: list[bytes]) -> Awaitable[Any]:
-            return self._runner.run(self._leave, accepted, stays=stays)
+            return self._runner.run(self._leave, accepted, stays=stays, word=self.deliveries.last_word)
 
         try:
             return await self.deliveries.recall(leave) == LEAVE_STEP
@@ -282,7 +286,11 @@ class Listener:
         """Return the arguments of `register`, which asks for a delivery if one can be used."""
         wanted = waiter.wanted_lease_ms() if self._can_receive and self._attached else None
         self.deliveries.registered = wanted is not None and wanted <= MAX_DELIVERY_MS
-        return {"keep_ms": KEEP_MS, "lease_ms": wanted if wanted and self.deliveries.registered else b""}
+        before = self.deliveries.last_word
+        if not self.deliveries.registered:
+            return {"keep_ms": KEEP_MS, "lease_ms": b"", "word": b"", "before": before}
+        word = self.deliveries.new_word()
+        return {"keep_ms": KEEP_MS, "lease_ms": wanted or b"", "word": word, "before": before}
 
     def _want_delivery(self, waiter: Waiter, accepted: tuple[bytes, ...] = ()) -> None:
         """Register for a delivery, unless the session has, and acknowledge what was accepted."""
@@ -313,8 +321,14 @@ class Listener:
             self._loop.call_later(AGAIN_SECONDS, self._want_delivery, waiter, accepted)
 
     def _pushed(self, message: bytes) -> None:
-        delivery = read_delivery(message)
-        if delivery is not None and self._taker is not None:
+        word, _, rest = message.partition(b" ")
+        delivery = read_delivery(rest) if self.deliveries.use_word(word) else None
+        if delivery is None:
+            self._unverified.add()
+            # The words of registrations that are on their way may have been forgotten: see `_missed`.
+            if self._recall_timer is None:
+                self._recall_timer = self._loop.call_later(AGAIN_SECONDS, self._recall)
+        elif self._taker is not None:
             self._received(self._taker, delivery)
 
     def _received(self, waiter: Waiter, delivery: Delivery) -> None:
@@ -332,19 +346,30 @@ class Listener:
 
     def _missed(self) -> None:
         """Recall an item that may have been sent while the session did not receive."""
+        self.deliveries.forget_words()
+        self._recall()
+
+    def _recall(self) -> None:
+        self._recall_timer = None
         if self._attached:
             self.return_id()
 
     async def _connect(self, waiter: Waiter) -> Connection:
         # Before the session registers: what falls due is in the reply to that, or is published later.
         if self._due is None:
-            announced, missed = partial(_announced, waiter), partial(waiter.due_in, AGAIN_SECONDS)
+            announced, missed = partial(self._announced, waiter), partial(waiter.due_in, AGAIN_SECONDS)
             self._due = self._route.subscribe(self._channel, announced, missed)
         if not self._receives:
             await self._pushes.hold()
             self._receives = True
         await self._due.confirmed()
         return await self._route.open("waits", reply_timeout=BLOCK_SECONDS + MARGIN_SECONDS)
+
+    def _announced(self, waiter: Waiter, message: bytes) -> None:
+        if message.isdigit() and len(message) < 8:
+            waiter.due_in(int(message) / 1000)  # it only leases then
+        else:
+            self._unverified.add()
 
     def _unsubscribe(self) -> None:
         due, self._due = self._due, None
@@ -364,11 +389,6 @@ class Listener:
         if connection is not None and not await connection.close_gracefully(within=CLOSE_SECONDS):
             self._unsure_until = self._loop.time() + BLOCK_SECONDS + 1
         return self._loop.time() >= self._unsure_until
-
-
-def _announced(waiter: Waiter, message: bytes) -> None:
-    if message.isdigit() and len(message) < 8:  # any client may publish to a channel
-        waiter.due_in(int(message) / 1000)
 
 
 def _opening(loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:

@@ -1,7 +1,7 @@
 """Published events: one subscription for all readers of a queue in an event loop.
 
-The scripts publish them on the channel `<queue>:live`. What is published while a reader is not connected is
-missed; the numbers of the events show it.
+The scripts publish them on the channel `<queue>:live`, with a seal. What is published while a reader is not
+connected is missed; the numbers of the events show it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.errors import ConnectionLost, LeasequeueError, NoEventsPublished, QueueClosed
 from leasequeue.queue.event import Event, event_of_json
+from leasequeue.queue.pushes.seals import unsealed
 from leasequeue.wire.server_errors import translate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from leasequeue.queue.pushes.seals import Unverified
     from leasequeue.wire.server import Route
     from leasequeue.wire.subscriptions import Subscription
 
@@ -80,7 +82,12 @@ class LiveEvents:
     replaced at once, the readers get the error.
     """
 
-    def __init__(self, route: Route, channel: bytes, run: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(
+        self, route: Route, channel: bytes, run: Callable[..., Awaitable[Any]], unverified: Unverified
+    ) -> None:
+        #: With what the messages are sealed, as the server said last.
+        self._secret = b""
+        self._unverified = unverified
         self._route = route
         self._channel = channel
         self._run_script = run
@@ -91,7 +98,11 @@ class LiveEvents:
         self._lost = asyncio.Event()
 
     async def join(self) -> LiveReader:
-        """Return a reader that gets all that is published from now on, until `leave`."""
+        """Return a reader that gets all that is published from now on, until `leave`.
+
+        Raise NoEventsPublished if none are.
+        """
+        await self.last()  # which says the secret
         reader = LiveReader()
         self._readers.add(reader)
         try:
@@ -133,9 +144,10 @@ class LiveEvents:
 
     async def last(self) -> int:
         """Return the number of the last event; raise NoEventsPublished if none are published."""
-        last, _, live, *_ = await self._run_script("events_read", after=BEYOND, count=1)
-        if not live:
+        last, _, secret, *_ = await self._run_script("events_read", after=BEYOND, count=1)
+        if not secret:
             raise NoEventsPublished
+        self._secret = secret
         return int(last)
 
     async def _check(self) -> None:
@@ -170,7 +182,11 @@ class LiveEvents:
     def _received(self, message: bytes) -> None:
         if not message:
             return  # published to find out whether it is permitted
-        parsed = json.loads(message.decode(errors="surrogateescape"))
+        text = unsealed(message, self._secret)
+        if text is None:
+            self._unverified.add()
+            return
+        parsed = json.loads(text.decode(errors="surrogateescape"))
         if "off" in parsed:
             self._end(NoEventsPublished())
             return

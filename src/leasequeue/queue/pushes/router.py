@@ -1,7 +1,8 @@
 """Passes on what is published to a session for one queue: one subscription for all that receive messages.
 
-A message is text of the form `<kind>` or `<kind> <rest>`. One that begins with a digit is a delivery: see
-`leasequeue.queue.pushes.deliveries`.
+A message is text of the form `<kind> <rest>`. Those that say what is to be believed have a seal before it. Of
+the others, a delivery has a word that the listener knows, and who gets one of another kind looks what is so;
+the end of an item is said with the begin of the secret.
 """
 
 from __future__ import annotations
@@ -10,15 +11,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leasequeue.errors import ConnectionLost
+from leasequeue.queue.pushes.seals import unsealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from leasequeue.queue.pushes.seals import Unverified
     from leasequeue.wire.server import Route
     from leasequeue.wire.subscriptions import Subscription
 
-#: The kind of deliveries, whose handler gets the whole message.
-DELIVERY = ""
+#: The kinds of messages, and whether they have a seal.
+SEALED = {
+    **dict.fromkeys((b"item", b"cancel", b"told", b"ended"), False),
+    **dict.fromkeys((b"cancelled", b"expired", b"progress"), True),
+}
+#: How many bytes of the secret a message `ended` has.
+WORD_BYTES = 6
 
 
 @dataclass(slots=True, eq=False)
@@ -33,9 +41,11 @@ class Receiver:
 class PushRouter:
     """Receives the channel of a session, while at least one holder needs that."""
 
-    def __init__(self, route: Route, channel: bytes) -> None:
+    def __init__(self, route: Route, channel: bytes, secret: bytes, unverified: Unverified) -> None:
         self._route = route
         self._channel = channel
+        self._secret = secret
+        self._unverified = unverified
         self._receivers: dict[bytes, list[Receiver]] = {}
         self._holds = 0
         self._subscription: Subscription | None = None
@@ -47,8 +57,8 @@ class PushRouter:
         """Pass the messages of a kind to a handler. This subscribes to nothing: see `hold`.
 
         Args:
-            kind: The first word of the messages, or `DELIVERY`.
-            handle: Called with the rest of each message; with the whole of a delivery.
+            kind: The first word of the messages: see `SEALED`.
+            handle: Called with the rest of each message; one without its seal is dropped.
             missed: Called when messages may have been missed: when the connection has ended, again when the
                 channel is subscribed again, and when the queue object is closed.
         """
@@ -134,9 +144,14 @@ class PushRouter:
             one.close()
 
     def _received(self, message: bytes) -> None:
-        kind, _, rest = message.partition(b" ")
-        if kind[:1].isdigit():
-            kind, rest = b"", message
+        text = unsealed(message, self._secret)
+        kind, _, rest = (message if text is None else text).partition(b" ")
+        word = self._secret[:WORD_BYTES]
+        if kind == b"ended":
+            word, _, rest = rest.partition(b" ")
+        if SEALED.get(kind) is not (text is not None) or word != self._secret[:WORD_BYTES]:
+            self._unverified.add()
+            return
         for one in tuple(self._receivers.get(kind, ())):
             one.handle(rest)
 
