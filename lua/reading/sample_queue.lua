@@ -16,7 +16,7 @@
 --   prefix      text     the queue's name
 --   now_ms      integer  the time; empty: the server's time
 --   horizon_ms  integer  for how long to look ahead; empty: not at all
---   note        flag     1: note what waits; else nothing is written
+--   note        flag     1: note what waits, if the user may write; else nothing is written
 -- Reply: the time in ms; how many items are waiting, leased and scheduled, and how many dead letters there
 --   are, as in `counts`; the last token; for how many ms the oldest waiting item has waited at least; by how
 --   many ms it may be more (-1: unknown); how many of the scheduled items are due, and how many others will
@@ -332,8 +332,8 @@ for _, wait in ipairs(waits) do
   reply[#reply + 1] = wait
 end
 
-if note then
-  begin_writes() -- a full queue must be watched too
-  redis.call('SET', sample, text, 'PX', 3600000)
+-- A full queue must be watched too, and by users who may only read.
+if note and pcall(begin_writes) then
+  redis.pcall('SET', sample, text, 'PX', 3600000)
 end
 return reply

@@ -146,6 +146,13 @@ def test_long_jobs_with_a_short_target_need_no_more_workers_than_items() -> None
     assert workers(busy, JobPolicy(age_target=0)) == 46
 
 
+def test_a_forged_age_asks_for_no_more_workers_than_items() -> None:
+    """Who may write a queue's keys may forge the age; alone, it is no reason for a worker."""
+    assert workers(Signals(service_time=1, oldest_age=86_400)) == 0
+    assert workers(Signals(oldest_age=86_400)) == 0
+    assert workers(Signals(waiting=3, service_time=3600, oldest_age=1e15)) == 3
+
+
 def test_many_short_jobs_are_one_worker() -> None:
     assert workers(Signals(waiting=10_000, arrival_rate=500, service_time=0.001)) == 1
     assert workers(Signals(waiting=100_000, arrival_rate=10_000, service_time=0.001)) == 10

@@ -10,11 +10,11 @@ import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasequeue.keys import NONE, QueueKeys
+from leasequeue.keys import QueueKeys
 from leasequeue.wire.scripts import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from leasequeue.wire.scripts import Script
 
@@ -26,7 +26,7 @@ class Role(StrEnum):
     WORKER = "worker"
     #: Add items, start flow runs, wait for results, cancel, report, and read.
     PRODUCER = "producer"
-    #: Read: counts, items, workers, events.
+    #: Read: counts, items, workers, events. It may run only scripts that others have loaded.
     WATCHER = "watcher"
 
 
@@ -43,6 +43,7 @@ class Sent(NamedTuple):
 
 REFUSED = "`AccessDenied`"
 _WORKERS = frozenset({Role.WORKER})
+_WRITERS = frozenset({Role.WORKER, Role.PRODUCER})
 #: The commands that are sent outside of the scripts, as rules name them.
 CONNECTIONS = {
     "blmove": Sent("wait for items", "a worker does not start; `lease` refuses to wait", _WORKERS),
@@ -50,7 +51,7 @@ CONNECTIONS = {
     "client|list": Sent("see which workers live", "deaths are noticed when leases expire", _WORKERS),
     "client|setinfo": Sent("name the library (redis-py)", "nothing"),
     "client|setname": Sent("name the connections of a worker", "its death is noticed when its leases expire"),
-    "eval": Sent("send a script that the server does not know yet", REFUSED),
+    "eval": Sent("send a script that the server does not know yet", f"{REFUSED} for that one", _WRITERS),
     "evalsha": Sent("run a script", REFUSED),
     "hmget": Sent("read what workers say of themselves, and flow runs", REFUSED),
     "hscan": Sent("list workers", REFUSED),
@@ -59,6 +60,8 @@ CONNECTIONS = {
     "ping": Sent("notice a connection that fell silent", "each connection counts as lost after a while"),
     "pubsub|numsub": Sent("see which workers live", "deaths are noticed when leases expire", _WORKERS),
     "scan": Sent("find the queues of a server (`leasequeue ls`)", REFUSED),
+    "script|exists": Sent("load what watchers run", "they may have to wait for another client", _WRITERS),
+    "script|load": Sent("load what watchers run", "they may have to wait for another client", _WRITERS),
     "select": Sent("use another database than 0", "`AccessDenied`, unless it is 0"),
     "ssubscribe": Sent("read published events", "`AccessDenied` for who reads them"),
     "subscribe": Sent("receive results, delays and cancels at once", "a warning; they arrive late"),
@@ -78,9 +81,8 @@ PRODUCING = frozenset(
         *("run_cancel", "run_report", "run_settle", "run_start"),
     }
 )
-#: The scripts that read the queue, and note something under one key, by that key. Others who read may call
-#: them only where rules can permit writing to this key alone.
-NOTING: Mapping[str, str] = {"sample_queue": "sample"}
+#: The scripts that read the queue, and note something if they may write. The probe finds out whether.
+NOTING = frozenset({"probe", "sample_queue"})
 #: The commands of scripts that only read.
 READING = frozenset(
     {
@@ -134,7 +136,7 @@ def commands_of(role: Role, server: ServerFacts) -> frozenset[str]:
     scripts = [script for script in load().values() if _uses(role, script, server)]
     used = {command.lower() for script in scripts for command in script.commands}
     if role is Role.WATCHER:
-        used = {command for command in used if not server.writes.get(command)}  # see `_selectors`
+        used = {command for command in used if not server.writes.get(command)}  # see `NOTING`
     sent = {name for name, one in CONNECTIONS.items() if role in one.roles}
     cluster = CLUSTER if server.is_cluster else ()
     return frozenset(name for name in {*used, *sent, *cluster} if server.knows(name))
@@ -149,9 +151,7 @@ def rules_of(names: Iterable[str], role: Role, server: ServerFacts) -> list[str]
     rules = ["resetkeys", *(f"~{one}" for one in patterns)]
     rules += ["resetchannels", *(f"&{one}" for one in patterns)]
     rules += ["-@all", *(f"+{command}" for command in sorted(commands_of(role, server)))]
-    if not server.has_selectors:
-        return rules
-    return ["clearselectors", *rules, *(part for one in patterns for part in _selectors(one, role, server))]
+    return ["clearselectors", *rules] if server.has_selectors else rules
 
 
 def quoted(word: str) -> str:
@@ -163,18 +163,6 @@ def quoted(word: str) -> str:
     return f'"{"".join(letters)}"'
 
 
-def _selectors(pattern: str, role: Role, server: ServerFacts) -> Iterator[str]:
-    """Yield what permits a watcher to write to the keys of `NOTING`, and `probe` to find that out.
-
-    Valkey reads quotes in a selector as quotes: there, each stands for one sign of any kind.
-    """
-    pattern = re.sub("[\"']", "?", pattern)
-    for name, key in NOTING.items() if role is Role.WATCHER else ():
-        commands = [one.lower() for one in load()[name].commands if server.writes.get(one.lower())]
-        keys = [f"~{pattern.removesuffix('*')}{one}" for one in (key, "probe", NONE)]
-        yield f"({' '.join([*keys, *(f'+{command}' for command in sorted(commands))])})"
-
-
 def pattern_of(name: str) -> str:
     """Return a glob for the keys and the channels of a queue.
 
@@ -183,21 +171,25 @@ def pattern_of(name: str) -> str:
     return re.sub(r"[\s\0]", "?", QueueKeys(name, "").pattern.decode(), flags=re.ASCII)
 
 
-def least_role(script: Script, *, only_reads: bool | None = None, has_selectors: bool) -> Role:
+def watched() -> list[Script]:
+    """Return the scripts that a watcher runs, and may not send: other clients load them."""
+    return [script for script in load().values() if least_role(script) is Role.WATCHER]
+
+
+def least_role(script: Script, *, only_reads: bool | None = None) -> Role:
     """Return the role that permits least, of those that run a script.
 
     `only_reads` says whether it writes nothing; None: what is known without a server.
     """
-    if script.commands <= READING if only_reads is None else only_reads:
+    reads = script.commands <= READING if only_reads is None else only_reads
+    if reads or script.name in NOTING:
         return Role.WATCHER
-    if script.name in NOTING:
-        return Role.WATCHER if has_selectors else Role.PRODUCER
     return Role.PRODUCER if script.name in PRODUCING else Role.WORKER
 
 
 def _uses(role: Role, script: Script, server: ServerFacts) -> bool:
     only_reads = not any(server.writes.get(command.lower()) for command in script.commands)
-    least = least_role(script, only_reads=only_reads, has_selectors=server.has_selectors)
+    least = least_role(script, only_reads=only_reads)
     roles = [*Role]  # what permits most comes first
     return roles.index(role) <= roles.index(least)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
-from leasequeue.errors import ServerReadOnly
+from leasequeue.errors import AccessDenied, ServerReadOnly
 from leasequeue.retry import Backoff
 from leasequeue.wire.server_errors import is_unknown_script, translate
 
@@ -158,6 +158,8 @@ class Link:
             if self._repeat(call, at_once=isinstance(error, MovedError)):
                 return
         ours = translate(error, maybe_applied=True, script=call.script)
+        if isinstance(ours, AccessDenied) and call.script and call.command[0] == b"EVAL" and not ours.keys:
+            ours = self._rights.unknown(call.script) if "EVAL" in ours.commands else ours
         if isinstance(ours, ServerReadOnly) or isinstance(error, ClusterDownError):
             self._retire()  # after a fail-over the next connection finds the new primary
         call.fail(ours)

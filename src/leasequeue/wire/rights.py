@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.errors import AccessDenied
 from leasequeue.log import Log
-from leasequeue.wire.access import Role, least_role, pattern_of, quoted
+from leasequeue.wire.access import NOTING, READING, Role, least_role, pattern_of, quoted
 from leasequeue.wire.scripts import find_script, load
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ class Rights:
         self._listed = False
         self._learned_at = 0.0
         self.set_many = False
-        #: Whether the server may permit single keys: see `ServerFacts`.
-        self.has_selectors = False
         self.refused: frozenset[str] = frozenset()
 
     @property
@@ -71,8 +69,23 @@ class Rights:
     def refusal(self, script: Script) -> AccessDenied | None:
         """Return the error for a script that the server would end between two commands; None: it may run."""
         wrong = script.commands & self.refused
-        role = least_role(script, has_selectors=self.has_selectors)
-        return self.denied(wrong, f"which {script.name} needs", role) if wrong else None
+        if script.name in NOTING:
+            wrong &= READING
+        return self.denied(wrong, f"which {script.name} needs", least_role(script)) if wrong else None
+
+    def unknown(self, script: Script) -> AccessDenied:
+        """Return the error for a script that the server does not know, and this user may not send."""
+        return AccessDenied(
+            f"the server does not know the script {script.name}, as it was restarted, and the access rules "
+            "forbid EVAL, with which it is sent; nothing was applied. Each worker or producer that connects, "
+            f"and `leasequeue acl`, loads what a watcher runs{self._all(Role.WATCHER)}",
+            commands=["EVAL"],
+        )
+
+    @property
+    def may_write(self) -> bool:
+        """Whether the server is known to permit the user to write."""
+        return self._learned_at > 0 and ADDING not in self.refused
 
     def denied(self, commands: Iterable[str], why: str, role: Role) -> AccessDenied:
         """Return the error for commands that are refused, with the rule that permits them.

@@ -17,6 +17,7 @@ from leasequeue.errors import (
     ServerTooOld,
 )
 from leasequeue.keys import NONE
+from leasequeue.wire.access import watched
 from leasequeue.wire.connection import ask, future_reply
 from leasequeue.wire.link import LARGE_BYTES, Link, Request
 from leasequeue.wire.rights import Rights
@@ -234,6 +235,19 @@ class Runner:
             if not self.rights.checked or self.rights.stale:
                 await self._check_rights(connection)
             self.rights.checked = True
+        if self.rights.may_write:
+            self._load_for_watchers(connection)
+
+    def _load_for_watchers(self, connection: Connection) -> None:
+        """Load the scripts that watchers run, as these may not; nothing waits for it."""
+        scripts = watched()
+
+        def load_missing(known: list[int] | None, _: BaseException | None) -> None:
+            for script, is_known in zip(scripts, known or (), strict=False):
+                if not is_known and not connection.closing:
+                    connection.post((b"SCRIPT", b"LOAD", script.body), lambda *_: None)
+
+        connection.post((b"SCRIPT", b"EXISTS", *(one.sha for one in scripts)), load_missing)
 
     async def _check_rights(self, connection: Connection) -> None:
         """Call the `probe` script. If the server cannot run it now, the first call will say why."""
@@ -267,7 +281,6 @@ class Runner:
         info = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
         version = info.get("redis_version", "6.2")
         number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-        self.rights.has_selectors = number >= (7,)
         if number < OLDEST:
             raise ServerTooOld(
                 f"the server is Redis {version}; Leasequeue needs Redis 6.2, Valkey 7.2 or newer"
