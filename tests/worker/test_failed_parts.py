@@ -157,6 +157,29 @@ async def test_a_background_task_that_fails_begins_again_and_the_worker_is_unhea
     await running
 
 
+async def test_a_background_task_that_fails_again_and_again_begins_ever_later(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(background, "RESTART_SECONDS", 0.001)
+    monkeypatch.setattr(background, "LONGEST_RESTART", 0.004)
+    monkeypatch.setattr(LeaseRenewer, "_release_stale", fail_when_called)
+    worker = new_worker()
+    gate = Gate(worker, queue)
+    running = await begun(worker, gate, queue)
+
+    def pauses() -> list[object]:
+        found = [one.args for one in caplog.records if "restarting it" in one.msg]
+        return [args[0] for args in found if isinstance(args, tuple)]
+
+    await eventually("it has failed four times", lambda: len(pauses()) >= 4)
+    assert pauses()[:4] == [0.001, 0.002, 0.004, 0.004]
+    assert "a background task has failed" in worker.health().reasons[0]
+    gate.opened.set()
+    await finished(queue)
+    worker.stop()
+    await running
+
+
 async def test_a_worker_whose_listener_fails_is_unhealthy_and_tries_again(queue: AsyncWorkQueue) -> None:
     worker = new_worker()
     gate = Gate(worker, queue)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 CLOSE_SECONDS = 1.0
 #: The pause before a task that has failed begins again, and how long it then runs until it is healthy (s).
 RESTART_SECONDS, HEALED_SECONDS = 1.0, 5.0
+#: As long as it is not, the pause doubles, up to this (s).
+LONGEST_RESTART = 16.0
 
 #: The longest and the shortest time to wait for a reply of the server (s).
 MAX_REPLY_TIMEOUT, MIN_REPLY_TIMEOUT = 2.5, 0.5
@@ -158,14 +160,16 @@ class BackgroundThread:
             # What was called before has become a task by now, which `asyncio.run` cancels.
 
     async def _run_forever(self, task: Task) -> None:
+        pause = RESTART_SECONDS
         while True:
             # Its failure is forgotten when it has gone on for a while.
             healed = asyncio.get_running_loop().call_later(HEALED_SECONDS, self._failing.pop, task, None)
             try:
                 await task()
             except Exception as error:
-                log.exception("a background task failed; restarting it")
+                pause = min(2 * pause, LONGEST_RESTART) if task in self._failing else RESTART_SECONDS
+                log.exception("a background task failed; restarting it in %.0f s", pause)
                 self._failing[task] = (time.monotonic(), error)
             finally:
                 healed.cancel()
-            await asyncio.sleep(RESTART_SECONDS)
+            await asyncio.sleep(pause)
