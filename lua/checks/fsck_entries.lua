@@ -20,9 +20,20 @@
 
 local latest_due = LATEST_DUE
 
-local function is_object(text)
+-- Return whether options are a JSON object whose known fields can be read, each as it is there.
+local function is_readable(text)
   local is_json, found = pcall(cjson.decode, text)
-  return is_json and type(found) == 'table' and string.sub(text, 1, 1) == '{'
+  if not is_json or type(found) ~= 'table' or string.sub(text, 1, 1) ~= '{' then
+    return false
+  end
+  local read = read_options(text)
+  for _, name in ipairs({ 'level', 'group', 'expires', 'trace', 'run' }) do
+    local is_default = found[name] == 0 or found[name] == ''
+    if found[name] ~= nil and not is_default and found[name] ~= read[name] then
+      return false
+    end
+  end
+  return true
 end
 
 local function check_facts(key)
@@ -33,7 +44,7 @@ local function check_facts(key)
   for i, id in ipairs(ids) do
     if not has_data(id) then
       ended[#ended + 1] = not redis.call('ZSCORE', deadlines, id) and id or nil
-    elseif key == options and not is_object(values[i]) then
+    elseif key == options and not is_readable(values[i]) then
       -- What a user has given is kept.
       redis.call('HSET', prefix .. ':lost:options', id, values[i])
       redis.call('HDEL', key, id)
@@ -151,7 +162,11 @@ local function check_heartbeats()
     local till, about = tonumber(ends[i]), redis.call('HGET', workers, name)
     local read, facts = pcall(cjson.decode, about or '')
     local alive_ms = read and type(facts) == 'table' and tonumber(facts.alive_ms)
-    if alive_ms and till < math.huge and till > now + alive_ms + 1000 then
+    if not about and till < now - 60000 then
+      -- Workers fail each other by names that are texts: no other client would drop it.
+      redis.call('ZREM', heartbeats, name)
+      repaired('lost_worker', name)
+    elseif alive_ms and till < math.huge and till > now + alive_ms + 1000 then
       redis.call('ZADD', heartbeats, now + alive_ms, name)
       repaired('late_heartbeat', name)
     elseif not alive_ms and till > now + 600000 and not (about and till == math.huge) then

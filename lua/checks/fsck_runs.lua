@@ -14,34 +14,54 @@
 --   sets. The kind `wrong_type` is no repair.
 -- Cost: O(count log n).
 -- Limits: one scan of `count` (at most 1,000) a call; a small set is checked at once.
--- Uses: now (clock), in_chunks (keys), repaired, repairs (repairs), check_index, index_ended, index_started,
---   lookups_of (run_index)
+-- Uses: now (clock), TOKEN_LIMIT (encodings), in_chunks (keys), repaired, repairs (repairs), check_index,
+--   index_ended, index_started, lookups_of (run_index)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 
 local states = { 'active', 'completed', 'failed', 'cancelled' }
+local place_of_state = { active = 1, completed = 2, failed = 3, cancelled = 4 }
 
--- Return a run as its hash says, and whether it is unfinished; nil: it has no
--- hash, or one that is being written.
-local function read_run(id)
-  local key = prefix .. ':run:' .. id
+-- Return a run as its hash says, and whether it is unfinished; nil: it has no hash, or one that is being
+-- written. One whose state or numbers another client has overwritten has failed.
+local read_run
+function read_run(id)
+  local key, wrong = prefix .. ':run:' .. id, nil
+  local function number_in(text, default)
+    local number = tonumber(text or default)
+    wrong = wrong or not (number and number >= 0 and number < TOKEN_LIMIT)
+    return wrong and default or number
+  end
   -- stylua: ignore
   local facts = redis.call('HMGET', key, 'state', 'active', 'flow', 'lookup', 'created', 'ended', 'keep')
   if not facts[1] then
     return nil
   end
-  local is_unfinished = facts[1] == 'active' or tonumber(facts[2] or 0) > 0
-  local ended = tonumber(facts[6] or facts[5] or now)
-  return {
+  local is_unfinished = facts[1] == 'active' or number_in(facts[2], 0) > 0
+  local ended = number_in(facts[6] or facts[5], now)
+  local flow_run = {
     home = prefix,
     id = id,
     state = facts[1],
     flow = facts[3] or '',
     lookup = facts[4],
-    at = facts[1] == 'active' and tonumber(facts[5] or now) or ended,
-    expires = not is_unfinished and ended + math.max(1, tonumber(facts[7] or 0)) or nil,
-  },
-    is_unfinished
+    at = facts[1] == 'active' and number_in(facts[5], now) or ended,
+    expires = not is_unfinished and ended + math.max(1, number_in(facts[7], 0)) or nil,
+  }
+  if wrong or not place_of_state[facts[1]] then
+    repaired('unreadable_run', id)
+    redis.call(
+      'HSET',
+      key,
+      'state',
+      'failed',
+      'error',
+      'its state or a number in it could not be read'
+    )
+    redis.call('HSET', key, 'active', 0, 'created', now, 'ended', now, 'keep', 86400000)
+    return read_run(id)
+  end
+  return flow_run, is_unfinished
 end
 
 -- Return whether a run is in the sets where it should be, and in no other.

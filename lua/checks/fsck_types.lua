@@ -11,7 +11,7 @@
 --   kind `wrong_type` is no repair.
 -- Cost: O(1) per row.
 -- Limits: at most 1,000 rows a call.
--- Uses: is_count (fence), read_clock (read_clock), repaired, repairs (repairs)
+-- Uses: COUNT_DIGITS (encodings), is_count (fence), read_clock (read_clock), repaired, repairs (repairs)
 
 redis.call('EXISTS', queue) -- a cluster finds the node by a key of the script
 
@@ -57,7 +57,7 @@ if is_right[keep_key] or (is_right[events] and not is_wrong[keep_key]) then
   local length = is_right[events] and redis.call('XLEN', events) or 0
   local defaults = { last, string.format('%d', math.max(length, 1000)), '0' }
   for i, field in ipairs({ 'last', 'count', 'age_ms' }) do
-    if not string.find(keep[i] or '', '^%d+$') then
+    if #(keep[i] or '') > COUNT_DIGITS or not string.find(keep[i] or '', '^%d+$') then
       redis.call('HSET', keep_key, field, defaults[i])
       repaired('lost_setting_of_events', field)
     end

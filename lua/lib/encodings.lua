@@ -103,6 +103,8 @@ local GROUP_CUT = '\0\0\0'
 -- Tokens are below this number, up to which each whole number is exact; attempts are below the other.
 local TOKEN_LIMIT = 2 ^ 53
 local ATTEMPT_LIMIT = 2 ^ 31
+-- How many digits a count has at most that is kept as text, such as the number of an event.
+local COUNT_DIGITS = 16
 -- Blanks after a record of the ledger: a value of more than 64 bytes turns a hash into a hash table.
 local TABLE_BLANKS = 65
 -- The latest time at which an item may fall due: the year 10000.

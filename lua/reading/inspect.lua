@@ -42,7 +42,8 @@ local function waiting_slice(first, number)
     if wanted > 0 then
       if base then
         for _, member in ipairs(redis.call('ZRANGE', key, base + first, base + first + wanted - 1)) do
-          found[#found + 1] = string.sub(member, string.find(member, LANE_END, 1, true) + ID_AT)
+          local cut = string.find(member, LANE_END, 1, true) -- else another client has written it
+          found[#found + 1] = cut and string.sub(member, cut + ID_AT) or nil
         end
       else
         local slice = redis.call('LRANGE', key, -first - wanted, -first - 1)

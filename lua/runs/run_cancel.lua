@@ -13,7 +13,7 @@
 --   0 it has ended; -1 there is no such run.
 -- Cost: O(log n) per value by which it is found.
 -- Limits: none.
--- Uses: open_run, read_fields, run_field, set_run (run), commit_runs (run_commit)
+-- Uses: open_run, read_fields, run_field, run_number, set_run (run), commit_runs (run_commit)
 
 redis.call('LLEN', queue)
 redis.call('HLEN', watchers)
@@ -22,7 +22,7 @@ read_fields(it, { 'state', 'active', 'error', 'mark' })
 local state = run_field(it, 'state')
 if not state then
   return -1
-elseif state ~= 'active' and tonumber(run_field(it, 'active') or 0) <= 0 then
+elseif state ~= 'active' and run_number(it, 'active') <= 0 then
   return 0
 end
 it.rest[1] = ''

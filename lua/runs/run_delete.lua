@@ -19,7 +19,7 @@ local key = prefix .. ':run:' .. run
 local facts = redis.call('HMGET', key, 'state', 'active', 'flow', 'lookup')
 if not facts[1] then
   return 0
-elseif facts[1] == 'active' or tonumber(facts[2] or 0) > 0 then
+elseif facts[1] == 'active' or (tonumber(facts[2] or 0) or 0) > 0 then
   return -1
 end
 if not is_last then

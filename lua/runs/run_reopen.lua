@@ -20,8 +20,8 @@
 -- Limits: at most 1,000 paths a call.
 -- Calls: run_forget
 -- Uses: arguments_at, keys_at (elsewhere), add_active, add_driver, add_stage_item, counts_of, drop_from_run,
---   open_run, parent_of, read_fields, run_field, set_counts, set_run, stage_definition (run), commit_runs
---   (run_commit), call_run_forget, keys_of_run_forget (run_forget), enter_stage, is_run_active,
+--   open_run, parent_of, read_fields, run_field, run_number, set_counts, set_run, stage_definition (run),
+--   commit_runs (run_commit), call_run_forget, keys_of_run_forget (run_forget), enter_stage, is_run_active,
 --   join_decision, resolve (run_step)
 
 redis.call('LLEN', queue)
@@ -29,7 +29,7 @@ redis.call('HLEN', watchers)
 local it = open_run(prefix, of_run)
 read_fields(it, { 'state', 'active', 'error', 'reopening', 'deleting', 'level', 'trace', 'mark' })
 local is_going_on = run_field(it, 'reopening') == caller
-local is_idle = tonumber(run_field(it, 'active') or 0) <= 0
+local is_idle = run_number(it, 'active') <= 0
 if not run_field(it, 'state') then
   return { -1, 0 }
 elseif not (is_going_on and is_run_active(it)) then

@@ -25,6 +25,7 @@ local function fields_of(names)
   local fields = {}
   found = is_json and type(found) == 'table' and #found <= 500 and found or {}
   for _, stage in ipairs(found) do
+    stage = type(stage) == 'string' and stage or '' -- else another client has written it
     for _, kind in ipairs({ 's:', 'e:', 't:', 'j:', 'm:' }) do
       fields[#fields + 1] = kind .. stage
     end

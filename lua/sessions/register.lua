@@ -42,7 +42,7 @@ for i = 1, #first, 2 do
 end
 -- The session that was to ask when a limit permits more has not.
 local alarm = redis.call('GET', prefix .. ':alarm')
-if alarm and tonumber(string.match(alarm, '^%d+')) + ALARM_GRACE_MS < now then
+if alarm and tonumber(string.match(alarm, '^%d+') or now) + ALARM_GRACE_MS < now then
   wait = 0
 end
 redis.call('ZCARD', idle)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import msgspec
 
@@ -17,6 +18,11 @@ from leasequeue.describing import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+T = TypeVar("T")
+#: Numbers as scripts store them.
+_STORED = re.compile(rb"-?[0-9]{1,15}")
 
 
 class UnknownType(Exception):
@@ -42,6 +48,28 @@ def dump_compact(value: Any) -> str:
     except TypeError:
         plain = msgspec.to_builtins(value, enc_hook=_to_plain, str_keys=True)
         return json.dumps(plain, separators=(",", ":"), allow_nan=False)
+
+
+def read_stored(text: bytes | str | None, default: T) -> T:
+    """Return JSON that the server stores, or the default if another client has written something else there.
+
+    That may be no JSON, a value of another type, or too deep for Python.
+    """
+    try:
+        found = json.loads(text) if text else default
+    except (ValueError, RecursionError):
+        return default
+    return found if isinstance(found, type(default)) else default
+
+
+def read_number(text: object, default: T) -> int | T:
+    """Return a whole number that the server stores as text, or the default if it stores something else."""
+    return int(text) if isinstance(text, bytes) and _STORED.fullmatch(text) else default
+
+
+def is_moment(value: object) -> TypeGuard[float]:
+    """Return whether a value that was read from JSON is a number, and no larger than a time in ms can be."""
+    return isinstance(value, (int, float)) and abs(value) < 1e15  # so it is not NaN
 
 
 def decoder(annotation: Any) -> Callable[[bytes], Any]:

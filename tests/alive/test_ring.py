@@ -136,6 +136,30 @@ async def eventually_workers(redis: Redis, name: str, sessions: set[bytes]) -> N
     await until(f"{sessions} are registered", registered)
 
 
+@pytest.mark.parametrize("forged", [1 << 64, -1, 0, True, "1", None])
+async def test_a_forged_registration_does_not_end_the_watch(
+    queue: AsyncWorkQueue,
+    make_queue: MakeQueue,
+    redis: Redis,
+    name: str,
+    watching: OwnConnections,
+    forged: object,
+) -> None:
+    """The server would refuse to look for such a connection, and the watch end as behind a proxy."""
+    forger, dead = Process(make_queue()), Process(make_queue())
+    await dead.hold("x")
+    before = await dead.register()
+    about = {"connections": [forged], "server": before.server, "gone_after": "NaN"}
+    await engine_of(forger.queue).registry.beat(about, alive_ms=3_600_000, first=True)
+    await redis.zadd(f"{name}:heartbeats", {b"\xff": 4e12})
+    dead.die()
+    async with asyncio.timeout(120):
+        lease = await queue.lease(HOUR)
+    assert lease is not None
+    assert lease.id == "x"
+    assert watching.off is None
+
+
 @pytest.mark.usefixtures("watching")
 @pytest.mark.parametrize("why", ["reconnected", "other server", "not checkable", "subscribed"])
 async def test_a_worker_that_may_live_is_left_alone(

@@ -118,6 +118,15 @@ LOOKUP = '[["user_id",["62"]]]'
 R = {"state": "active", "active": "1", "created": str(NOW - 9), "flow": "f", "lookup": LOOKUP, "keep": "9000"}
 S = R | {"state": "failed", "active": "0", "ended": str(NOW - 5)}
 ENDS = {"r": math.inf, "s": NOW - 5 + 9000.0}
+#: What a run that cannot be read becomes.
+UNREADABLE = {
+    "state": "failed",
+    "active": "0",
+    "created": str(NOW),
+    "ended": str(NOW),
+    "keep": "86400000",
+    "error": "its state or a number in it could not be read",
+}
 RUNS: State = RIGHT | {
     "run:r": R,
     "run:s": Expiring(S),
@@ -350,6 +359,10 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["r", "s"], {key: value for key, value in RUNS.items() if not key.startswith("runs:")}, RUNS),
         (["s"], RUNS | {"runs:by:f\0user_id\x0062": {"r": math.inf, "s": math.inf}}, RUNS),
     ],
+    Problem.UNREADABLE_RUN: [
+        (["s"], RUNS | {"run:s": Expiring(S | wrong)}, RUNS | {"run:s": Expiring(S | UNREADABLE)})
+        for wrong in ({"state": "lost"}, {"active": "many"}, {"ended": "nan"}, {"keep": "1e999"})
+    ],
     Problem.EXPIRING_RUN: [(["r"], RUNS | {"run:r": Expiring(R)}, RUNS)],
     # The lease keys end in 600 s.
     Problem.LOST_LEASE: [
@@ -431,6 +444,7 @@ async def test_the_light_cleans_of_workers_repair_all_in_turn(space: Space, queu
             Problem.RENAMED,
             Problem.LOST_RUN,
             Problem.UNLISTED_RUN,
+            Problem.UNREADABLE_RUN,
             Problem.EXPIRING_RUN,
         }:
             continue

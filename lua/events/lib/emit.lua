@@ -10,10 +10,18 @@
 --
 -- Needs: events
 -- Gives: emitting, publishes, emit, emit_all, flush
--- Uses: history_key (RARE_KEYS), publish_live (live), any_rare (rare), read_clock (read_clock)
+-- Uses: history_key (RARE_KEYS), COUNT_DIGITS (encodings), publish_live (live), any_rare (rare), read_clock
+--   (read_clock)
 
 -- Read before anything is written, as all keys are.
+-- What another client has written there and cannot be read counts as no events: see `fsck_types`.
 local emitting = any_rare and redis.call('EXISTS', history_key) == 1
+local keep = emitting and redis.call('HMGET', history_key, 'last', 'count', 'age_ms', 'live')
+for i = 1, keep and 3 or 0 do
+  emitting = emitting
+    and #(keep[i] or '') <= COUNT_DIGITS
+    and string.find(keep[i] or '', '^%d+$') ~= nil
+end
 local function nothing() end
 local emit, emit_all, flush = nil, nothing, nothing -- call `emit` only if `emitting`
 local publishes -- how events are published: see `publish_live`; else false or nil
@@ -21,7 +29,6 @@ local publishes -- how events are published: see `publish_live`; else false or n
 -- If there are no events, the functions are not created: that would take a few
 -- per cent of a call for one item.
 if emitting then
-  local keep = redis.call('HMGET', history_key, 'last', 'count', 'age_ms', 'live')
   local number, emitted, kept = tonumber(keep[1]), {}, keep[2] ~= '0' or keep[3] ~= '0'
   publishes = keep[4] ~= '' and keep[4]
   redis.call('XLEN', events)
@@ -71,7 +78,7 @@ if emitting then
   local function cut_old(kept_ms)
     local function is_old(entry)
       local place = entry and entry[2][1] == 'details' and 8 or 6
-      return entry and tonumber(entry[2][place]) <= read_clock() - kept_ms
+      return entry and (tonumber(entry[2][place] or '') or 0) <= read_clock() - kept_ms
     end
     local oldest = redis.call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
     if not is_old(oldest) then

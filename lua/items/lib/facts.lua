@@ -9,8 +9,8 @@
 -- Needs: options, errors
 -- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts,
 --   options_of, placed, traces_of, options_text, write_options
--- Uses: progress_key, unsettled_key (RARE_KEYS), DONE_END, GROUP_CUT (encodings), in_chunks, read_in_chunks
---   (keys), any_rare (rare)
+-- Uses: progress_key, unsettled_key (RARE_KEYS), DONE_END, GROUP_CUT, TOKEN_LIMIT (encodings), in_chunks,
+--   read_in_chunks (keys), any_rare (rare)
 
 local any_facts = any_rare and redis.call('EXISTS', options, errors, progress_key) > 0
 if any_facts then
@@ -34,7 +34,10 @@ local function read_options(text)
   return {
     level = level and level ~= 0 and level or nil,
     group = type(found.group) == 'string' and found.group ~= '' and found.group or nil,
-    expires = type(found.expires) == 'number' and found.expires or nil,
+    expires = type(found.expires) == 'number'
+        and math.abs(found.expires) < TOKEN_LIMIT
+        and found.expires
+      or nil,
     trace = type(found.trace) == 'string' and string.match(found.trace, '^[%x,-]+$') or nil,
     run = type(found.run) == 'string' and found.run or nil,
   }

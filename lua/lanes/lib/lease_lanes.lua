@@ -3,9 +3,9 @@
 -- Needs: prefix, queue, ledger
 -- Gives: lease_lanes
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), begin_writes (begin_writes), end_control, settle
---   (control), LANE_END, NO_LEVEL, PARKED, PLAIN_LANE, PLAIN_LEVEL, QUEUE_END, TO_PARKED, TURNS_PER_MS
---   (encodings), is_ours (foreign), group_gate (group_gate), data_key, in_chunks, reversed (keys), lanes
---   (lanes), choose, chosen (lease), check_processing (processing), read_clock (read_clock)
+--   (control), LANE_END, NO_LEVEL, PARKED, PLAIN_LANE, PLAIN_LEVEL, QUEUE_END, TOKEN_LIMIT, TO_PARKED,
+--   TURNS_PER_MS (encodings), is_ours (foreign), group_gate (group_gate), data_key, in_chunks, reversed
+--   (keys), lanes (lanes), choose, chosen (lease), check_processing (processing), read_clock (read_clock)
 
 -- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the
 -- ids of each group; `till` is when their leases end.
@@ -308,7 +308,8 @@ local function claim_alarm(holder, at)
   if not at or (covered and who ~= holder) then
     return -1, false
   end
-  local wait = math.max(1, at - read_clock())
+  -- Another client may have written the pause that ends then.
+  local wait = math.min(math.max(1, at - read_clock()), TOKEN_LIMIT)
   local is_registered = redis.call('ZSCORE', prefix .. ':sessions', holder)
   if is_registered then
     local value = string.format('%.0f ', at) .. holder

@@ -6,10 +6,10 @@
 -- definitions and lists of names are decoded.
 --
 -- Needs: nothing
--- Gives: opened_runs, open_run, read_fields, run_field, set_run, drop_from_run, stage_definition,
+-- Gives: opened_runs, open_run, read_fields, run_field, run_number, set_run, drop_from_run, stage_definition,
 --   counts_of, set_counts, parent_of, add_active, is_marked, is_of_stage, add_trace,
 --   add_stage_item, add_driver, heal_run
--- Uses: REF_CUT (encodings), read_in_chunks (keys)
+-- Uses: REF_CUT, TOKEN_LIMIT (encodings), read_in_chunks (keys)
 
 -- The runs that this script has read, in order, and by their keys.
 --
@@ -86,6 +86,12 @@ local function run_field(run, name)
   return run.fields[name]
 end
 
+-- Return the whole number in a field; 0 if there is none, or another client has overwritten it.
+local function run_number(run, name)
+  local number = tonumber(run_field(run, name) or 0) or 0
+  return math.abs(number) < TOKEN_LIMIT and math.floor(number) or 0
+end
+
 local function set_run(run, name, value)
   if not run.changed[name] then
     run.changes = run.changes + 1
@@ -98,12 +104,33 @@ local function drop_from_run(run, name)
   run.dropped[#run.dropped + 1] = name
 end
 
+-- The types of the facts of a definition; a scripted name has no other.
+-- stylua: ignore
+local fact_types = { queue = 'string', data = 'string', level = 'number', group = 'string', delay = 'number',
+  expires_in = 'number', of = 'number', join = 'string', children = 'number', policy = 'string' }
+
+-- Return the definition in a text. What another client has written there and cannot be read is left out.
+local function read_definition(text)
+  local is_json, found = pcall(cjson.decode, text or '{}')
+  found = is_json and type(found) == 'table' and found or {}
+  for name, kind in pairs(fact_types) do
+    local value = found[name]
+    local is_right = type(value) == kind and (kind == 'string' or math.abs(value) < TOKEN_LIMIT)
+    found[name] = is_right and value or nil
+  end
+  local after = {}
+  for _, name in ipairs(type(found['then']) == 'table' and found['then'] or {}) do
+    after[#after + 1] = type(name) == 'string' and name or nil
+  end
+  found['then'] = after[1] and after or nil
+  return found
+end
+
 -- Return the definition of a stage or of a child: a table, empty if there is none.
 local function stage_definition(run, path)
   if not run.definitions[path] then
     local is_child = string.find(path, '/', 1, true)
-    local text = run_field(run, (is_child and 'k:' or 'n:') .. path)
-    run.definitions[path] = text and cjson.decode(text) or {}
+    run.definitions[path] = read_definition(run_field(run, (is_child and 'k:' or 'n:') .. path))
   end
   return run.definitions[path]
 end
@@ -116,7 +143,11 @@ local function counts_of(run, name)
   end
   local counts = {}
   for number in string.gmatch(found or '', '%d+') do
-    counts[#counts + 1] = tonumber(number)
+    counts[#counts + 1] = math.min(tonumber(number), TOKEN_LIMIT)
+  end
+  local least = found and (string.sub(name, 1, 2) == 'i:' and 4 or 5) or 0
+  for i = #counts + 1, least do
+    counts[i] = 0 -- another client has overwritten them
   end
   return counts
 end
@@ -133,7 +164,7 @@ end
 -- Count the stages and children that have not ended.
 local function add_active(run, number)
   -- `write_run` makes it a text.
-  set_run(run, 'active', (tonumber(run_field(run, 'active') or 0) or 0) + number)
+  set_run(run, 'active', run_number(run, 'active') + number)
 end
 
 -- Return a reference as the items of a run carry it: the run's mark distinguishes them
@@ -175,7 +206,7 @@ end
 local function add_stage_item(run, path, found, again)
   local trace, level = run.led or run_field(run, 'trace'), nil
   if not found.foreign then -- clients of other libraries see no level and no group
-    level = (found.level or 0) + (tonumber(run_field(run, 'level') or 0) or 0)
+    level = (found.level or 0) + run_number(run, 'level')
     level = level ~= 0 and math.max(-9, math.min(9, level)) or nil
   end
   local carried = {

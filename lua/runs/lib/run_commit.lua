@@ -11,8 +11,8 @@
 --   keys_of_cancel_many (cancel_many), call_complete_many, keys_of_complete_many (complete_many),
 --   arguments_at, keys_at (elsewhere), ADDING_END, REF_CUT (encodings), call_fail_many, keys_of_fail_many
 --   (fail_many), in_chunks (keys), push (push), read_clock (read_clock), split_reference (reference),
---   drop_from_run, is_of_stage, open_run, opened_runs, read_fields, run_field, set_run (run), check_index,
---   index_deleted, index_ended, index_started (run_index), end_stage, is_run_active (run_step)
+--   drop_from_run, is_of_stage, open_run, opened_runs, read_fields, run_field, run_number, set_run (run),
+--   check_index, index_deleted, index_ended, index_started (run_index), end_stage, is_run_active (run_step)
 
 local function is_final(run)
   local state = run_field(run, 'state')
@@ -21,21 +21,22 @@ end
 
 -- Return a run as the index lists it, see `runs/lib/run_index`.
 local function listed_run(run)
-  local fields, keep = run.fields, tonumber(run.fields.keep or 0) or 0
+  local fields, keep = run.fields, run_number(run, 'keep')
+  local at = run_number(run, run.ends and fields.ended and 'ended' or 'created')
   return {
     home = run.home,
     id = run.id,
     flow = fields.flow or '',
     lookup = fields.lookup,
     state = fields.state,
-    at = tonumber(run.ends and fields.ended or fields.created) or read_clock(),
+    at = at > 0 and at or read_clock(),
     expires = run.ends and run.idle and read_clock() + keep or nil,
   }
 end
 
 -- Read what is written of runs that end, and whether their hashes may be removed.
 local function close_run(run)
-  local idle = (tonumber(run_field(run, 'active') or 0) or 0) <= 0
+  local idle = run_number(run, 'active') <= 0
   if run.changes > 0 and idle and is_run_active(run) then
     set_run(run, 'state', (run_field(run, 'error') or '') ~= '' and 'failed' or 'completed')
   end
@@ -195,10 +196,10 @@ end
 local function publish_end(run)
   local watchers_key = run.home .. ':watchers'
   local waiters = redis.pcall('HGET', watchers_key, run.id)
-  if type(waiters) == 'string' and (tonumber(run.fields.keep or 0) or 0) == 0 then
+  if type(waiters) == 'string' and run_number(run, 'keep') == 0 then
     run.fields.keep = '60000' -- those who wait are still to read it
   end
-  local keep = tonumber(run.fields.keep or 0) or 0
+  local keep = run_number(run, 'keep')
   if keep > 0 then
     redis.call('SET', run.home .. ':result:' .. run.id, result_text(run), 'PX', keep)
   end

@@ -21,9 +21,11 @@ local function lookups_of(flow_run)
   local is_json, found = pcall(cjson.decode, flow_run.lookup or '[]')
   local keys, seen = {}, {}
   for _, one in ipairs(is_json and type(found) == 'table' and found or {}) do
-    for _, value in ipairs(one[2]) do
+    local name, values = unpack(type(one) == 'table' and one or {})
+    -- What another client has written and is no look-up is none.
+    for _, value in ipairs(type(name) == 'string' and type(values) == 'table' and values or {}) do
       -- stylua: ignore
-      local key = flow_run.home .. ':runs:by:' .. flow_run.flow .. BY_CUT .. one[1] .. BY_CUT .. value
+      local key = flow_run.home .. ':runs:by:' .. flow_run.flow .. BY_CUT .. name .. BY_CUT .. tostring(value)
       if not seen[key] then
         keys[#keys + 1], seen[key] = key, true
       end

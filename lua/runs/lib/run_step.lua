@@ -298,7 +298,8 @@ end
 -- Enter the first stages of a run, as many as one call may add. If some are left, the path '' has fanned out:
 -- its holder enters them. Returns whether some are left.
 local function enter_first(run)
-  local names = cjson.decode(run_field(run, 'first') or '[]')
+  local is_json, names = pcall(cjson.decode, run_field(run, 'first') or '[]')
+  names = is_json and type(names) == 'table' and names or {}
   local counts, todo = counts_of(run, 'j:'), {}
   local from = counts[2] or 0
   local last = math.min(#names, from + room_to_add())

@@ -15,7 +15,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from leasequeue.alive.connections import NOT_CHECKABLE, CannotAsk, Mark, OwnConnections, present
+from leasequeue.alive.connections import CannotAsk, Mark, OwnConnections, present
 from leasequeue.errors import LeasequeueError
 from leasequeue.log import Log
 from leasequeue.queue.queue import engine_of, engines_of
@@ -67,11 +67,15 @@ class Peer(NamedTuple):
     def read(cls, text: object) -> Peer:
         """Return what a registration says; nothing can be checked if it is unreadable."""
         facts = read_facts(text)
+        named = facts.get("connections")
+        if not isinstance(named, list) or not all(map(_is_connection, named)):
+            named = ()  # the server would refuse to look for these, and with them for all others
         try:
-            mark = Mark(tuple(map(int, facts.get("connections") or ())), str(facts.get("server", "")))
-            return cls(str(facts.get("name", "")), mark, float(facts.get("gone_after", GONE_SECONDS)))
-        except (ValueError, TypeError):
-            return cls("", NOT_CHECKABLE, GONE_SECONDS)
+            gone_after = float(facts.get("gone_after", GONE_SECONDS))
+        except (ValueError, TypeError, OverflowError):
+            gone_after = -1.0
+        mark = Mark(tuple(named), str(facts.get("server", "")))
+        return cls(str(facts.get("name", "")), mark, gone_after if gone_after >= 0 else GONE_SECONDS)
 
     def can_be_checked(self, server: str) -> bool:
         """Return whether it has registered connections to this server."""
@@ -111,7 +115,9 @@ class Ring:
 
     async def read(self, server: str) -> bool:
         """Read who works on the queue, which this server holds; return whether this worker is among them."""
-        found = [one.decode() for one in await self.engine.read("workers", "ZRANGE", "heartbeats", 0, -1)]
+        members = await self.engine.read("workers", "ZRANGE", "heartbeats", 0, -1)
+        # One that is no text was written by another client, and has no registration under this name.
+        found = [one.decode(errors="replace") for one in members]
         self.others = successors(self.engine.session.id, found)
         # One that cannot be checked may have registered connections since. The connections of others are
         # read again when they are gone.
@@ -186,6 +192,11 @@ class Ring:
             and seen.names.keys().isdisjoint(peer.mark.connections)
             and not seen.subscribers[channels[name]]
         }
+
+
+def _is_connection(one: object) -> bool:
+    """Return whether a server may have a connection of this id."""
+    return type(one) is int and 0 < one < 1 << 63
 
 
 def successors(me: str, workers: Iterable[str]) -> list[str]:

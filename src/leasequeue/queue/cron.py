@@ -179,9 +179,10 @@ def read_timing(text: str) -> Timing:
     first, _, second = rest.partition(" ")
     if kind == "every":
         interval = int(first)
-        if interval < 1:
-            raise ValueError(f"{interval} ms is not an interval")
-        return Every(interval, None if second == "-" else int(second))
+        start = None if second == "-" else int(second)
+        if not 1 <= interval <= _LAST_MS or not 0 <= (start or 0) <= _LAST_MS:
+            raise ValueError(f"{rest!r} is not an interval and a start in ms")
+        return Every(interval, start)
     if kind == "cron":
         return Cron(second, first)
     raise ValueError(f"{kind!r} is neither 'every' nor 'cron'")

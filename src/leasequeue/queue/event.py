@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from leasequeue.codec import is_moment, read_number, read_stored
 from leasequeue.states import DETAILS
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class Event:
 
     #: The event's number. Numbers increase without a gap while events are kept.
     number: int
-    #: What happened; see the reference.
+    #: What happened; see the reference. Empty if that cannot be read.
     what: str
     #: The item's id; of an event of a worker the worker's, of one of the queue empty.
     id: str
@@ -63,9 +63,9 @@ class Event:
 
 def event_of(number: bytes, flat: Sequence[Any]) -> Event:
     """Return the event with a number and the fields of the reply of `events_read`."""
-    fields = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True) if value}
-    details = json.loads(fields.pop("details", b"{}").decode(errors="surrogateescape"))
-    texts: dict[str, Any] = {name: value.decode(errors="surrogateescape") for name, value in fields.items()}
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    texts = {_text(name): _text(value) for name, value in pairs if value}
+    details = read_stored(texts.pop("details", None), dict[str, Any]())
     return _event(int(number.partition(b"-")[0]), texts, details)
 
 
@@ -81,17 +81,19 @@ def event_of_json(number: int, fields: Mapping[str, Any]) -> Event:
 
 
 def _event(number: int, fields: Mapping[str, Any], details: dict[str, Any]) -> Event:
+    """Return an event; another client may have written it: what cannot be read counts as missing."""
+
     def integer(name: str) -> int | None:
-        return int(fields[name]) if name in fields else None
+        return read_number(str(fields.get(name, "")).encode(errors="replace"), None)
 
     due, error = integer("due"), fields.get("error")
     if "until" in details:
-        details["until"] /= 1000
+        details["until"] = details["until"] / 1000 if is_moment(details["until"]) else None
     return Event(
         number=number,
-        what=fields["what"],
+        what=fields.get("what", ""),
         id=fields.get("id", ""),
-        at=int(fields["time"]) / 1000,
+        at=(integer("time") or 0) / 1000,
         holder=fields.get("holder"),
         token=integer("token"),
         attempt=integer("attempt"),
@@ -101,6 +103,10 @@ def _event(number: int, fields: Mapping[str, Any], details: dict[str, Any]) -> E
         error=error and error.encode(errors="surrogateescape").decode(errors="replace"),
         **{name: value for name, value in details.items() if name in _DETAILS},
     )
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="surrogateescape")
 
 
 #: The details that this version knows.

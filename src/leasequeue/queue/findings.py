@@ -153,6 +153,11 @@ class Problem(StrEnum):
         "a flow run is not in the sets of its state and its values, or in others",
         "written",
     )
+    UNREADABLE_RUN = (
+        "unreadable_run",
+        "the state or a number of a flow run cannot be read",
+        "it has failed, now",
+    )
     SETTLED_STAGE = (
         "settled_stage",
         "a stage of a flow run waited for an item that exists nowhere",
@@ -215,7 +220,7 @@ class Problem(StrEnum):
     LOST_WORKER = (
         "lost_worker",
         "an entry of `P:heartbeats`, or the order for a worker, has no registration",
-        "it ends in 15 s, unless the worker lives and registers again; the order was dropped",
+        "it ends in 15 s, unless the worker registers again; an old entry, or the order, was dropped",
     )
     SCHEDULE_WITHOUT_TICK = (
         "schedule_without_tick",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from leasequeue.codec import read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -15,6 +18,9 @@ if TYPE_CHECKING:
 PAGE = 100
 #: How many leases one step of the walk checks, and how many items one step returns.
 WALK_STEP, FAIL_STEP = 500, 100
+
+#: The longest text that a worker may say of itself, as `worker_beat` has it.
+MAX_ABOUT_BYTES = 65_536
 
 #: What a worker can be ordered to do.
 Order = Literal["quiet", "resume", "stop"]
@@ -142,7 +148,8 @@ class Registry:
         found = []
         for session, text in about.items():
             if not session.startswith(b"told:"):
-                until_ms = None if (end := until.get(session, b"inf")) == b"inf" else int(float(end))
+                end = float(until.get(session, b"inf"))
+                until_ms = None if end == math.inf else int(max(0.0, end))
                 order, _ = _order(about.get(b"told:" + session, b""))
                 expired = until_ms is not None and until_ms <= now_ms
                 found.append(RegisteredWorker(_text(session), until_ms, expired, order, read_facts(text)))
@@ -221,11 +228,8 @@ class Registry:
 
 def read_facts(text: object) -> dict[str, Any]:
     """Return what a worker says of itself in its registration, which another client may have written."""
-    try:
-        facts = json.loads(text) if isinstance(text, bytes) else None
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
+    known = text if isinstance(text, bytes) and len(text) <= MAX_ABOUT_BYTES else None
+    return read_stored(known, dict[str, Any]())
 
 
 def _as_text(value: object) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from leasequeue.codec import is_moment, read_stored
+from leasequeue.queue.encoding import MAX_LEVEL
 from leasequeue.queue.findings import joined
 from leasequeue.queue.pushes.progress import read_progress
 
@@ -77,17 +78,12 @@ class ItemOptions(NamedTuple):
 
 def read_options(text: bytes | None) -> ItemOptions:
     """Parse the options of an item as they are stored; None: it has none. What is no JSON is ignored."""
-    try:
-        stored = json.loads(text or b"{}")
-    except ValueError:
-        return ItemOptions()
-    if not isinstance(stored, dict):
-        return ItemOptions()
+    stored: dict[str, Any] = read_stored(text, {})
     level, group, expires = stored.get("level", 0), stored.get("group"), stored.get("expires")
     return ItemOptions(
-        int(level) if isinstance(level, (int, float)) else 0,
+        int(max(-MAX_LEVEL, min(MAX_LEVEL, level))) if is_moment(level) else 0,
         group if isinstance(group, str) and group else None,
-        expires / 1000 if isinstance(expires, (int, float)) else None,
+        expires / 1000 if is_moment(expires) else None,
     )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from leasequeue.codec import read_stored
 from leasequeue.durations import check_int
 from leasequeue.errors import InvalidArgument, InvalidFlow
-from leasequeue.keys import hash_tag
+from leasequeue.keys import check_prefix, hash_tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +34,8 @@ MAX_STAGE_BYTES = 100
 #: How long a finished run is kept if the flow does not say: a day, in ms.
 KEEP_MS = 86_400_000
 
+T = TypeVar("T")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 #: How many names a message lists.
 _MAX_NAMED = 8
 
@@ -279,40 +283,72 @@ class FlowPlan:
 def parse_stages(fields: Mapping[bytes, bytes]) -> tuple[StagePlan, ...]:
     """Return the stages that the hash of a run describes, with the children that it still has.
 
-    `fields` is the hash: `stages`, and `n:…`, `b:…` and `k:…` of its stages; others are ignored.
+    `fields` is the hash: `stages`, and `n:…`, `b:…` and `k:…` of its stages; others are ignored. What another
+    client has written there and cannot be read counts as missing.
     """
-    stages = [_parsed(name, fields) for name in json.loads(fields.get(b"stages", b"[]"))]
+    stages = [_parsed(name, fields) for name in names_in(read_stored(fields.get(b"stages"), []))]
     return FlowPlan(tuple(stages)).linked().stages
 
 
 def parse_child(definition: bytes) -> ChildPlan:
     """Return the child that `k:<path>` describes."""
-    facts = json.loads(definition)
+    facts = _Facts(definition)
     return ChildPlan(
         facts.get("queue", ""),
-        facts.get("data", "").encode(),
+        as_bytes(facts.get("data", "")),
         facts.get("level", 0),
-        facts.get("group"),
+        facts.get("group", "") or None,
         facts.get("delay", 0),
         foreign=facts.get("foreign", False),
     )
 
 
+class _Facts:
+    """The facts of a definition: each of its type, or its default."""
+
+    def __init__(self, definition: bytes | None) -> None:
+        self.stored = read_stored(definition, dict[str, Any]())
+
+    def get(self, name: str, default: T) -> T:
+        found = self.stored.get(name)
+        is_sound = not isinstance(found, str) or names_in([found])
+        return found if isinstance(found, type(default)) and is_sound else default
+
+
+def names_in(found: list[Any]) -> list[str]:
+    """Return the names in a list, without what no field can be called."""
+    return [one for one in found if isinstance(one, str) and not _LONE_SURROGATE.search(one)]
+
+
+def queue_in(facts: Mapping[str, Any]) -> str:
+    """Return the queue that the definition of a stage or a child names; empty: none that can be one."""
+    try:
+        return check_prefix(facts.get("queue"))
+    except InvalidArgument:
+        return ""
+
+
+def planned_children(facts: Mapping[str, Any]) -> int:
+    """Return how many children the definition of a stage names."""
+    number = facts.get("children")
+    return number if isinstance(number, int) and 0 <= number <= MAX_CHILDREN else 0
+
+
 def _parsed(name: str, fields: Mapping[bytes, bytes]) -> StagePlan:
-    key = name.encode()
-    facts: dict[str, Any] = json.loads(fields.get(b"n:" + key, b"{}"))
-    definitions = (fields.get(b"k:%b/%d" % (key, i)) for i in range(facts.get("children", 0)))
+    key = as_bytes(name)
+    facts = _Facts(fields.get(b"n:" + key))
+    definitions = (fields.get(b"k:%b/%d" % (key, i)) for i in range(planned_children(facts.stored)))
     return StagePlan(
         name,
         facts.get("queue", ""),
-        facts.get("data", "").encode(),
-        tuple(json.loads(fields.get(b"b:" + key, b"[]"))),
-        tuple(facts.get("then", ())),
+        as_bytes(facts.get("data", "")),
+        tuple(names_in(read_stored(fields.get(b"b:" + key), []))),
+        tuple(names_in(facts.get("then", []))),
         facts.get("join", "all"),
         choice=facts.get("choice", False),
         foreign=facts.get("foreign", False),
         level=facts.get("level", 0),
-        group=facts.get("group"),
+        group=facts.get("group", "") or None,
         delay_ms=facts.get("delay", 0),
         expires_ms=facts.get("expires_in", 0),
         children=tuple(parse_child(definition) for definition in definitions if definition),

@@ -7,10 +7,20 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
+from leasequeue.codec import read_number, read_stored
 from leasequeue.errors import summary_of
 from leasequeue.queue.cron import moment
 from leasequeue.queue.encoding import MAX_REPLY_BYTES
-from leasequeue.queue.plans.plan import FlowPlan, as_bytes, definition_field, parse_stages
+from leasequeue.queue.plans.plan import (
+    MAX_CHILDREN,
+    FlowPlan,
+    as_bytes,
+    definition_field,
+    names_in,
+    parse_stages,
+    planned_children,
+    queue_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
@@ -173,13 +183,13 @@ class FlowRunReader:
             id=run_id,
             flow=_text(facts["flow"]),
             state=cast("FlowRunState", _text(facts["state"])),
-            created=moment(int(facts["created"] or 0)),
-            ended=moment(int(ended)) if ended else None,
+            created=moment(read_number(facts["created"], 0)),
+            ended=moment(read_number(ended, 0)) if ended else None,
             correlation=_text(facts["correlation"]) or None,
             error=_summary(_text(facts["error"])) if has_failed else None,
-            unfinished=int(facts["active"] or 0),
+            unfinished=read_number(facts["active"], 0),
             attributes={
-                name: json.loads(text)
+                name: _value(text)
                 for name, text in zip(attributes, texts[: len(attributes)], strict=True)
                 if text is not None
             },
@@ -225,16 +235,16 @@ class FlowRunReader:
         fields = await self._named(run_id, [*wanted, *(b"a:" + as_bytes(one) for one in names)])
         fields |= await self._named(run_id, [*_children_in(stages, fields)])
         fields[b"stages"] = facts["stages"] or b"[]"
-        lookup = json.loads(facts["lookup"] or b"[]")
+        lookup: list[Any] = read_stored(facts["lookup"], [])
         return FlowPlan(
             parse_stages(fields),
             result=_text(facts["result"]) or None,
-            attributes={name: fields[b"a:" + as_bytes(name)] for name in names},
+            attributes={name: fields.get(b"a:" + as_bytes(name), b"null") for name in names},
             flow=_text(facts["flow"]),
-            lookup=dict(lookup),
-            keep_ms=int(facts["keep"] or 0),
+            lookup={one[0]: names_in(one[1]) for one in lookup if _is_lookup(one)},
+            keep_ms=read_number(facts["keep"], 0),
             correlation=_text(facts["correlation"]) or None,
-            level=int(facts["level"] or 0),
+            level=read_number(facts["level"], 0),
         )
 
     async def entered(self, run_id: str) -> dict[str, list[str]]:
@@ -271,7 +281,8 @@ class FlowRunReader:
         ]
         done = [path for path, one in view.stages.items() if one.state == "done" and "/" not in path]
         for path, definition in zip(done, await self._definitions(view.id, done), strict=True):
-            if any(view.stages[name].state == "not entered" for name in definition.get("then", ())):
+            after = [view.stages.get(name) for name in names_in(definition.get("then") or [])]
+            if any(one is not None and one.state == "not entered" for one in after):
                 paths.append(as_bytes(path))
         return paths
 
@@ -298,11 +309,11 @@ class FlowRunReader:
         """
         children = await self._definitions(run_id, [f"{path}/0" for path in paths])
         own = await self._definitions(run_id, paths)
-        return [one.get("queue") or child.get("queue", "") for one, child in zip(own, children, strict=True)]
+        return [queue_in(one) or queue_in(child) for one, child in zip(own, children, strict=True)]
 
     async def _definitions(self, run_id: str, paths: Sequence[str]) -> list[dict[str, Any]]:
         names = [definition_field(as_bytes(path)) for path in paths]
-        return [json.loads(text or b"{}") for text in await self.fields(run_id, names)]
+        return [read_stored(text, {}) for text in await self.fields(run_id, names)]
 
     async def _named(self, run_id: str, names: Sequence[bytes]) -> dict[bytes, bytes]:
         values = await self.fields(run_id, names)
@@ -320,18 +331,13 @@ def _not_added(view: FlowRunView) -> set[str]:
 
 def _children_in(stages: Iterable[str], fields: Mapping[bytes, bytes]) -> Iterable[bytes]:
     for name in stages:
-        definition = json.loads(fields.get(b"n:" + as_bytes(name), b"{}"))
-        for at in range(definition.get("children", 0)):
+        for at in range(planned_children(read_stored(fields.get(b"n:" + as_bytes(name)), {}))):
             yield b"k:" + as_bytes(f"{name}/{at}")
 
 
 def _names_in(text: bytes | None) -> list[str]:
     """Return the names in a JSON list; none if another client has overwritten it."""
-    try:
-        names = json.loads(text or b"[]")
-    except ValueError:
-        return []
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    return names_in(read_stored(text, []))
 
 
 def _stage_view(facts: Sequence[bytes | None], result: bytes | None = None) -> StageView:
@@ -339,19 +345,19 @@ def _stage_view(facts: Sequence[bytes | None], result: bytes | None = None) -> S
     has_ended = _STATES.get(state or b"") in _ENDED
     return StageView(
         state=_STATES.get(state or b"", "not entered"),
-        result=json.loads(result) if result else None,
+        result=_value(result),
         error=_text(error) or None if state in (None, b"f") else None,
-        ended=moment(int(ended)) if has_ended and ended and ended.isdigit() else None,
+        ended=moment(read_number(ended, 0)) if has_ended and ended else None,
         children=child_counts(counts) if state and counts else None,
     )
 
 
 def child_counts(text: bytes) -> dict[str, int] | None:
     """Return the counts of the children of a stage; None: another client has overwritten them."""
-    numbers = text.split()
-    if len(numbers) < len(_COUNTS):
+    numbers = [read_number(one, -1) for one in text.split()[: len(_COUNTS)]]
+    if len(numbers) < len(_COUNTS) or not 0 <= min(numbers) <= numbers[0] <= MAX_CHILDREN:
         return None
-    total, _, done, failed, cancelled = map(int, numbers[: len(_COUNTS)])
+    total, _, done, failed, cancelled = numbers
     unfinished = total - done - failed - cancelled
     return {
         "total": total,
@@ -360,6 +366,19 @@ def child_counts(text: bytes) -> dict[str, int] | None:
         "failed": failed,
         "cancelled": cancelled,
     }
+
+
+def _is_lookup(one: object) -> bool:
+    """Return whether this is a name and its texts."""
+    return isinstance(one, list) and [type(part) for part in one] == [str, list]
+
+
+def _value(text: bytes | None) -> Any:
+    """Return a result, or an attribute; None if there is none, or another client has overwritten it."""
+    try:
+        return json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _summary(error: str) -> str | None:

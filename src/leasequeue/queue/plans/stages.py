@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import random
 import secrets
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from leasequeue.codec import read_stored
 from leasequeue.describing import describe
 from leasequeue.errors import InvalidArgument, LeaseLost, ResultMismatch
 from leasequeue.keys import check_prefix, escaped
 from leasequeue.queue.encoding import ROW_BYTES, SLOW_ROWS, encoded, error_text, trips
 from leasequeue.queue.lease import StageRef
-from leasequeue.queue.plans.plan import as_bytes, check_run_id, definition_field, missing_tag, run_key
+from leasequeue.queue.plans.plan import (
+    as_bytes,
+    check_run_id,
+    definition_field,
+    missing_tag,
+    names_in,
+    queue_in,
+    run_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -253,7 +261,7 @@ async def report(engine: Engine, stage: StageRef, *, result: bytes | None, error
     found = await engine.read_at(b"HMGET", key, b"s:" + path, definition_field(path))
     if found[0] is None or found[1] is None:
         return False
-    name = json.loads(found[1]).get("queue") or stage.home
+    name = queue_in(read_stored(found[1], {})) or stage.home
     kind, value = (b"failed", error_text(error)) if result is None else (b"done", result)
     reply = await engine.run_at(name, "run_report", (stage.encode(), kind, value))
     return answered(engine, reply)[0] == 1
@@ -318,7 +326,7 @@ async def _patterns_of(engine: Engine, key: bytes, path: bytes) -> list[bytes]:
     if not path:
         return [b"s:*"]
     before = b"[]" if b"/" in path else await engine.read_at(b"HGET", key, b"b:" + path)
-    names = [escaped(name.encode()) for name in json.loads(before or b"[]")]
+    names = [escaped(as_bytes(name)) for name in names_in(read_stored(before, []))]
     if not names:
         return [b"s:" + escaped(path.removesuffix(b"/")) + b"/*"]
     return [pattern for name in names for pattern in (b"s:" + name, b"s:" + name + b"/*")]
@@ -342,10 +350,8 @@ async def _open_items(
             paths = open_[start : start + SLOW_ROWS]
             fields = [definition_field(path) for path in paths]
             fields += [b"k:" + path + b"/0" for path in paths]
-            definitions = [
-                json.loads(text or b"{}").get("queue")
-                for text in await engine.read_at(b"HMGET", key, *fields)
-            ]
+            found = await engine.read_at(b"HMGET", key, *fields)
+            definitions = [queue_in(read_stored(text, {})) for text in found]
             for at, path in enumerate(paths):
                 name = definitions[at] or definitions[at + len(paths)] or home
                 by_queue.setdefault(name, {})[run + b"/" + path] = None
