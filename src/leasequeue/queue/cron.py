@@ -180,7 +180,7 @@ def read_timing(text: str) -> Timing:
     if kind == "every":
         interval = int(first)
         start = None if second == "-" else int(second)
-        if not 1 <= interval <= _LAST_MS or not 0 <= (start or 0) <= _LAST_MS:
+        if not 1 <= interval <= _LAST_MS or abs(start or 0) > _LAST_MS:
             raise ValueError(f"{rest!r} is not an interval and a start in ms")
         return Every(interval, start)
     if kind == "cron":

@@ -53,6 +53,7 @@ CONNECTIONS = {
     "client|setname": Sent("name the connections of a worker", "its death is noticed when its leases expire"),
     "eval": Sent("send a script that the server does not know yet", f"{REFUSED} for that one", _WRITERS),
     "evalsha": Sent("run a script", REFUSED),
+    "get": Sent("read whether an item was cancelled", "a cancel is noticed at the next renewal", _WORKERS),
     "hmget": Sent("read what workers say of themselves, and flow runs", REFUSED),
     "hscan": Sent("list workers", REFUSED),
     "info": Sent("read the server's version", "it is not checked; dead workers are noticed later"),
