@@ -16,19 +16,22 @@
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
+--   feeds    text     to which queues flow runs may add items, besides their home: NUL NUL, home, NUL, queue,
+--       NUL NUL, home, …; `*`: to all
 --   entries  rest     id, token, fenced (1: accept only the current holder; else 0), reference (home
 --       queue NUL run NUL path NUL mark; and NUL and the `traceparent` of the handler's run, if that is
 --       traced), kind, value, extra, …
--- Reply: two lists: an entry per item: 1 completed by this call, 0 completed before, -1 rejected, as from
+-- Reply: three lists: an entry per item: 1 completed by this call, 0 completed before, -1 rejected, as from
 --   `complete_many`; for one that has failed 1 done, 0 rejected, -3, as from `fail_many`; 2 accepted, and the
 --   item continues: children are to be added by `more`, or were stored; -4 nothing has changed: it chooses a
---   stage that is no successor; -2 not handled as the call adds enough already, send it again. And the
---   references of stages whose rest is to be cancelled.
+--   stage that is no successor; -2 not handled as the call adds enough already, send it again. The references
+--   of stages whose rest is to be cancelled. And the reference and the queue of each stage that has failed
+--   because `feeds` does not have its queue.
 -- Cost: O(1) per item, and per item that follows.
 -- Limits: at most 1,000 rows a call; it adds about 60 items, and changes 30 runs.
 -- Needs: check
 -- Uses: accepts_token, is_current (current), are_leases_ours (foreign), data_key (keys), split_reference
---   (reference), add_active, counts_of, heal_run, is_marked, open_run, opened_runs, parent_of, read_fields,
+--   (reference), add_active, counts_of, heal_run, is_meant, open_run, opened_runs, parent_of, read_fields,
 --   run_field, set_run, stage_definition (run), commit_runs, finish_items, is_final, rest_of_runs
 --   (run_commit), end_stage, enter_batch, enter_first, forget_child, is_run_active, room_to_add,
 --   start_children (run_step)
@@ -38,7 +41,7 @@ redis.call('HLEN', watchers)
 redis.call('HLEN', options)
 redis.call('HLEN', errors)
 redis.call('XLEN', events)
-opened_runs.checked = prefix
+opened_runs.checked, opened_runs.feeds = prefix, feeds ~= '*' and feeds or nil
 local rows, ids, data_keys = {}, {}, {}
 for at = entries + 1, #ARGV, 7 do
   local home, run_id, path, mark, led = split_reference(ARGV[at + 3])
@@ -91,8 +94,11 @@ local function read_runs()
     if run.names then
       read_fields(run, run.names)
     end
-    if run.fields.adding then
-      heal_run(run)
+  end
+  for _, row in ipairs(rows) do
+    row.run = row.run and is_meant(row.run, row.path, row.mark) and row.run
+    if row.run and row.run.fields.adding then
+      heal_run(row.run)
     end
   end
 end
@@ -171,7 +177,7 @@ end
 -- Finish one stage; returns an answer, or how its item ends: `complete` or `fail`.
 local function finish(row)
   local run, path = row.run, row.path
-  if not (run and is_marked(run, row.mark)) then
+  if not run then
     return 'complete'
   end
   local state, answer = run_field(run, 's:' .. path), nil
@@ -224,7 +230,7 @@ for i, row in ipairs(rows) do
   if is_valid and not seen[id] then
     seen[id] = true
     ending = is_full(row) and -2 or finish(row)
-    if row.run and is_marked(row.run, row.mark) and id == row.run.id .. '/' .. row.path then
+    if row.run and id == row.run.id .. '/' .. row.path then
       row.fenced = '2' -- it was checked, and its outcome is recorded
     end
   end
@@ -252,4 +258,4 @@ end
 for place, i in ipairs(failed_at) do
   answers[i] = dead_[place]
 end
-return { answers, rest_of_runs() }
+return { answers, rest_of_runs(), opened_runs.refused }

@@ -15,19 +15,21 @@
 --   held under it, or its run is gone.
 -- Cost: O(1), and the size of the outcome.
 -- Limits: one outcome a call.
--- Uses: begin_writes (begin_writes), is_current (current), ONCE_CUT (encodings), split_reference (reference)
+-- Uses: begin_writes (begin_writes), is_current (current), ONCE_CUT (encodings), split_reference (reference),
+--   is_meant, open_run, read_fields, run_field (run)
 
 local home, run_id, path, mark = split_reference(of_stage)
 local record, score = redis.call('HGET', ledger, item), redis.call('ZSCORE', deadlines, item)
 if not (home and is_current(item, lease, score, record)) then
   return { 0, '' }
 end
-local key, field = home .. ':run:' .. run_id, 'o:' .. path .. ONCE_CUT .. step
-local found = redis.call('HMGET', key, 'state', field, 'mark')
-if not found[1] or (mark ~= '' and mark ~= found[3]) then
+local run, field = open_run(home, run_id), 'o:' .. path .. ONCE_CUT .. step
+read_fields(run, { 'state', 'mark', field })
+local found = run_field(run, field)
+if not is_meant(run, path, mark) then
   return { 0, '' }
-elseif not found[2] then
+elseif not found then
   begin_writes() -- the work is done: its outcome must be kept even then
-  redis.call('HSET', key, field, outcome)
+  redis.call('HSET', run.key, field, outcome)
 end
-return { 1, found[2] or outcome }
+return { 1, found or outcome }

@@ -20,9 +20,9 @@
 -- Limits: at most 1,000 paths a call.
 -- Calls: run_forget
 -- Uses: arguments_at, keys_at (elsewhere), add_active, add_driver, add_stage_item, counts_of, drop_from_run,
---   open_run, parent_of, read_fields, run_field, run_number, set_counts, set_run, stage_definition (run),
---   commit_runs (run_commit), call_run_forget, keys_of_run_forget (run_forget), enter_stage, is_run_active,
---   join_decision, resolve (run_step)
+--   open_run, parent_of, queue_of_stage, read_fields, run_field, run_number, set_counts, set_run,
+--   stage_definition (run), commit_runs (run_commit), call_run_forget, keys_of_run_forget (run_forget),
+--   enter_stage, is_run_active, join_decision, resolve (run_step)
 
 redis.call('LLEN', queue)
 redis.call('HLEN', watchers)
@@ -84,15 +84,12 @@ end
 
 -- Have the item of a stage or a child added, and its dead letter dropped.
 local function add_again(path)
-  local found = stage_definition(it, path)
-  local there = found.queue
+  local found, there = stage_definition(it, path), queue_of_stage(it, path)
   if path == '' or found.children then
-    there = there or (path ~= '' and stage_definition(it, path .. '/0').queue) or prefix
     add_driver(it, path)
   else
     add_stage_item(it, path, found)
   end
-  there = there or prefix
   if not letters[there] then
     letters[there], queues[#queues + 1] = {}, there
   end

@@ -6,29 +6,32 @@
 -- vanished otherwise has failed as well, except that of a foreign stage, which is done with the result
 -- `null`: clients of other libraries remove what they have done. A dead letter of a stage that is done,
 -- or has fanned out, is dropped: its item had done its work before. A stage whose item could not be
--- added, as its id was taken, has failed.
+-- added, as its id was taken, has failed. A run that would then add items to a queue that `feeds` does not
+-- have is left to others.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, watchers, options, errors, events
 -- Arguments:
 --   prefix   text     the name of the queue of the items
 --   now_ms   integer  the time; empty: the server's time
+--   feeds    text     as that of `run_finish`
 --   cursor   text     without ids: where to look on in `options` for items that have vanished
 --       without a note; 0: at the start
 --   entries  rest     ids, or `!` and a reference: its rest is cancelled, forget that it was to be; or `=`
 --       and the reference of an item of this queue that is not noted; none: those that are noted, some in a
 --       call, and those that are found
--- Reply: three lists: an entry per id: 1 settled, or forgotten, 0 there was nothing to settle, -2
---   not handled, send it again; the references of stages whose rest is to be cancelled; the next
---   cursor (0: all were looked at).
+-- Reply: an entry per id: 1 settled, or forgotten, 0 there was nothing to settle, or it is left, -2
+--   not handled, send it again; the references of stages whose rest is to be cancelled; the reference and the
+--   queue of each stage that is not added, so that its run is left; the next cursor (0: all were looked at).
 -- Cost: O(1) per id, and per item that follows.
 -- Limits: at most 1,000 ids a call; about 100 noted ones, 100 others are looked at; it adds about 60 items.
 -- Needs: check
 -- Calls: run_forget
 -- Uses: cancelled_key, unsettled_key (RARE_KEYS), dead_key (dead_letter), arguments_at, keys_at (elsewhere),
 --   REF_CUT, WHOLE_MS (encodings), forget_facts, read_options (facts), data_key, in_chunks, read_in_chunks
---   (keys), split_reference (reference), counts_of, heal_run, is_marked, is_of_stage, open_run, opened_runs,
---   read_fields, run_field, stage_definition (run), commit_runs, rest_of_runs (run_commit), call_run_forget,
---   keys_of_run_forget (run_forget), end_stage, is_run_active, room_to_add (run_step)
+--   (keys), split_reference (reference), counts_of, heal_run, is_marked, is_meant, is_of_stage, open_run,
+--   opened_runs, read_fields, run_field, stage_definition (run), commit_runs, is_undeclared, rest_of_runs
+--   (run_commit), call_run_forget, keys_of_run_forget (run_forget), end_stage, is_run_active, room_to_add
+--   (run_step)
 
 redis.call('ZCARD', dead)
 redis.call('HLEN', watchers)
@@ -37,13 +40,13 @@ redis.call('HLEN', errors)
 redis.call('HLEN', unsettled_key)
 redis.call('ZCARD', cancelled_key)
 redis.call('XLEN', events)
-opened_runs.checked = prefix
-local ids, reference_of, rest, old, next_one = {}, {}, {}, {}, '0'
+opened_runs.checked, opened_runs.feeds = prefix, feeds ~= '*' and feeds or nil
+local ids, reference_of, is_given, rest, old, next_one = {}, {}, {}, {}, {}, '0'
 for at = entries + 1, #ARGV do
   local given = string.match(ARGV[at], '^=(.*%z.*)$')
   local home, run_id, path = split_reference(given or '')
   ids[#ids + 1] = home and run_id .. '/' .. path or ARGV[at]
-  reference_of[ids[#ids]] = home and given
+  reference_of[ids[#ids]], is_given[ids[#ids]] = home and given, home
 end
 
 -- Return whether this is the note of a rest, and no id of an item.
@@ -60,8 +63,8 @@ else
   for i = 1, math.min(#noted, 200), 2 do
     if is_rest(noted[i]) then
       local home, run_id = split_reference(string.sub(noted[i], 2))
-      local mark = home and redis.call('HGET', home .. ':run:' .. run_id, 'mark')
-      if mark == noted[i + 1] or noted[i + 1] == 'cancel' then
+      local mark = home == prefix and redis.call('HGET', home .. ':run:' .. run_id, 'mark')
+      if home == prefix and (mark == noted[i + 1] or noted[i + 1] == 'cancel') then
         rest[#rest + 1] = string.sub(noted[i], 2)
       else
         old[#old + 1] = noted[i] -- of an earlier run of this id
@@ -127,7 +130,7 @@ local function is_there(id, home, run_id, path)
   return at == home and of_run == run_id and of_path == path
 end
 
-local answers, over, notes, letters = {}, {}, old, {}
+local answers, over, notes, letters, run_of = {}, {}, old, {}, {}
 for i, id in ipairs(ids) do
   local of_stage, completed = string.match(reference_of[id] or '', '^(.-)(%z?)$')
   local home, run_id, path, mark = split_reference(of_stage)
@@ -142,14 +145,19 @@ for i, id in ipairs(ids) do
       run,
       { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path }
     )
-    heal_run(run)
-    notes[#notes + 1] = id
+    -- A caller says which run it means; a note and options say what a client has written there.
+    local is_its = is_given[id] and is_marked(run, mark)
+      or not is_given[id] and is_meant(run, path, mark)
+    if is_its then
+      heal_run(run)
+    end
+    notes[#notes + 1], run_of[id] = id, run
     if not is_adding(run, path) then
       local state, counts = run_field(run, 's:' .. path), counts_of(run, 'j:' .. path)
       if redis.call('EXISTS', data_key(id)) == 0 then
         over[#over + 1] = id
       end
-      if not is_marked(run, mark) then
+      if not is_its then
         letters[#letters + 1] = '=' .. of_stage -- of an earlier run of this id
       elseif state == 'w' or (state == 'x' and counts[2] < counts[1]) then
         answers[i] = 1
@@ -163,10 +171,33 @@ for i, id in ipairs(ids) do
   end
 end
 
-local refused = commit_runs(true)
-if refused then
-  return refused
+-- Leave what would feed a queue that the caller does not declare: a worker that does may settle it.
+local left, refused = {}, opened_runs.refused
+for at = #opened_runs, 1, -1 do
+  local run = opened_runs[at]
+  for _, one in ipairs(run.added) do
+    if not left[run] and is_undeclared(run, one.queue) then
+      left[run] = table.remove(opened_runs, at)
+      refused[#refused + 1] = table.concat({ run.home, run.id, one.path }, REF_CUT)
+      refused[#refused + 1] = one.queue
+    end
+  end
 end
+
+-- Return those ids whose runs are not left.
+local function without_left(some)
+  local found = {}
+  for _, id in ipairs(some) do
+    found[#found + 1] = not left[run_of[id]] and id or nil
+  end
+  return found
+end
+
+local failure = commit_runs(true)
+if failure then
+  return failure
+end
+over, notes = without_left(over), without_left(notes)
 forget_facts(over)
 in_chunks('HDEL', ledger, over)
 if letters[1] then
@@ -176,4 +207,4 @@ in_chunks('HDEL', unsettled_key, notes)
 for _, reference in ipairs(rest_of_runs()) do
   rest[#rest + 1] = reference
 end
-return { answers, rest, next_one }
+return { answers, rest, refused, next_one }

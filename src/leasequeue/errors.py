@@ -35,6 +35,7 @@ LeasequeueError
 ├── FlowError                  base of the errors of flows
 │   ├── FlowRunUnfinished      the flow run has not ended yet
 │   ├── NotAStage              a function for stages was called outside of one
+│   ├── QueueNotDeclared       a flow run would add an item to a queue that its worker does not declare
 │   └── ResultMismatch         the result of a stage does not fit its type, or what may follow it
 ├── LeaseLost                  the lease was lost, so what it permits was refused
 ├── PayloadError               an item's data does not fit its handler
@@ -104,6 +105,7 @@ __all__ = [
     "ProcessOutOfMemory",
     "QueueClosed",
     "QueueDeleted",
+    "QueueNotDeclared",
     "ResultError",
     "ResultMismatch",
     "ScriptFailed",
@@ -312,6 +314,25 @@ class FlowRunUnfinished(FlowError):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         super().__init__(f"the flow run {run_id!r} has not ended: wait for it, or cancel it first")
+
+
+class QueueNotDeclared(FlowError):
+    """A flow run would add an item to a queue that the worker does not declare for the runs of its home.
+
+    It is the error of the stage, which has failed, and is logged by the worker; nothing raises it.
+
+    Attributes:
+        home: The name of the queue that holds the run.
+        queue: The name of the queue of the stage.
+    """
+
+    def __init__(self, home: str, queue: str) -> None:
+        self.home, self.queue = home, queue
+        super().__init__(
+            f"no flow and no task queue of this worker declares that flow runs of {home!r:.200} may add "
+            f"items to {queue!r:.200}: serve the flow, or write "
+            f"Worker(…, feeds={{{home!r:.200}: [{queue!r:.200}]}})"
+        )
 
 
 class NotAStage(FlowError):

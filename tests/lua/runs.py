@@ -98,7 +98,8 @@ class Runs:
 
     async def finish(self, *rows: tuple[object, ...], at: int = NOW, of: Space | None = None) -> list[int]:
         """Finish stages with one call; return its answers."""
-        answers, rest = await (of or self.space).run("run_finish", rows, now_ms=at)
+        answers, rest, refused = await (of or self.space).run("run_finish", rows, now_ms=at)
+        assert not refused
         self.rest = [one.split(b"\0")[2].decode() for one in rest]
         return [int(answer) for answer in answers]
 

@@ -272,6 +272,7 @@ class Space:
             "age_ms": 0,
             "publish": "",
             "set_many": 0,
+            "feeds": "*",
             "started_ms": 0,
             "cursor": "0",
             "which": "all",

@@ -40,7 +40,7 @@ async def leave_item(runs: Runs) -> Row:
 
 async def settle(runs: Runs) -> list[int]:
     """Settle what is noted; return the answers."""
-    answers, _, _ = await runs.space.run("run_settle", cursor="0")
+    answers, *_ = await runs.space.run("run_settle", cursor="0")
     return [int(answer) for answer in answers]
 
 
@@ -140,7 +140,7 @@ async def test_the_rest_of_an_earlier_run_is_not_cancelled(runs: Runs) -> None:
         *(f"{runs.home}:{one}" for one in ("run:r", "item:r/a", "queue", "options"))
     )
     await start(runs, "second", runs.stage("a"))
-    assert await runs.space.run("run_settle", cursor="0") == [[], [], b"0"]
+    assert await runs.space.run("run_settle", cursor="0") == [[], [], [], b"0"]
     assert "unsettled" not in await runs.space.snapshot()
 
 

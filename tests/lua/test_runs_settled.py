@@ -14,7 +14,7 @@ from tests.stateful.interruption import Interrupter
 async def settle(runs: Runs, *ids: str, cursor: str = "0", at: int = NOW) -> tuple[list[int], list[str]]:
     """Settle stages; return the answers and the paths whose rest is to be cancelled."""
     rows = [(one,) for one in ids]
-    answers, rest, _ = await runs.space.run("run_settle", rows, cursor=cursor, now_ms=at)
+    answers, rest, *_ = await runs.space.run("run_settle", rows, cursor=cursor, now_ms=at)
     return answers, [one.split(b"\0")[2].decode() for one in rest]
 
 

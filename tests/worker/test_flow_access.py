@@ -86,9 +86,9 @@ async def test_copies_of_what_a_worker_leases_for_say_to_which_queues_a_flow_add
     flow.stage(one, name="first", queue=f"{name}-other")
     queues = [name, f"{name}-other"]
     for consumer in flow.consumers(retry=RetryPolicy(), lease_time=60):
-        assert consumer.adds_to == queues
-        assert consumer.on(make_queue()).adds_to == queues
-        assert consumer.joined(consumer).adds_to == queues
+        for made in (consumer, consumer.on(make_queue()), consumer.joined(consumer)):
+            assert made.adds_to == queues
+            assert sorted(made.feeds) == [(name, queue) for queue in queues]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -101,7 +101,7 @@ async def test_a_stage_whose_queue_the_worker_may_not_write_to_fails_with_its_na
     owner = make_queue(url=own.url)
     plan = FlowPlan((StagePlan("a", name, b"{}"), StagePlan("b", there, b"{}", after=("a",))))
     assert await owner.flow_runs.start(plan, "r")
-    worker = new_worker()
+    worker = new_worker(feeds={name: [there]})
 
     @worker.handler(make_queue(url=url))
     async def one(item: Item) -> int:

@@ -250,7 +250,7 @@ async def test_a_stage_whose_queue_the_worker_may_not_use_fails(
         await command(admin, "HSET", f"{there}:control", "closed", "deleted 1")
     queue = make_queue(url=own.url.replace("redis://", "redis://bob:pw@"))
     assert await owner.flow_runs.start(FlowPlan((StagePlan("a", name, b"{}"),)), "r")
-    worker = new_worker()
+    worker = new_worker(feeds={name: [there]})
     runs = 0
 
     @worker.handler(queue)

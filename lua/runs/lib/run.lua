@@ -5,10 +5,10 @@
 -- changes of a run at once by `runs/lib/run_commit`. JSON values are stored as they came; only
 -- definitions and lists of names are decoded.
 --
--- Needs: nothing
+-- Needs: prefix
 -- Gives: opened_runs, open_run, read_fields, run_field, run_number, set_run, drop_from_run, stage_definition,
---   counts_of, set_counts, parent_of, add_active, is_marked, is_of_stage, add_trace,
---   add_stage_item, add_driver, heal_run
+--   queue_of_stage, counts_of, set_counts, parent_of, add_active, is_marked, is_meant, is_of_stage,
+--   add_trace, add_stage_item, add_driver, heal_run
 -- Uses: REF_CUT, TOKEN_LIMIT (encodings), read_in_chunks (keys)
 
 -- The runs that this script has read, in order, and by their keys.
@@ -17,8 +17,10 @@
 --   added    number  how many items are added, of all runs (run)
 --   checked  text    the queue whose keys were read before the first write (run_finish, run_report,
 --       run_settle, run_start)
+--   feeds    text    the argument of `run_finish` and `run_settle`; nil: all queues (run_finish, run_settle)
+--   refused  list    references of stages that are not added for it, each followed by its queue (run)
 --   time     text    when stages end in this script, in ms (run_step)
-local opened_runs = { added = 0 }
+local opened_runs = { added = 0, refused = {} }
 
 -- Return a flow run, which is read as far as it is needed.
 --
@@ -135,6 +137,14 @@ local function stage_definition(run, path)
   return run.definitions[path]
 end
 
+-- Return the queue of a stage or a child, or of the item whose holder adds the children of a stage without
+-- item, or the first stages.
+local function queue_of_stage(run, path)
+  return path ~= ''
+      and (stage_definition(run, path).queue or stage_definition(run, path .. '/0').queue)
+    or run.home
+end
+
 -- Return the numbers in a field. Who changes them calls `set_counts`.
 local function counts_of(run, name)
   local found = run_field(run, name)
@@ -174,9 +184,23 @@ local function reference_of_stage(run, path)
   return table.concat({ run.home, run.id, path, mark and mark ~= '' and mark or nil }, REF_CUT)
 end
 
--- Return whether a run is the one that a reference means; false as well if there is no run.
+-- Return whether a run is the one that a caller means by a reference, which may leave out the mark; false as
+-- well if there is no run.
 local function is_marked(run, mark)
   return run_field(run, 'state') and (mark == '' or mark == (run_field(run, 'mark') or ''))
+end
+
+-- Return whether a run is the one that a reference in a key of the queue means. Who can write to the queue
+-- can write any. So it has the mark, which only those know who can read a queue of the run; a run of another
+-- home has the stage on this queue. The definition of a child that is done may be gone.
+local function is_meant(run, path, mark)
+  return run_field(run, 'state')
+    and mark == (run_field(run, 'mark') or '')
+    and (
+      run.home == prefix
+      or queue_of_stage(run, path) == prefix
+      or run_field(run, 's:' .. path) == 'd'
+    )
 end
 
 -- Return whether options as a text are those of an item of this stage; `of_any`: or of this
@@ -231,11 +255,7 @@ end
 -- Add an item whose holder adds the other children of a stage that has no item of its
 -- own, or the other first stages.
 local function add_driver(run, name, again)
-  local found = stage_definition(run, name)
-  local there = found.queue
-  if not there and name ~= '' then
-    there = stage_definition(run, name .. '/0').queue
-  end
+  local found, there = stage_definition(run, name), queue_of_stage(run, name)
   add_stage_item(run, name, { queue = there, data = found.data, level = found.level }, again)
 end
 

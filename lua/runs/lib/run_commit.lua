@@ -5,7 +5,7 @@
 -- published. A call that was interrupted is repeated: it finds the state, and does the rest.
 --
 -- Needs: prefix
--- Gives: commit_runs, write_run, is_final, rest_of_runs, finish_items
+-- Gives: commit_runs, write_run, is_final, is_undeclared, rest_of_runs, finish_items
 -- Calls: add_items, cancel_many, complete_many, fail_many
 -- Uses: call_add_items, keys_of_add_items (add_items), begin_writes (begin_writes), call_cancel_many,
 --   keys_of_cancel_many (cancel_many), call_complete_many, keys_of_complete_many (complete_many),
@@ -103,29 +103,59 @@ local function why_refused(there)
   end
 end
 
+-- Return whether the caller does not declare that runs of this home may add items to a queue. Who can write
+-- to the home can write any plan, and the caller may have rights that they have not.
+local function is_undeclared(run, there)
+  local declared = there ~= run.home and opened_runs.feeds
+  return declared
+    and not string.find(
+      declared,
+      table.concat({ '', '', run.home, there, '', '' }, REF_CUT),
+      1,
+      true
+    )
+end
+
+-- Return why an item of a run cannot be added; false: it can.
+local function refusal_of(run, one)
+  local there = one.queue
+  if is_undeclared(run, there) then
+    local refused = opened_runs.refused
+    refused[#refused + 1] = table.concat({ run.home, run.id, one.path }, REF_CUT)
+    refused[#refused + 1] = there
+    return 'QueueNotDeclared: the worker that finished the stage before does not declare that flow runs of '
+      .. run.home
+      .. ' may add items to the queue '
+      .. there
+  end
+  if known_refusals[there] == nil then
+    local why = why_refused(there)
+    known_refusals[there] = why and 'it could not be added: ' .. why or false
+  end
+  return known_refusals[there]
+end
+
 -- Fail the stages and children whose queues cannot be used, and what follows: a retry would be refused, too.
 local function fail_refused(run)
-  local known, is_over = known_refusals, false
+  local is_over = false
   while not is_over do
-    local added, failed, any = run.added, {}, false
+    local added, failed, reasons, any = run.added, {}, {}, false
     for _, one in ipairs(added) do
-      if known[one.queue] == nil then
-        known[one.queue] = why_refused(one.queue) or false
-      end
-      any = any or known[one.queue]
+      reasons[one.path] = refusal_of(run, one)
+      any = any or reasons[one.path]
     end
     if not any then
       return
     end
     run.added = {}
     for _, one in ipairs(added) do
-      local list = known[one.queue] and one.path ~= '' and failed or run.added
+      local list = reasons[one.path] and one.path ~= '' and failed or run.added
       list[#list + 1] = one
     end
     for _, one in ipairs(failed) do
       local state = run_field(run, 's:' .. one.path)
       if state == 'w' or state == 'x' then
-        end_stage(run, one.path, 'f', 'it could not be added: ' .. known[one.queue])
+        end_stage(run, one.path, 'f', reasons[one.path])
       end
     end
     is_over = #failed == 0

@@ -178,8 +178,9 @@ class Flow(Generic[Result]):
             )
         made = declaration.with_own_task(made)  # which registers it, and is the last that may fail
         self._stages[made.name], self._order = made, order
-        if made.foreign:
-            self.tasks._maintain(made.queue)  # noqa: SLF001 - not for users
+        self.tasks._declare_stage(  # noqa: SLF001 - not for users
+            lambda: made.queue, foreign=made.foreign
+        )
         self._taken = self._planned = None
         if result:
             self._result = made.name

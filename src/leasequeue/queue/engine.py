@@ -29,6 +29,7 @@ from leasequeue.wire.subscriptions import joined
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
+    from leasequeue.queue.feeds import Feeds
     from leasequeue.queue.pushes.seals import Unverified
     from leasequeue.wire.session import Session
     from leasequeue.wire.subscriptions import Subscription
@@ -61,9 +62,11 @@ class Engine:
         *,
         return_front: bool,
         clock: Callable[[], float] | None,
+        feeds: Feeds,
         on_abandon: Callable[[], None],
     ) -> None:
         self.keys = keys
+        self.feeds = feeds
         self.session = session
         self.unverified = unverified
         self.loop = session.loop
@@ -324,7 +327,7 @@ class QueueRights:
                 continue
             try:
                 # Which settles nothing: no item has this id. The server checks the rules for all its keys.
-                await self._engine.run_at(name, "run_settle", [b"\0"], cursor=b"0")
+                await self._engine.run_at(name, "run_settle", [b"\0"], cursor=b"0", feeds=b"")
             except AccessDenied as error:
                 raise error if error.commands else rights.denied_queue(name, why) from error
             rights.reached.add(name)

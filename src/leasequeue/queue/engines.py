@@ -10,6 +10,7 @@ from leasequeue.durations import Duration, seconds
 from leasequeue.errors import InvalidArgument, QueueClosed
 from leasequeue.keys import QueueKeys, check_hash_tag, check_prefix
 from leasequeue.queue.engine import Engine
+from leasequeue.queue.feeds import Feeds
 from leasequeue.queue.pushes.seals import Unverified
 from leasequeue.wire.endpoints import Client, check_client, is_cluster, slot_of, url_of
 from leasequeue.wire.session import SESSIONS
@@ -62,6 +63,8 @@ class Engines:
         self._engines: dict[asyncio.AbstractEventLoop, Engine] = {}
         self._closing: list[Engine] = []
         self._closed = False
+        #: What the workers of this process that use the queue object declare.
+        self.feeds = Feeds()
 
     @property
     def all(self) -> list[Engine]:
@@ -213,6 +216,7 @@ class Engines:
                 self.unverified,
                 return_front=self._return_front,
                 clock=self.clock,
+                feeds=self.feeds,
                 on_abandon=partial(self._forget, session.loop),
             )
             return engine

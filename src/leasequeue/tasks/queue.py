@@ -89,6 +89,8 @@ class TaskQueue:
         self._tasks: dict[str, Task[..., Any]] = {}
         #: The queues of foreign stages of its flows, which workers maintain: names, in order.
         self._foreign: dict[str, None] = {}
+        #: What returns the name of the queue of each stage of its flows.
+        self._stage_queues: list[Callable[[], str]] = []
 
     @classmethod
     def from_url(
@@ -307,7 +309,10 @@ class TaskQueue:
             dispatcher_of(queue, tasks, self._unknown, retry=retry, lease_time=lease_time)
             for queue, tasks in by_queue.items()
         ]
+        names = dict.fromkeys(name() for name in self._stage_queues)
+        names |= dict.fromkeys(queue.name for queue in by_queue)
         for one in found:
+            one.feeds = [(self.name, name) for name in names]
             one.foreign = [self._queue_of(name) for name in self._foreign]
         return found
 
@@ -338,9 +343,11 @@ class TaskQueue:
     def _open_queue(self, name: str) -> AsyncWorkQueue:
         return AsyncWorkQueue(name, self._redis, **self._how)
 
-    def _maintain(self, name: str) -> None:
-        """Have workers maintain a queue on which only clients of other libraries work: for `Flow`."""
-        self._foreign[name] = None
+    def _declare_stage(self, queue: Callable[[], str], *, foreign: bool) -> None:
+        """Let flow runs add items to the queue of a stage; have a foreign one maintained. For `Flow`."""
+        self._stage_queues.append(queue)
+        if foreign:
+            self._foreign[queue()] = None
 
     def _import_modules(self) -> None:
         for module in self._include:

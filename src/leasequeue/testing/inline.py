@@ -128,7 +128,9 @@ class InlineTasks:
             yield self._provide
 
         sources = [_AtOnceTasks(one) for one in self._task_queues]
-        await Worker(*sources, lifespan=lifespan, middleware=[watch]).drain()
+        names = [queue.name for queue in self._opened]
+        feeds = dict.fromkeys(names, names)
+        await Worker(*sources, feeds=feeds, lifespan=lifespan, middleware=[watch]).drain()
         if failed and self._raises:
             raise failed[0] if len(failed) == 1 else ExceptionGroup("several tasks failed", failed)
 

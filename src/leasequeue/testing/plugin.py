@@ -212,8 +212,12 @@ class Workers:
         made = copy.copy(worker)
         made._loop = made._runtime = None  # noqa: SLF001 - part of making the copy
         consumers = worker._consumers()  # noqa: SLF001 - as above
+        names = [one.queue.name for one in consumers]  # before they lead elsewhere
         made._handlers = [one.on(self._moved.queue_like(one.queue)) for one in consumers]  # noqa: SLF001 - as above
         made._sources = ()  # noqa: SLF001 - as above
+        moved = dict(zip(names, (one.queue.name for one in made._handlers), strict=True))  # noqa: SLF001 - as above
+        pairs = (pair for one in consumers for pair in one.feeds)
+        made._feeds = [(moved.get(home, home), moved.get(queue, queue)) for home, queue in pairs]  # noqa: SLF001 - as above
         made._lifespan = lifespan or (lambda: _yield(provide))  # noqa: SLF001 - as above
         for handler in made.handlers:
             if handler.run_in == "process":

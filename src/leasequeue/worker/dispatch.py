@@ -98,6 +98,7 @@ class Dispatcher(Consumer):
         """
         ours = {handler.name: handler.function for handler in self.handlers}
         self.adds_to = [*dict.fromkeys([*self.adds_to, *other.adds_to])]
+        self.feeds = [*dict.fromkeys([*self.feeds, *other.feeds])]
         self.foreign = [*dict.fromkeys([*self.foreign, *other.foreign])]
         if all(ours.get(handler.name) is handler.function for handler in other.handlers):
             return self
@@ -116,7 +117,7 @@ class Dispatcher(Consumer):
     def _copy(self, queue: AsyncWorkQueue, handlers: Sequence[Handler], **declared: Any) -> Self:
         otherwise = self._otherwise.on(queue)
         made = type(self)(queue, handlers, choose=self._choose, otherwise=otherwise, **declared)
-        made.adds_to, made.foreign = self.adds_to, self.foreign
+        made.adds_to, made.feeds, made.foreign = self.adds_to, self.feeds, self.foreign
         return made
 
 

@@ -58,6 +58,7 @@ class Consumer:
         declarations: The schedules of the queue that the worker declares.
         limits: The limits of groups that the worker declares before it leases.
         adds_to: The names of the queues to which its runs add items, as far as that is known before.
+        feeds: Pairs: the home of flow runs, and a queue to which these may add items.
         foreign: The queues of foreign stages, which the worker maintains, and leases nothing from.
     """
 
@@ -69,6 +70,7 @@ class Consumer:
     declarations: Sequence[Declaration] = ()
     limits: Sequence[DeclaredLimit] = ()
     adds_to: Sequence[str] = ()
+    feeds: Sequence[tuple[str, str]] = ()
     foreign: Sequence[AsyncWorkQueue] = ()
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.errors import LeasequeueError
 from leasequeue.log import Log
 from leasequeue.queue.plans.stages import settle
-from leasequeue.queue.queue import engine_of
+from leasequeue.queue.queue import engine_of, engines_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -163,6 +163,7 @@ class Maintenance:
 
     async def _settle(self, queue: AsyncWorkQueue) -> None:
         """Record the ends of stages whose items were cancelled, deleted, or ended in another such way."""
+        engines_of(queue).feeds.limit(())  # a worker has declared more before
         try:
             for _ in range(FOREIGN_STEPS if queue in self._foreign else 1):
                 cursor = self._cursors[queue] = await settle(

@@ -461,6 +461,7 @@ class ServedQueues:
         self._concurrency = concurrency
         self.consumers = [*consumers]
         self.served: dict[AsyncWorkQueue, Consumer] = {one.queue: one for one in self.consumers}
+        self._declare_feeds()
         self.membership = Membership(
             dead_after=dead_after,
             gone_after=gone_after,
@@ -541,6 +542,7 @@ class ServedQueues:
             return
         if consumer not in self.consumers:
             self.consumers.append(consumer)
+            self._declare_feeds()
             self._parts.adopt(consumer)
             self._parts.background.call_soon(partial(self._parts.renewer.add_handlers, consumer.all_handlers))
         self.served[consumer.queue] = consumer
@@ -552,6 +554,12 @@ class ServedQueues:
             return  # it was stopped in between
         self._parts.fetcher.add(consumer)
         log.info("working on %s, too", consumer.queue.name)
+
+    def _declare_feeds(self) -> None:
+        """Let flow runs add items to the queues that the worker declares, and no others."""
+        for queue in (*(one.queue for one in self.consumers), *foreign_queues(self.consumers)):
+            near = (one for one in self.consumers if one.queue.url == queue.url)
+            engines_of(queue).feeds.limit(pair for one in near for pair in one.feeds)
 
     async def stop_queue(self, consumer: Consumer, *, grace: float) -> None:
         """Fetch nothing more from a queue, and return when nothing of it is held here.

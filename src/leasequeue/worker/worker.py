@@ -22,6 +22,7 @@ from leasequeue.durations import (
     seconds,
 )
 from leasequeue.errors import InvalidArgument, WorkerBusy, WorkerNotRunning
+from leasequeue.keys import check_prefix
 from leasequeue.log import Log
 from leasequeue.queue.queue import AsyncWorkQueue
 from leasequeue.retry import RetryPolicy
@@ -87,6 +88,9 @@ class Worker:
         middleware: Async functions `(run, call_next)`, the outermost first, around each run.
         clean_every: Average seconds between two light cleans of each queue, by one of its workers; one in 60
             is a deep one. None: this worker cleans nothing, ticks no schedules and drops no dead letters.
+        feeds: To which queues flow runs may add items, by the name of their home, the queue that holds them:
+            `{"shop": ["mails"]}`. Only chains and groups across task queues, and flows that the worker does
+            not serve, need it: the queues of its flows, and of the tasks of a task queue, are known.
         keep_dead: How long dead letters are kept, in seconds; None: until they are dropped by hand.
         name: What the worker is called in `Fleet.workers`, `leasequeue workers` and events, 1 to 200
             characters; None: `<host>/<pid>`.
@@ -105,8 +109,8 @@ class Worker:
     lifespan_error: Exception | None = None
     #: Whether each run that has returned is a line of the log. `leasequeue worker --log-runs` sets it.
     log_runs = False
-    #: Whether it was made quiet before it had a runtime.
-    _quiet = False
+    #: Whether it was made quiet before it had a runtime; and whether it retires, or has stopped in this way.
+    _quiet = _retiring = False
 
     def __init__(  # noqa: PLR0913 - all but the sources by name
         self,
@@ -119,6 +123,7 @@ class Worker:
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - it is frozen
         lifespan: Lifespan | None = None,
         middleware: Sequence[Callable[..., Any]] = (),
+        feeds: Mapping[str, Sequence[str]] | None = None,
         clean_every: Duration | None = 60.0,
         keep_dead: Duration | None = timedelta(days=30),
         name: str | None = None,
@@ -147,6 +152,7 @@ class Worker:
         self._middleware = tuple(check_list("middleware", middleware, "async functions"))
         if wrong := [one for one in self._middleware if not callable(one)]:
             raise InvalidArgument("middleware", wrong[0], "an async function (run, call_next)")
+        self._feeds = _checked_feeds(feeds or {})
         self._clean_every = _time("clean_every", clean_every)
         self._keep_dead = _time("keep_dead", keep_dead, longest=LONGEST_KEPT_SECONDS)
         self._name = None if name is None else _checked_name(name)
@@ -160,7 +166,6 @@ class Worker:
         self._sources = sources
         self._handlers: list[Consumer] = []
         self._runtime: WorkerRuntime | None = None
-        self._retiring = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._has_started = asyncio.Event()
@@ -511,7 +516,10 @@ class Worker:
             for source in self._sources
             for consumer in source.consumers(retry=self._retry, lease_time=self._lease_time)
         ]
-        return one_for_each_queue(self._handlers, tasks)
+        found = one_for_each_queue(self._handlers, tasks)
+        for one in found:
+            one.feeds = [*dict.fromkeys([*one.feeds, *self._feeds])]
+        return found
 
     async def _resources(self, stack: AsyncExitStack) -> Mapping[str, Any] | None:
         """Start the lifespan and return what it yields; None if the worker is stopped before that."""
@@ -647,6 +655,17 @@ def _checked_time(argument: str, value: Duration | None) -> float | None:
     if number is not None and number < MIN_DEAD_AFTER:
         raise InvalidArgument(argument, value, f"at least {MIN_DEAD_AFTER} s, or None")
     return number
+
+
+def _checked_feeds(feeds: object) -> list[tuple[str, str]]:
+    """Return the pairs of a home and a queue that its flow runs may feed."""
+    if not isinstance(feeds, Mapping):
+        raise InvalidArgument("feeds", feeds, 'names of queues by that of a home: {"shop": ["mails"]}')
+    return [
+        (check_prefix(home), check_prefix(queue))
+        for home, queues in feeds.items()
+        for queue in check_list("feeds", queues, "names of queues")
+    ]
 
 
 def _checked_name(name: object) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from leasequeue.queue.plans.plan import as_bytes, run_key
+from leasequeue.queue.plans.plan import as_bytes, definition_field, run_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +62,12 @@ class _WithMeta(msgspec.Struct):
     meta: _Meta
 
 
+class _Place(msgspec.Struct):
+    queue: str = ""
+
+
 _WITH_META = msgspec.json.Decoder(_WithMeta)
+_PLACE = msgspec.json.Decoder(_Place)
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -88,6 +93,8 @@ async def read_stages(engine: Engine, leases: Sequence[Lease]) -> list[EntryStat
         stages = [(at, ref, needs_of(lease.data)) for at, lease, ref in some]
         for _, ref, needs in stages:
             fields.want(b"s:" + as_bytes(ref.path), b"e:" + as_bytes(ref.path))
+            if home != engine.name:
+                fields.want(definition_field(as_bytes(ref.path)))
             for need in needs.values():
                 fields.want(*_fields_of(need))
         reads.append((fields, stages))
@@ -121,10 +128,11 @@ async def _states_of(
 
 
 async def _state_of(fields: _Fields, ref: StageRef, needs: Mapping[str, Need]) -> EntryState:
-    if ref.mark and fields.text(b"mark") != ref.mark:  # that of an earlier run of this id
-        return EntryState("", "", "", None, "", {})
     path = as_bytes(ref.path)
     stage = fields.text(b"s:" + path)
+    # That of an earlier run of this id, or an item that was not added by the run.
+    if fields.text(b"mark") != ref.mark or (stage == "w" and not fields.is_here(ref.home, path)):
+        return EntryState("", "", "", None, "", {})
     inputs = {}
     for parameter, need in needs.items() if stage == "w" else ():
         if (value := await _value_of(fields, need)) is not None:
@@ -173,6 +181,14 @@ class _Fields:
             self.want(*_fields_of(need))
         await self.read()
         await self.read_parents()
+
+    def is_here(self, home: str, path: bytes) -> bool:
+        """Return whether the plan has a stage on the queue whose items are read, if that is not the home."""
+        try:
+            found = home == self._engine.name or _PLACE.decode(self._found[definition_field(path)] or b"")
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return False
+        return found is True or found.queue == self._engine.name
 
     @property
     def without_result(self) -> list[bytes]:

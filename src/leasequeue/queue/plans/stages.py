@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from leasequeue.codec import read_stored
 from leasequeue.describing import describe
-from leasequeue.errors import InvalidArgument, LeaseLost, ResultMismatch
+from leasequeue.errors import InvalidArgument, LeaseLost, QueueNotDeclared, ResultMismatch
 from leasequeue.keys import check_prefix, escaped
+from leasequeue.log import Log
 from leasequeue.queue.encoding import ROW_BYTES, SLOW_ROWS, encoded, error_text, trips
 from leasequeue.queue.lease import StageRef
 from leasequeue.queue.plans.plan import (
@@ -52,6 +53,8 @@ MAX_LISTED, NEAR_AN_END = 100_000, 256
 MAX_PASSES = 5
 #: For how long callers that ask for the result of a cancelled item get JobCancelled, in ms, as a row has it.
 KEEP_MS = b"3600000"
+
+log = Log("leasequeue.queue")
 
 Kind = Literal["done", "fan", "failed", "drop", "stage", "more"]
 
@@ -237,7 +240,7 @@ async def store_outcome(lease: Lease, engine: Engine, key: bytes, outcome: bytes
 
 async def _send(engine: Engine, rows: Sequence[FinishRow]) -> list[int]:
     values = [value for row in rows for value in row.encode()]
-    return answered(engine, await engine.run("run_finish", values))
+    return answered(engine, await engine.run("run_finish", values, feeds=engine.feeds.text))
 
 
 def _claim(lease: Lease, *, fenced: bool = False) -> tuple[bytes, ...]:
@@ -283,7 +286,7 @@ async def settle_at(engine: Engine, name: str, ids: Sequence[bytes], cursor: byt
     left, after = [*ids], cursor
     while True:
         some, left = left[:MAX_SETTLED], left[MAX_SETTLED:]
-        *reply, after = await engine.run_at(name, "run_settle", some, cursor=cursor)
+        *reply, after = await engine.run_at(name, "run_settle", some, cursor=cursor, feeds=engine.feeds.text)
         answers = answered(engine, reply)
         left += [item_id for item_id, answer in zip(some, answers, strict=False) if answer == AGAIN]
         if not left:
@@ -301,22 +304,27 @@ async def cancel_rest(engine: Engine, reference: StageRef) -> int:
 
     A call that is stopped is made again by the workers that maintain the run's queue. The path of the
     reference is empty for the whole run; that of a stage that joins others stands for these, and another one,
-    or one that ends with a slash, for the children of that stage. Return how many items were cancelled.
+    or one that ends with a slash, for the children of that stage. Items on queues that this worker
+    does not declare are left to others, with the note. Return how many items were cancelled.
     """
     key, cancelled = run_key(reference.home, reference.run), 0
     patterns = await _patterns_of(engine, key, as_bytes(reference.path))
     for _ in range(MAX_PASSES):  # what a pass has cancelled may have let others enter
-        found = 0
+        found, is_left = 0, False
         for pattern in patterns:
             async for name, ids in _open_items(engine, key, as_bytes(reference.run), pattern):
+                if not engine.feeds.permit(reference.home, name):
+                    is_left = True
+                    continue
                 found += len(ids)
                 answers = await engine.run_at(
                     name, "cancel_many", [one for row in ids for one in (row, KEEP_MS)]
                 )
                 cancelled += answers.count(1)
                 await settle_at(engine, name, stages_of(reference, ids))
-        if not found:
+        if not found and not is_left:
             await settle_at(engine, reference.home, [b"!" + reference.encode()])
+        if not found:
             break
     return cancelled
 
@@ -385,8 +393,13 @@ async def _ends_first(engine: Engine, name: str, ids: dict[bytes, None]) -> Asyn
 
 
 def answered(engine: Engine, reply: list[Any]) -> list[int]:
-    """Return the answers in a reply, and have the rest of joins that need no more cancelled."""
-    answers, rests = reply
+    """Return the answers in a reply, have the rest of joins that need no more cancelled; log refusals."""
+    answers, rests, *refused = reply
+    for raw, queue in zip(*(refused[0][at::2] for at in (0, 1)), strict=True) if refused else ():
+        if (ref := StageRef.decode(raw)) is not None:
+            text = str(QueueNotDeclared(ref.home, queue.decode(errors="replace")))
+            if engine.feeds.is_news(text):
+                log.error("stage %.200r of the flow run %r is not added: %s", ref.path, ref.run, text)
     for raw in rests:
         if (ref := StageRef.decode(raw)) is not None:
             engine.soon(cancel_rest(engine, ref))
