@@ -47,6 +47,8 @@ EVERYTHING = frozenset(
 )
 #: Arguments that are the same in each step.
 _USUAL: dict[str, str | int] = {
+    "word": "",
+    "before": "",
     "prefix": PREFIX,
     "return_front": 0,
     "max_bytes": 1 << 20,
