@@ -17,9 +17,7 @@
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local key = prefix .. (deep and ':deep_cleaner' or ':cleaner')
 local left = redis.call('PTTL', key)
-if left >= 0 and left <= 2 * every_ms and redis.call('GET', key) ~= session then
-  return 0
-end
+if left >= 0 and left <= 2 * every_ms and redis.call('GET', key) ~= session then return 0 end
 begin_writes() -- cleaning frees memory
 redis.call('SET', key, session, 'PX', 2 * every_ms)
 return 1

@@ -45,9 +45,7 @@ local lease_keys = lease_keys_of(ids)
 local holders = #ids > 0 and redis.call('MGET', unpack(lease_keys)) or {}
 
 -- Return the value of a lease key that says a place.
-local function waiting_at(place)
-  return WAITING .. place
-end
+local function waiting_at(place) return WAITING .. place end
 
 -- Return whether the value of a lease key is a mark of this clean.
 local function is_mark(holder)
@@ -118,9 +116,7 @@ for i, id in ipairs(ids) do
     local delay_left = any_lease and not left and lease_key_left(id, SCHEDULED)
     if ours_left then
       leased[#leased + 1], leased[#leased + 2] = now + ours_left, id
-      if not is_taken[id] then
-        unlisted[#unlisted + 1] = id
-      end
+      if not is_taken[id] then unlisted[#unlisted + 1] = id end
       repaired('lost_lease', id)
     elseif delay_left then
       delayed[#delayed + 1], delayed[#delayed + 2] = now + delay_left, id

@@ -26,9 +26,7 @@ for from = 1, #ids, 1000 do
   local leased = redis.call('ZMSCORE', deadlines, unpack(ids, from, to))
   local due = redis.call('ZMSCORE', scheduled, unpack(ids, from, to))
   for i = 1, #leased do
-    if not leased[i] and not due[i] then
-      reply[#reply + 1] = ids[from + i - 1]
-    end
+    if not leased[i] and not due[i] then reply[#reply + 1] = ids[from + i - 1] end
   end
 end
 return reply

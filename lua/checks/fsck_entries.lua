@@ -23,15 +23,11 @@ local latest_due = LATEST_DUE
 -- Return whether options are a JSON object whose known fields can be read, each as it is there.
 local function is_readable(text)
   local is_json, found = pcall(cjson.decode, text)
-  if not is_json or type(found) ~= 'table' or string.sub(text, 1, 1) ~= '{' then
-    return false
-  end
+  if not is_json or type(found) ~= 'table' or string.sub(text, 1, 1) ~= '{' then return false end
   local read = read_options(text)
   for _, name in ipairs({ 'level', 'group', 'expires', 'trace', 'run' }) do
     local is_default = found[name] == 0 or found[name] == ''
-    if found[name] ~= nil and not is_default and found[name] ~= read[name] then
-      return false
-    end
+    if found[name] ~= nil and not is_default and found[name] ~= read[name] then return false end
   end
   return true
 end

@@ -113,9 +113,7 @@ local function check_dead_letter(key, id)
     redis.call('ZADD', dead, now, id)
     repaired('unlisted_dead_letter', id)
   end
-  if redis.call('HEXISTS', key, 'data') == 0 then
-    repaired('dead_letter_without_data', id)
-  end
+  if redis.call('HEXISTS', key, 'data') == 0 then repaired('dead_letter_without_data', id) end
   for _, field in ipairs({ 'attempt', 'token' }) do
     local number = redis.call('HGET', key, field)
     if number and not (string.find(number, '^%d+$') and tonumber(number) < TOKEN_LIMIT) then

@@ -161,17 +161,13 @@ local function check_slots()
   for i, found in ipairs(controlled and options_of(ids) or {}) do
     if found.group and is_ours(ends[i]) and tonumber(ends[i]) > now and has_data(ids[i]) then
       local key = prefix .. ':running:' .. found.group
-      if redis.call('ZADD', key, 'NX', ends[i], ids[i]) == 1 then
-        repaired('lost_slot', ids[i])
-      end
+      if redis.call('ZADD', key, 'NX', ends[i], ids[i]) == 1 then repaired('lost_slot', ids[i]) end
     end
   end
 end
 
 if which == 'index' then
-  if controlled then
-    end_control()
-  end
+  if controlled then end_control() end
   return { '0', {} }
 elseif which == 'lanes' then
   check_lanes()

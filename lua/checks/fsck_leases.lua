@@ -24,9 +24,7 @@
 local latest_lease, latest_due = now + 31 * 86400000, LATEST_DUE
 
 -- Return when a lease ends at the latest. That of a client of another library is watched for less.
-local function longest_of(score)
-  return is_ours(score) and latest_lease or now + longest_watch
-end
+local function longest_of(score) return is_ours(score) and latest_lease or now + longest_watch end
 
 -- Return which of some ids have no data, and which lack a lease key or have one
 -- of another client: most do not.

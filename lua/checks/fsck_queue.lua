@@ -35,9 +35,7 @@ if math.min(start, from_old) <= 100000 then
     seen[id] = true
   end
 end
-if dropped > 0 then
-  redis.call('LREM', list, start <= from_old and dropped or -dropped, mark)
-end
+if dropped > 0 then redis.call('LREM', list, start <= from_old and dropped or -dropped, mark) end
 for _, id in ipairs(ids) do
   staying[#staying + 1] = id ~= mark and id or nil
 end

@@ -14,9 +14,7 @@
 
 local key = prefix .. ':' .. made
 local found = redis.call('TYPE', key).ok
-if
-  found == 'none' or (found == wanted and (key ~= fence or is_count(redis.call('GET', fence))))
-then
+if found == 'none' or (found == wanted and (key ~= fence or is_count(redis.call('GET', fence)))) then
   return 0
 end
 local kept = prefix .. ':lost:' .. made

@@ -34,9 +34,7 @@ function read_run(id)
   end
   -- stylua: ignore
   local facts = redis.call('HMGET', key, 'state', 'active', 'flow', 'lookup', 'created', 'ended', 'keep')
-  if not facts[1] then
-    return nil
-  end
+  if not facts[1] then return nil end
   local is_unfinished = facts[1] == 'active' or number_in(facts[2], 0) > 0
   local ended = number_in(facts[6] or facts[5], now)
   local flow_run = {
@@ -50,14 +48,7 @@ function read_run(id)
   }
   if wrong or not place_of_state[facts[1]] then
     repaired('unreadable_run', id)
-    redis.call(
-      'HSET',
-      key,
-      'state',
-      'failed',
-      'error',
-      'its state or a number in it could not be read'
-    )
+    redis.call('HSET', key, 'state', 'failed', 'error', 'its state or a number in it could not be read')
     redis.call('HSET', key, 'active', 0, 'created', now, 'ended', now, 'keep', 86400000)
     return read_run(id)
   end
@@ -81,9 +72,7 @@ end
 -- Check the time to live of a run's hash, and the sets where the run should be.
 local function check_run(id)
   local flow_run, is_unfinished = read_run(id)
-  if not flow_run then
-    return false
-  end
+  if not flow_run then return false end
   local key = prefix .. ':run:' .. id
   local left = redis.call('PTTL', key)
   if is_unfinished and left >= 0 then
@@ -109,9 +98,7 @@ end
 -- run of its id may have written.
 local function has_lookup(id, set)
   for _, key in ipairs(lookups_of(read_run(id))) do
-    if key == set then
-      return true
-    end
+    if key == set then return true end
   end
   return false
 end
@@ -139,9 +126,7 @@ for i = 1, #page[2], 2 do
   if not check_run(id) then
     dropped[#dropped + 1] = id
     -- Those of runs that have expired stay for a while.
-    if tonumber(redis.call('ZSCORE', prefix .. ':runs:ends', id) or 0) > now then
-      repaired('lost_run', id)
-    end
+    if tonumber(redis.call('ZSCORE', prefix .. ':runs:ends', id) or 0) > now then repaired('lost_run', id) end
   elseif string.sub(which, 1, 8) == 'runs:by:' and not has_lookup(id, key) then
     dropped[#dropped + 1] = id
     repaired('unlisted_run', id)

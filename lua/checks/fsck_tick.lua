@@ -12,8 +12,6 @@
 
 local as_read = redis.call('HGET', schedules, schedule) == definition
 local due = tonumber(redis.call('ZSCORE', ticks, schedule) or -1)
-if not as_read or due ~= wrong_ms then
-  return 0
-end
+if not as_read or due ~= wrong_ms then return 0 end
 redis.call('ZADD', ticks, due_ms, schedule)
 return 1

@@ -33,9 +33,7 @@ local function drop_from_lanes()
       local name, _, of_id = lanes().split_member(member)
       if of_id == item and not seen[member] then
         seen[member], found[#found + 1] = true, member
-        if not best or (name == right and lanes().split_member(best) ~= right) then
-          best = member
-        end
+        if not best or (name == right and lanes().split_member(best) ~= right) then best = member end
       end
     end
   end
@@ -55,9 +53,7 @@ local function find_near(list, about, is_oldest)
   local from = math.max(0, tonumber(about) - count)
   local near, at = redis.call('LRANGE', list, from, tonumber(about) + count), nil
   for i, one in ipairs(near) do
-    if one == item and (is_oldest or not at) then
-      at = from + i - 1
-    end
+    if one == item and (is_oldest or not at) then at = from + i - 1 end
   end
   return at
 end
@@ -65,14 +61,10 @@ end
 -- The older entry is leased first, so the younger one is dropped.
 local function drop_from(list)
   local younger, older = find_near(list, met_at), find_near(list, met_again, true)
-  if not (younger and older and younger < older) then
-    return
-  end
+  if not (younger and older and younger < older) then return end
   local from_old = redis.call('LLEN', list) - 1 - older
   local mark, at = none .. ' fsck', younger
-  if younger > 100000 and from_old <= 100000 then
-    at = older
-  end
+  if younger > 100000 and from_old <= 100000 then at = older end
   if math.min(younger, from_old) <= 100000 then
     redis.call('LSET', list, at, mark)
     redis.call('LREM', list, at == younger and 1 or -1, mark)

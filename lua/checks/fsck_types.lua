@@ -52,8 +52,7 @@ local keep_key = prefix .. ':events:keep'
 if is_right[keep_key] or (is_right[events] and not is_wrong[keep_key]) then
   local keep = is_right[keep_key] and redis.call('HMGET', keep_key, 'last', 'count', 'age_ms') or {}
   local entry = is_right[events] and redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
-  local last = entry and string.match(entry[1], '^%d+')
-    or string.format('%.0f', read_clock() * 1000)
+  local last = entry and string.match(entry[1], '^%d+') or string.format('%.0f', read_clock() * 1000)
   local length = is_right[events] and redis.call('XLEN', events) or 0
   local defaults = { last, string.format('%d', math.max(length, 1000)), '0' }
   for i, field in ipairs({ 'last', 'count', 'age_ms' }) do

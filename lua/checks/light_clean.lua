@@ -24,9 +24,7 @@
 --   without (processing), any_rare (rare), can_reclaim, reclaim (reclaim), rederive_lease (rederive),
 --   repaired, repairs (repairs), wake_next (slots), bound_leases, slack_ms (steps)
 
-local free_again = any_rare
-    and redis.call('ZRANGEBYSCORE', recent_key, '-inf', now, 'LIMIT', 0, count)
-  or {}
+local free_again = any_rare and redis.call('ZRANGEBYSCORE', recent_key, '-inf', now, 'LIMIT', 0, count) or {}
 local known = redis.call('ZCARD', gone)
 local more, reclaimed = false, 0
 if can_reclaim then
@@ -94,9 +92,7 @@ end
 in_chunks('ZREM', gone, met)
 in_chunks('ZREM', gone, void)
 in_chunks('ZREM', recent_key, free_again)
-if controlled then
-  heal_lanes()
-end
+if controlled then heal_lanes() end
 wake_next()
 flush()
 return {

@@ -72,9 +72,7 @@ local function try(command, ...)
     or string.find(text, 'NOPERM', 1, true)
     or string.find(text, 'The user executing the script can', 1, true)
   )
-  if not permitted then
-    refused[#refused + 1] = command
-  end
+  if not permitted then refused[#refused + 1] = command end
   return permitted, text == ''
 end
 

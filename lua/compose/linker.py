@@ -37,6 +37,8 @@ _NAME = re.compile(r"(?<!\w)(?<!(?<!\.)\.)[A-Za-z_]\w*")
 #: A name whose value is read: not that of a field of a table, as in `{name=1}`.
 _READ = re.compile(_NAME.pattern + r"\b(?!=(?!=))")
 _FUNCTION = re.compile(r"local function (\w+)")
+#: A statement in one line.
+_IN_ONE_LINE = re.compile(r"(if .* then|(?:local )?function .*?\)) (.+) end")
 #: The name of the function that runs another script.
 CALL = re.compile(r"call_(\w+)")
 
@@ -185,6 +187,11 @@ class Library:
                 used.add(block)
                 found += self._used_by(self.pieces[block.piece], block.names)
         blocks = [block for piece in self._ordered(script, used) for block in piece.blocks if block in used]
+        holders: dict[str, Block] = {}
+        for block in blocks:
+            if block.function and (other := holders.setdefault(block.function, block)) is not block:
+                both = " and ".join(self.pieces[one.piece].path for one in (other, block))
+                raise BrokenContract(f"{script}: {both} have a function {block.function}")
         names = frozenset[str]().union(*(block.names & self.pieces[block.piece].needs for block in blocks))
         missing = sorted(names - {*declared})
         if missing:
@@ -254,12 +261,24 @@ def split(text: str) -> tuple[list[str], str]:
 
 
 def strip(code: str) -> str:
-    """Return code without comments, indentation, empty lines, and spaces beside operators."""
-    lines = ((_COMMENT.sub("", line).strip(), mark) for line, mark in map(parted, code.splitlines()))
+    """Return code without comments, indentation, empty lines, and spaces beside operators.
+
+    A statement in one line becomes three, as blocks begin and end at lines: see `lua.compose.nesting`.
+    """
+    lines = (
+        (part, mark)
+        for line, mark in map(parted, code.splitlines())
+        for part in _spread(_COMMENT.sub("", line).strip())
+    )
     return "".join(
         part if part.startswith("'") else _SPACED.sub(r"\1\2\3", part)
         for part in _TEXTS.split("\n".join(line + mark for line, mark in lines if line))
     )
+
+
+def _spread(line: str) -> tuple[str, ...]:
+    match = _IN_ONE_LINE.fullmatch(line)
+    return (match[1], match[2], "end") if match else (line,)
 
 
 def names_in(code: str) -> frozenset[str]:
@@ -293,7 +312,7 @@ def _parts(code: str) -> Iterator[str]:
             function, lines = start[1], []
             parts.append(lines)
         lines.append(line)
-        if function and parted(line)[0] in {"end", f"local function {function}() end"}:
+        if function and re.fullmatch(r"(local function .* )?end", parted(line)[0]):
             function, lines = None, []
             parts.append(lines)
     stripped = (strip("\n".join(part)) for part in parts)

@@ -21,9 +21,7 @@ if #ARGV > entries then
   times = redis.call('ZMSCORE', dead, unpack(found))
 else
   local last = start + count - 1
-  if start < 0 and last >= 0 then
-    last = -1
-  end
+  if start < 0 and last >= 0 then last = -1 end
   local pairs_ = redis.call('ZRANGE', dead, start, last, 'REV', 'WITHSCORES')
   for i = 1, #pairs_, 2 do
     found[#found + 1] = pairs_[i]

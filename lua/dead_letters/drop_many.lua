@@ -14,9 +14,7 @@ redis.call('ZCARD', dead)
 local answers, dropped = {}, {}
 for row = entries + 1, #ARGV do
   answers[#answers + 1] = redis.call('UNLINK', dead_key(ARGV[row]))
-  if emitting and answers[#answers] == 1 then
-    emit('dropped', ARGV[row], {})
-  end
+  if emitting and answers[#answers] == 1 then emit('dropped', ARGV[row], {}) end
   dropped[#dropped + 1] = ARGV[row]
 end
 in_chunks('ZREM', dead, dropped)

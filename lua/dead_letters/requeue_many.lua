@@ -15,9 +15,7 @@
 --   leave_dead (dead_letter), emit, emitting, flush (emit), any_options, write_options (facts), data_key
 --   (keys), wake_next (slots), enter_waiting (waiting)
 
-if is_closed then
-  return closed_error()
-end
+if is_closed then return closed_error() end
 redis.call('ZCARD', dead)
 local answers, requeued, data_of, not_dead, bytes = {}, {}, {}, {}, 0
 for row = entries + 1, #ARGV do
@@ -42,13 +40,9 @@ local earlier, text_of = find_earlier(requeued), {}
 for _, id in ipairs(requeued) do
   text_of[id] = redis.call('HGET', dead_key(id), 'options')
 end
-if any_options() or next(text_of) then
-  write_options(requeued, text_of)
-end
+if any_options() or next(text_of) then write_options(requeued, text_of) end
 enter_waiting(requeued, false)
-if earlier then
-  forget_earlier(requeued, earlier)
-end
+if earlier then forget_earlier(requeued, earlier) end
 for _, id in ipairs(requeued) do
   redis.call('SET', data_key(id), data_of[id])
 end

@@ -41,8 +41,6 @@ end
 local time = now_ms or redis.call('TIME')
 local begin = now_ms and now_ms * 1000 or time[1] * 1000000 + time[2]
 local last = before[1] or string.format('%.0f', begin)
-if age == 0 then
-  redis.call('PERSIST', events)
-end
+if age == 0 then redis.call('PERSIST', events) end
 redis.call('HSET', keep_key, 'last', last, 'count', number, 'age_ms', age, 'live', mode)
 return tonumber(newest())

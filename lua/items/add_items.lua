@@ -15,9 +15,7 @@
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of data.
 -- Uses: add_rows (add), closed_error, is_closed (closed), can_deliver, deliver (deliver), flush (emit)
 
-if is_closed then
-  return closed_error()
-end
+if is_closed then return closed_error() end
 local alone, trace, reference = #ARGV - items == 4, nil, nil
 if alone and #ARGV[items + 4] > 1 then
   trace = string.match(ARGV[items + 4], '^%d:{"trace":"([%x-]+)"}$')
@@ -31,8 +29,6 @@ if alone and #ARGV[items + 4] > 1 then
 end
 alone = alone and can_deliver(#ARGV[items + 2])
 local answers, _, waiting = add_rows({})
-if alone and waiting[1] then
-  deliver(waiting[1], ARGV[items + 2], trace, reference)
-end
+if alone and waiting[1] then deliver(waiting[1], ARGV[items + 2], trace, reference) end
 flush()
 return answers

@@ -17,9 +17,7 @@
 -- Limits: as `add_items`.
 -- Uses: add_rows (add), closed_error, is_closed (closed), flush (emit)
 
-if is_closed then
-  return closed_error()
-end
+if is_closed then return closed_error() end
 local once = prefix .. ':once:' .. run
 local ended = redis.call('EXISTS', once .. ':ended')
 local ids, before = {}, {}

@@ -43,9 +43,7 @@ for _, id in ipairs(ids) do
   local key = data_key(id)
   if #equal < at_most and not seen[id] and redis.pcall('STRLEN', key) == #payload then
     seen[id] = true
-    if redis.call('GET', key) == payload then
-      equal[#equal + 1] = id
-    end
+    if redis.call('GET', key) == payload then equal[#equal + 1] = id end
   end
 end
 local before = redis.call('LLEN', queue)

@@ -32,7 +32,5 @@ else
   redis.call('SET', once .. ':ended', '1', 'PX', ended_ms)
 end
 redis.call('UNLINK', once)
-if open == run then
-  redis.call('UNLINK', pointer)
-end
+if open == run then redis.call('UNLINK', pointer) end
 return added

@@ -31,9 +31,7 @@ for i, id in ipairs(ids) do
     answers[i] = 1
     kept[#kept + 1], kept[#kept + 2] = id, text
     messages[id] = 'progress ' .. #id .. ' ' .. id .. text
-    if emitting then
-      emit('progress', id, { token = token, details = { progress = text } })
-    end
+    if emitting then emit('progress', id, { token = token, details = { progress = text } }) end
   end
 end
 in_chunks('HSET', progress_key, kept)

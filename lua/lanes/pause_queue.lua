@@ -30,9 +30,7 @@ if string.sub(until_ms, 1, 1) == '+' then
   mark = '0' -- see `right_pause`
 end
 local last = ends ~= 'inf' and tonumber(ends) or -1
-if last >= 0 and last <= read_clock() then
-  return { -1, read_clock(), -1 }
-end
+if last >= 0 and last <= read_clock() then return { -1, read_clock(), -1 } end
 if until_ms ~= '' then
   local since = mark .. string.format('%.0f', read_clock())
   redis.call('HSET', control_key, field, ends .. ' ' .. since .. ' ' .. string.sub(reason, 1, 1000))
@@ -43,8 +41,7 @@ else
 end
 limits_changed(of_group ~= '' and of_group)
 if emitting and done == 1 then
-  local details =
-    { group = of_group ~= '' and of_group or nil, reason = reason ~= '' and reason or nil }
+  local details = { group = of_group ~= '' and of_group or nil, reason = reason ~= '' and reason or nil }
   if until_ms ~= '' then
     details['until'] = last >= 0 and last or nil
     emit('paused', '', { details = details })

@@ -34,13 +34,9 @@ for row = rows + 1, #ARGV, 2 do
   table.insert(of_pool and pool_names or names, of_pool or field)
   if string.sub(value, 1, 1) == ':' then
     local key = control_key
-    if of_pool then
-      key = (shared or redis.call('HGET', key, 'shared') or '') .. ':limits'
-    end
+    if of_pool then key = (shared or redis.call('HGET', key, 'shared') or '') .. ':limits' end
     local interval = string.match(redis.call('HGET', key, of_pool or field) or '', '^%d+')
-    if not interval then
-      return { -1, 0 }
-    end
+    if not interval then return { -1, 0 } end
     value = interval .. value
   end
   if value == '' then
@@ -48,9 +44,7 @@ for row = rows + 1, #ARGV, 2 do
   else
     set[#set + 1], set[#set + 2] = of_pool or field, value
   end
-  if field == 'shared' then
-    shared = value
-  end
+  if field == 'shared' then shared = value end
 end
 local before = redis.call('HGET', control_key, 'shared')
 local pool = shared or before or ''
@@ -93,8 +87,6 @@ for i, value in ipairs(read_named()) do
   group = names[i] and string.match(names[i], '/(.*)') or group
   in_force[field] = value or nil
 end
-if emitting and changed > 0 then
-  emit('limited', '', { details = { group = group, limits = in_force } })
-end
+if emitting and changed > 0 then emit('limited', '', { details = { group = group, limits = in_force } }) end
 flush()
 return { is_left and 1 or 0, changed }

@@ -37,9 +37,7 @@ for i, id in ipairs(ids) do
     end
   end
 end
-if #ended == 0 then
-  return answers
-end
+if #ended == 0 then return answers end
 check_processing()
 
 note_options(ended)

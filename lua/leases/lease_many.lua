@@ -30,16 +30,10 @@ local asked = 0
 for i = requests + 1, #ARGV, 2 do
   asked = asked + tonumber(ARGV[i])
 end
-if asked > 1000 then
-  return redis.error_reply('LIMIT 1000 items')
-end
-if is_closed then
-  return { now, -1, 0 }
-end
+if asked > 1000 then return redis.error_reply('LIMIT 1000 items') end
+if is_closed then return { now, -1, 0 } end
 local more = false
-if can_reclaim then
-  more = reclaim(100, inbox)
-end
+if can_reclaim then more = reclaim(100, inbox) end
 local total = math.min(asked, 250)
 local checked, stop = 0, false
 -- Choose from a list; returns how many of its ids were checked.
@@ -65,9 +59,7 @@ if checked > 0 then
   begin_writes() -- waiting items must be leased even then
 end
 if #chosen > 0 then
-  if in_lanes then
-    lease_lanes().commit(now + tonumber(ARGV[requests + 2]))
-  end
+  if in_lanes then lease_lanes().commit(now + tonumber(ARGV[requests + 2])) end
   take_tokens()
   for i = requests + 1, #ARGV, 2 do
     write_leases(tonumber(ARGV[i]), ARGV[i + 1], reply)
@@ -83,19 +75,13 @@ if in_lanes then
 end
 flush()
 
-if #chosen == 0 and #unreadable > 0 then
-  return unreadable_error()
-end
+if #chosen == 0 and #unreadable > 0 then return unreadable_error() end
 if more or stop or checked >= 1000 or (#chosen == total and total < asked) then
   reply[2] = 0
 elseif #chosen < asked then
   reply[2] = next_due_in()
   reply[2] = (wait < 0 or (reply[2] >= 0 and reply[2] < wait)) and reply[2] or wait
 end
-if any_facts and #chosen > 0 then
-  reply[#reply + 1] = traces_of(chosen)
-end
-if #chosen < asked then
-  reply[3] = redis.call('ZCARD', sessions) * (is_mine and -1 or 1)
-end
+if any_facts and #chosen > 0 then reply[#reply + 1] = traces_of(chosen) end
+if #chosen < asked then reply[3] = redis.call('ZCARD', sessions) * (is_mine and -1 or 1) end
 return reply

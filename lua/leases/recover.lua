@@ -43,9 +43,7 @@ for i = checked + 1, #ids do
   then
     local data, n = redis.pcall('GET', data_key(id)), #chosen + 1
     if type(data) == 'string' then
-      if n > 1 and bytes + #data > max_bytes then
-        break
-      end
+      if n > 1 and bytes + #data > max_bytes then break end
       bytes = bytes + #data
       local keys = lease_keys_of({ id })
       chosen[n], found[n], taken[id] = id, data, true
@@ -66,7 +64,5 @@ if #chosen > 0 then
 end
 drop_checked(0)
 flush()
-if any_facts and #chosen > 0 then
-  reply[#reply + 1] = traces_of(chosen)
-end
+if any_facts and #chosen > 0 then reply[#reply + 1] = traces_of(chosen) end
 return reply

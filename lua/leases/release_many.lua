@@ -44,9 +44,7 @@ for i, id in ipairs(ids) do
     end
   end
 end
-if #released == 0 then
-  return answers
-end
+if #released == 0 then return answers end
 redis.call('LLEN', queue)
 redis.call('ZCARD', scheduled)
 check_processing()

@@ -38,14 +38,10 @@ for i, id in ipairs(ids) do
       begun[#begun + 1] = id
       begun[#begun + 1] = string.format('%.0f %.0f %.0f %.0f', first, last, attempt, now)
     end
-    if ends < tonumber(scores[i]) then
-      soonest = math.min(soonest or lease_ms, lease_ms)
-    end
+    if ends < tonumber(scores[i]) then soonest = math.min(soonest or lease_ms, lease_ms) end
     write_lease_keys(lease_keys_of({ id }), 1, 2, lease_ms)
     answers[i] = ends
-    if emitting then
-      emit('renewed', id, { holder = session, token = token, due = ends })
-    end
+    if emitting then emit('renewed', id, { holder = session, token = token, due = ends }) end
   elseif
     any_cancelled
     and redis.call('EXISTS', data_key(id)) == 0

@@ -7,6 +7,4 @@
 -- Needs: none
 -- Gives: begin_writes
 
-local function begin_writes()
-  redis.call('UNLINK', none)
-end
+local function begin_writes() redis.call('UNLINK', none) end

@@ -5,5 +5,4 @@
 -- Uses: any_rare (rare)
 
 local first_end = tonumber(redis.call('ZRANGE', deadlines, 0, 0, 'WITHSCORES')[2] or '')
-local first_due = any_rare
-  and tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2] or '')
+local first_due = any_rare and tonumber(redis.call('ZRANGE', scheduled, 0, 0, 'WITHSCORES')[2] or '')

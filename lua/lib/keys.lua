@@ -7,9 +7,7 @@
 -- Gives: data_key, lease_keys_of, place_in, in_chunks, read_in_chunks, reversed
 -- Uses: WAITING_PLACE (encodings)
 
-local function data_key(id)
-  return prefix .. ':item:' .. id
-end
+local function data_key(id) return prefix .. ':item:' .. id end
 
 local function lease_keys_of(ids)
   local found = {}
@@ -22,9 +20,7 @@ end
 
 -- Return the place in its lane of an id with this value of its lease key, which a deep clean may have marked;
 -- nil or false: it waits in none.
-local function place_in(value)
-  return type(value) == 'string' and string.match(value, WAITING_PLACE)
-end
+local function place_in(value) return type(value) == 'string' and string.match(value, WAITING_PLACE) end
 
 -- Lua can unpack about 8,000 values; 1,000 is well below that, and even, as pairs need.
 local function in_chunks(command, key, values)
@@ -40,9 +36,7 @@ end
 
 -- Return the reply of a command that answers a list, one entry for each value.
 local function read_in_chunks(command, key, values)
-  if #values > 0 and #values <= 1000 then
-    return redis.call(command, key, unpack(values))
-  end
+  if #values > 0 and #values <= 1000 then return redis.call(command, key, unpack(values)) end
   local all = {}
   for from = 1, #values, 1000 do
     local to = math.min(from + 999, #values)

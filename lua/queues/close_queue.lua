@@ -39,9 +39,7 @@ local total = redis.call('LLEN', queue)
 
 begin_writes() -- it frees memory
 local is_new = not is_closed
-if is_new then
-  redis.call('HSET', control_key, 'closed', string.format('deleted %.0f', now))
-end
+if is_new then redis.call('HSET', control_key, 'closed', string.format('deleted %.0f', now)) end
 redis.call('UNLINK', queue, held_key, lanes_key)
 in_chunks('UNLINK', nil, keys)
 in_chunks('HDEL', ledger, ids)
@@ -51,9 +49,7 @@ in_chunks('ZREM', deadlines, ids)
 free_leases(ids)
 wake_next() -- of a queue that shares limits
 if emitting then
-  if is_new then
-    emit('deleted', '', { details = { count = total } })
-  end
+  if is_new then emit('deleted', '', { details = { count = total } }) end
   for _, id in ipairs(ids) do
     emit('discarded', id, { details = { reason = 'deleted' } })
   end

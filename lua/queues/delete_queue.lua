@@ -22,16 +22,12 @@
 --   emitting, flush, publishes (emit), INBOX_OF_OURS, INBOX_OF_OURS_SIZE (encodings), forget_facts (facts),
 --   data_key, in_chunks (keys), publish_live (live), notify_watchers (watchers)
 
-if not is_closed then
-  return { '0', 0 }
-end
+if not is_closed then return { '0', 0 } end
 redis.call('ZCARD', heartbeats)
 local sessions_key = prefix .. ':sessions'
 redis.call('ZCARD', sessions_key)
 local pool = redis.call('HGET', control_key, 'shared')
-if pool then
-  redis.call('ZCARD', pool .. ':queues')
-end
+if pool then redis.call('ZCARD', pool .. ':queues') end
 
 -- Remove keys, some of which are the data of items; returns how many items there were.
 local function remove(keys, ids)
@@ -77,26 +73,17 @@ local removed = remove(keys, ids)
 redis.call('LTRIM', queue, #ids, -1)
 flush()
 notify_watchers(removed, 'cancelled ')
-if #ids == count then
-  return { '', #removed }
-end
+if #ids == count then return { '', #removed } end
 keys = {}
 for i = names + 1, #ARGV do
   keys[#keys + 1] = prefix .. ':' .. ARGV[i]
 end
 in_chunks('UNLINK', nil, keys)
-if publishes then
-  publish_live(prefix, publishes, '{"off":true}')
-end
-local live =
-  redis.call('ZRANGEBYSCORE', heartbeats, string.format('(%.0f', now), '+inf', 'LIMIT', 0, 1)
-if not live[1] then
-  redis.call('UNLINK', heartbeats, prefix .. ':workers')
-end
+if publishes then publish_live(prefix, publishes, '{"off":true}') end
+local live = redis.call('ZRANGEBYSCORE', heartbeats, string.format('(%.0f', now), '+inf', 'LIMIT', 0, 1)
+if not live[1] then redis.call('UNLINK', heartbeats, prefix .. ':workers') end
 live = redis.call('ZRANGEBYSCORE', sessions_key, string.format('(%.0f', now), '+inf', 'LIMIT', 0, 1)
-if not live[1] then
-  redis.call('UNLINK', sessions_key)
-end
+if not live[1] then redis.call('UNLINK', sessions_key) end
 if pool then
   redis.call('ZREM', pool .. ':queues', prefix)
   if redis.call('EXISTS', pool .. ':queues') == 0 then

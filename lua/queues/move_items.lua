@@ -25,12 +25,8 @@
 --   (lanes), read_ledger (ledger), publish_live (live), enter_scheduled (move), wake_next (slots),
 --   enter_waiting (waiting)
 
-if is_closed then
-  return closed_error()
-end
-local function theirs(name)
-  return source .. ':' .. name
-end
+if is_closed then return closed_error() end
+local function theirs(name) return source .. ':' .. name end
 local ids, members, is_laned = {}, {}, spot == 'lanes' or spot == 'lower'
 if spot == 'ids' then
   for row = entries + 1, #ARGV do
@@ -57,9 +53,7 @@ end
 local function is_foreign(id)
   for _, name in ipairs({ 'lease:', 'leased_by_session:' }) do
     local holder = redis.pcall('GET', theirs(name) .. id)
-    if type(holder) == 'string' and string.sub(holder, 1, OURS_SIZE) ~= OURS then
-      return true
-    end
+    if type(holder) == 'string' and string.sub(holder, 1, OURS_SIZE) ~= OURS then return true end
   end
   return false
 end
@@ -81,9 +75,7 @@ for i, id in ipairs(ids) do
   local elsewhere = spot ~= 'ids' and (scores[i] or due[i])
   local exists = redis.call('EXISTS', theirs('item:') .. id) == 1 and not seen[id]
   local is_stage = string.find(options_there[i] or '', '"run"', 1, true) -- where its flow run looks for it
-  local stays = not elsewhere
-    and exists
-    and (leased or is_stage or redis.call('EXISTS', data_key(id)) == 1)
+  local stays = not elsewhere and exists and (leased or is_stage or redis.call('EXISTS', data_key(id)) == 1)
   if stays then
     stayed = stayed + 1
   elseif spot ~= 'ids' then
@@ -100,8 +92,7 @@ for i, id in ipairs(ids) do
     if token and attempt and attempt > 0 then
       -- No token is of this incarnation yet.
       attempts[#attempts + 1] = id
-      attempts[#attempts + 1] =
-        string.format('%.0f %.0f %.0f %.0f', token + 1, token, attempt, leased_at)
+      attempts[#attempts + 1] = string.format('%.0f %.0f %.0f %.0f', token + 1, token, attempt, leased_at)
     end
     if due[i] then
       due_at[id] = tonumber(due[i])
@@ -121,9 +112,7 @@ end
 local function emit_elsewhere(what, gone_ids)
   local keep = redis.call('HMGET', theirs('events:keep'), 'last', 'count', 'age_ms', 'live')
   local last = tonumber(keep[1])
-  if not last then
-    return
-  end
+  if not last then return end
   local message, details = {}, { queue = prefix }
   for i, id in ipairs(gone_ids) do
     if keep[2] ~= '0' or keep[3] ~= '0' then
@@ -186,14 +175,10 @@ local function leave_there()
 end
 
 local earlier = find_earlier(moving)
-if any_options() or next(text_of) then
-  write_options(moving, text_of)
-end
+if any_options() or next(text_of) then write_options(moving, text_of) end
 enter_waiting(waiting, false)
 enter_scheduled(delayed)
-if earlier then
-  forget_earlier(moving, earlier)
-end
+if earlier then forget_earlier(moving, earlier) end
 note_errors(notes)
 in_chunks('HSET', ledger, attempts)
 for _, id in ipairs(moving) do
@@ -205,9 +190,7 @@ for _, id in ipairs(emitting and moving or {}) do
   emit('added', id, { size = redis.call('STRLEN', data_key(id)), due = due_at[id] })
 end
 flush()
-if #moving > 0 then
-  emit_elsewhere('moved', moving)
-end
+if #moving > 0 then emit_elsewhere('moved', moving) end
 local reply = { #ids, stayed }
 for _, id in ipairs(moving) do
   reply[#reply + 1] = id

@@ -18,9 +18,7 @@
 
 if count == 0 then
   begin_writes()
-  if emitting then
-    emit('purged', '', { details = { count = purged } })
-  end
+  if emitting then emit('purged', '', { details = { count = purged } }) end
   wake_next() -- not before: that would move an item to where the purge was already
   flush()
   return { 0, 0, 0 }

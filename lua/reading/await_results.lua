@@ -52,9 +52,7 @@ for row = entries + 1, #ARGV do
         code, text = -1, ''
       end
       bytes = bytes + #text
-      if code ~= 0 then
-        ended[#ended + 1] = id
-      end
+      if code ~= 0 then ended[#ended + 1] = id end
     end
   end
   reply[#reply + 1], reply[#reply + 2] = code, text

@@ -63,11 +63,8 @@ if state == 'waiting' then
   ids = waiting_slice(start, count)
 else
   local last = start + count - 1
-  if start < 0 and last >= 0 then
-    last = -1
-  end
-  local pairs_ =
-    redis.call('ZRANGE', state == 'leased' and deadlines or scheduled, start, last, 'WITHSCORES')
+  if start < 0 and last >= 0 then last = -1 end
+  local pairs_ = redis.call('ZRANGE', state == 'leased' and deadlines or scheduled, start, last, 'WITHSCORES')
   for i = 1, #pairs_, 2 do
     ids[#ids + 1] = pairs_[i]
     times[#ids] = tonumber(pairs_[i + 1])

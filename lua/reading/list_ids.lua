@@ -23,9 +23,7 @@ local ids, step
 if state == 'laned' then
   step = 1
   ids, reply[1] = laned_ids(cursor, count)
-  reply[2] = redis.call('EXISTS', prefix .. ':levels', prefix .. ':held', prefix .. ':control') > 0
-      and 1
-    or 0
+  reply[2] = redis.call('EXISTS', prefix .. ':levels', prefix .. ':held', prefix .. ':control') > 0 and 1 or 0
 elseif sets[state] then
   local page = redis.call('ZSCAN', sets[state], cursor, 'COUNT', count)
   reply[1], ids, step = page[1], page[2], 2
@@ -37,9 +35,7 @@ else
   else
     ids = redis.call('LRANGE', processing, start, start + count - 1)
   end
-  if #ids >= count then
-    reply[1] = string.format('%.0f', start + count)
-  end
+  if #ids >= count then reply[1] = string.format('%.0f', start + count) end
 end
 for i = 1, #ids, step do
   reply[#reply + 1] = ids[i]

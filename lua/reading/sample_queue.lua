@@ -46,9 +46,7 @@ local kept_text = redis.call('GET', sample)
 
 -- Return the id that was added to a lane last; nothing: the lane is empty.
 local function newest_in(lane)
-  if lane == '' then
-    return redis.call('LINDEX', redis.call('EXISTS', held) == 1 and held or queue, 0)
-  end
+  if lane == '' then return redis.call('LINDEX', redis.call('EXISTS', held) == 1 and held or queue, 0) end
   local last, first = '(' .. string.sub(lane, 1, -2) .. LANE_PAST, '[' .. lane
   local member = redis.call('ZRANGE', laned, last, first, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]
   return member and string.sub(member, #lane + ID_AT)
@@ -109,8 +107,7 @@ end
 
 -- Return whether an item has ended, other than by being cancelled, which is known for an hour.
 local function is_gone(id)
-  return redis.call('EXISTS', data_key(id)) == 0
-    and not redis.call('ZSCORE', prefix .. ':cancelled', id)
+  return redis.call('EXISTS', data_key(id)) == 0 and not redis.call('ZSCORE', prefix .. ':cancelled', id)
 end
 
 -- Return how many of the ids of a lane were leased, from the first on, and when, as far as the ledger shows.
@@ -160,13 +157,9 @@ end
 local function check_lane(lane, state)
   local noted = state.by_lane[lane]
     or { ids = {}, times = {}, tokens = {}, floor = state.all and state.at or -1 }
-  if noted.ids[1] then
-    noted = forget_leased(noted, state)
-  end
+  if noted.ids[1] then noted = forget_leased(noted, state) end
   local id, ids = newest_in(lane), #noted.ids
-  if not id then
-    return nil
-  end
+  if not id then return nil end
   -- In `queue` may also be an id that was moved there from its lane, to wake a session.
   local is_moved = not is_plain and redis.call('ZSCORE', prefix .. ':promoted', id)
   local is_known = noted.ids[ids] == id and not is_due(noted, ids, 0)
@@ -187,9 +180,7 @@ local function thin(noted_lanes)
     for _, field in ipairs({ 'ids', 'times', 'tokens' }) do
       local values, left = noted[field], {}
       for i = 1, #values do
-        if i % 2 == 1 or i == #values then
-          left[#left + 1] = values[i]
-        end
+        if i % 2 == 1 or i == #values then left[#left + 1] = values[i] end
       end
       noted[field] = left
     end
@@ -249,8 +240,7 @@ end
 local function count_orphaned()
   local count, next_ends = 0, {}
   if any_dead then
-    next_ends =
-      redis.call('ZRANGEBYSCORE', deadlines, string.format('(%.0f', now), '+inf', 'LIMIT', 0, 128)
+    next_ends = redis.call('ZRANGEBYSCORE', deadlines, string.format('(%.0f', now), '+inf', 'LIMIT', 0, 128)
   end
   for _, id in ipairs(next_ends) do
     local holder = redis.pcall('GET', prefix .. ':lease:' .. id) -- a key of another type is no lease
@@ -295,9 +285,7 @@ local function evaluate(last)
   return cjson.encode(state), state.waits, oldest_of(state)
 end
 
-local is_known, text, waits, age, more = pcall(function()
-  return evaluate(last_state())
-end)
+local is_known, text, waits, age, more = pcall(function() return evaluate(last_state()) end)
 if not is_known then -- there is none, or another client has written it
   text, waits, age, more = evaluate({
     at = now,
@@ -333,7 +321,5 @@ for _, wait in ipairs(waits) do
 end
 
 -- A full queue must be watched too, and by users who may only read.
-if note and pcall(begin_writes) then
-  redis.pcall('SET', sample, text, 'PX', 3600000)
-end
+if note and pcall(begin_writes) then redis.pcall('SET', sample, text, 'PX', 3600000) end
 return reply

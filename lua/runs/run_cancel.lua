@@ -26,8 +26,6 @@ elseif state ~= 'active' and run_number(it, 'active') <= 0 then
   return 0
 end
 it.rest[1] = ''
-if state == 'active' then
-  set_run(it, 'state', 'cancelled')
-end
+if state == 'active' then set_run(it, 'state', 'cancelled') end
 it.ends = true -- publish it again, if an interrupted call has not
 return commit_runs() or (state == 'active' and 1 or 2)

@@ -15,9 +15,7 @@ redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local key, reply, bytes = prefix .. ':run:' .. run, {}, 0
 for row = fields + 1, #ARGV do
   bytes = bytes + redis.call('HSTRLEN', key, ARGV[row])
-  if bytes > max_bytes and #reply > 0 then
-    break
-  end
+  if bytes > max_bytes and #reply > 0 then break end
   reply[#reply + 1] = redis.call('HGET', key, ARGV[row])
 end
 return reply

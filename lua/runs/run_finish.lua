@@ -46,9 +46,7 @@ local rows, ids, data_keys = {}, {}, {}
 for at = entries + 1, #ARGV, 7 do
   local home, run_id, path, mark, led = split_reference(ARGV[at + 3])
   local run = home and open_run(home, run_id)
-  if run then
-    run.rows = run.rows + 1
-  end
+  if run then run.rows = run.rows + 1 end
   -- stylua: ignore
   local row = { id = ARGV[at], token = ARGV[at + 1], fenced = ARGV[at + 2], kind = ARGV[at + 4],
     value = ARGV[at + 5], extra = ARGV[at + 6], run = run, path = path, mark = mark, led = led }
@@ -91,15 +89,11 @@ local function read_runs()
     end
   end
   for _, run in ipairs(opened_runs) do
-    if run.names then
-      read_fields(run, run.names)
-    end
+    if run.names then read_fields(run, run.names) end
   end
   for _, row in ipairs(rows) do
     row.run = row.run and is_meant(row.run, row.path, row.mark) and row.run
-    if row.run and row.run.fields.adding then
-      heal_run(row.run)
-    end
+    if row.run and row.run.fields.adding then heal_run(row.run) end
   end
 end
 
@@ -114,18 +108,14 @@ end
 
 -- Return which successors a result chooses, name -> true (nil: all), and whether all of them are successors.
 local function picked_by(row, run, path)
-  if row.extra == '' then
-    return nil, true
-  end
+  if row.extra == '' then return nil, true end
   local picked, follows = {}, {}
   for _, name in ipairs(not parent_of(path) and stage_definition(run, path)['then'] or {}) do
     follows[name] = true
   end
   for _, name in ipairs(cjson.decode(row.extra)) do
     picked[name] = true
-    if not follows[name] then
-      return nil, false
-    end
+    if not follows[name] then return nil, false end
   end
   return picked, true
 end
@@ -134,9 +124,7 @@ end
 local function step(row, run, path)
   if row.kind == 'done' then
     local picked, is_known = picked_by(row, run, path)
-    if not is_known then
-      return -4
-    end
+    if not is_known then return -4 end
     end_stage(run, path, 'd', row.value, picked)
   elseif row.kind == 'failed' then
     end_stage(run, path, 'f', row.value)
@@ -177,9 +165,7 @@ end
 -- Finish one stage; returns an answer, or how its item ends: `complete` or `fail`.
 local function finish(row)
   local run, path = row.run, row.path
-  if not run then
-    return 'complete'
-  end
+  if not run then return 'complete' end
   local state, answer = run_field(run, 's:' .. path), nil
   run.led = row.led ~= '' and row.led or nil
   if state == 'w' then
@@ -200,11 +186,7 @@ local changed_runs = 0
 -- Return whether a call does enough without this row.
 local function is_full(row)
   local run = row.run
-  if
-    room_to_add() == 0
-    or (run and run.changes > 1000)
-    or (run and not run.is_in and changed_runs == 30)
-  then
+  if room_to_add() == 0 or (run and run.changes > 1000) or (run and not run.is_in and changed_runs == 30) then
     return true
   elseif run and not run.is_in then
     run.is_in, changed_runs = true, changed_runs + 1
@@ -248,9 +230,7 @@ for i, row in ipairs(rows) do
 end
 
 local refused = commit_runs(true)
-if refused then
-  return refused
-end
+if refused then return refused end
 local done, dead_ = finish_items(completed, failed)
 for place, i in ipairs(completed_at) do
   answers[i] = done[place]

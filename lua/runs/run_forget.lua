@@ -35,9 +35,7 @@ for row = entries + 1, #ARGV do
   if home then
     is_its = redis.call('EXISTS', dead_key(id)) == 0
       or is_of(reference, redis.call('HGET', dead_key(id), 'options'))
-    if
-      redis.call('EXISTS', data_key(id)) == 1 and is_of(reference, redis.call('HGET', options, id))
-    then
+    if redis.call('EXISTS', data_key(id)) == 1 and is_of(reference, redis.call('HGET', options, id)) then
       items[#items + 1], items[#items + 2] = id, '0'
     end
   end
@@ -46,9 +44,7 @@ for row = entries + 1, #ARGV do
     dropped[#dropped + 1], places[#places + 1] = id, #answers
   end
 end
-if items[1] then
-  call_cancel_many(keys_at(prefix, keys_of_cancel_many), arguments_at(prefix, items))
-end
+if items[1] then call_cancel_many(keys_at(prefix, keys_of_cancel_many), arguments_at(prefix, items)) end
 if dropped[1] then
   local replies = call_drop_many(keys_at(prefix, keys_of_drop_many), arguments_at(prefix, dropped))
   for i, answer in ipairs(replies) do

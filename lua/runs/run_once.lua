@@ -20,9 +20,7 @@
 
 local home, run_id, path, mark = split_reference(of_stage)
 local record, score = redis.call('HGET', ledger, item), redis.call('ZSCORE', deadlines, item)
-if not (home and is_current(item, lease, score, record)) then
-  return { 0, '' }
-end
+if not (home and is_current(item, lease, score, record)) then return { 0, '' } end
 local run, field = open_run(home, run_id), 'o:' .. path .. ONCE_CUT .. step
 read_fields(run, { 'state', 'mark', field })
 local found = run_field(run, field)

@@ -45,9 +45,7 @@ local reopened, letters, queues, todo = 0, {}, {}, {}
 local function is_tolerated(path)
   local names = stage_definition(it, path)['then'] or {}
   for _, name in ipairs(names) do
-    if not run_field(it, 's:' .. name) then
-      return false
-    end
+    if not run_field(it, 's:' .. name) then return false end
   end
   return #names > 0
 end
@@ -67,16 +65,10 @@ local function untell_successors(path)
       local was_told = of == 1 or counts[5] == 1
       counts[1], counts[3] = counts[1] - 1, counts[3] - 1
       counts[5] = nil
-      if of > 1 then
-        set_counts(it, 'i:' .. name, counts)
-      end
+      if of > 1 then set_counts(it, 'i:' .. name, counts) end
       if not run_field(it, 's:' .. name) then
-        if counts[3] == 0 then
-          clear('e:' .. name)
-        end
-        if was_told then
-          untell_successors(name)
-        end
+        if counts[3] == 0 then clear('e:' .. name) end
+        if was_told then untell_successors(name) end
       end
     end
   end
@@ -99,9 +91,7 @@ end
 -- Take back what the parent or the successors of a failed stage or child have noted of it.
 local function untell(path, state)
   local parent = parent_of(path)
-  if not parent then
-    return untell_successors(path)
-  end
+  if not parent then return untell_successors(path) end
   local counts, place = counts_of(it, 'j:' .. parent), state == 'f' and 4 or 5
   counts[place] = math.max(0, counts[place] - 1)
   set_counts(it, 'j:' .. parent, counts)
@@ -123,9 +113,7 @@ local function may_reopen(path)
   local state, top, parent = run_field(it, 's:' .. path), path, parent_of(path)
   while parent do
     local above = run_field(it, 's:' .. parent)
-    if above ~= 'x' and above ~= 'f' and above ~= 'c' then
-      return false
-    end
+    if above ~= 'x' and above ~= 'f' and above ~= 'c' then return false end
     top, parent = parent, parent_of(parent)
   end
   local top_state = run_field(it, 's:' .. top)
@@ -168,8 +156,7 @@ local function enter_after(path)
     if
       not run_field(it, 's:' .. name)
       and #counts > 0
-      and join_decision(found.join or 'all', found.of or 1, counts[2], counts[3], counts[4])
-        == 'enter'
+      and join_decision(found.join or 'all', found.of or 1, counts[2], counts[3], counts[4]) == 'enter'
     then
       enter_stage(it, name, entered)
       reopened = reopened + 1
@@ -181,15 +168,11 @@ end
 for row = entries + 1, #ARGV do
   reopen(ARGV[row])
 end
-if reopened > 0 or #todo > 0 or is_going_on then
-  set_run(it, 'state', 'active')
-end
+if reopened > 0 or #todo > 0 or is_going_on then set_run(it, 'state', 'active') end
 for _, path in ipairs(todo) do
   enter_after(path)
 end
-if reopened == 0 and not is_going_on then
-  return { 1, 0 }
-end
+if reopened == 0 and not is_going_on then return { 1, 0 } end
 it.reopens, it.starts, it.indexes = true, true, true
 set_run(it, 'reopening', caller)
 drop_from_run(it, 'ended')

@@ -36,10 +36,7 @@ for at = entries + 1, #ARGV, 3 do
     answer = -2
   elseif home then
     local run = open_run(home, run_id)
-    read_fields(
-      run,
-      { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path }
-    )
+    read_fields(run, { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path })
     heal_run(run)
     if is_marked(run, mark) and run_field(run, 's:' .. path) == 'w' then
       end_stage(run, path, ARGV[at + 1] == 'done' and 'd' or 'f', ARGV[at + 2])
@@ -55,13 +52,9 @@ for at = entries + 1, #ARGV, 3 do
 end
 
 local refused = commit_runs(true)
-if refused then
-  return refused
-end
+if refused then return refused end
 if cancelled[1] then
   call_cancel_many(keys_at(prefix, keys_of_cancel_many), arguments_at(prefix, cancelled))
 end
-if done[1] then
-  call_run_forget(keys_at(prefix, keys_of_run_forget), arguments_at(prefix, done))
-end
+if done[1] then call_run_forget(keys_at(prefix, keys_of_run_forget), arguments_at(prefix, done)) end
 return { answers, rest_of_runs() }

@@ -50,9 +50,7 @@ for at = entries + 1, #ARGV do
 end
 
 -- Return whether this is the note of a rest, and no id of an item.
-local function is_rest(id)
-  return string.sub(id, 1, 1) == '!' and string.find(id, REF_CUT, 1, true)
-end
+local function is_rest(id) return string.sub(id, 1, 1) == '!' and string.find(id, REF_CUT, 1, true) end
 
 if ids[1] then
   for i, reference in ipairs(read_in_chunks('HMGET', unsettled_key, ids)) do
@@ -113,20 +111,15 @@ end
 -- Return whether the item of a stage is to be added again, as the step that adds it was interrupted.
 local function is_adding(run, path)
   for _, one in ipairs(run.added) do
-    if one.path == path then
-      return true
-    end
+    if one.path == path then return true end
   end
   return false
 end
 
 -- Return whether there is an item of an id, and it is that of the stage.
 local function is_there(id, home, run_id, path)
-  if redis.call('EXISTS', data_key(id)) == 0 then
-    return false
-  end
-  local at, of_run, of_path =
-    split_reference(read_options(redis.call('HGET', options, id)).run or '')
+  if redis.call('EXISTS', data_key(id)) == 0 then return false end
+  local at, of_run, of_path = split_reference(read_options(redis.call('HGET', options, id)).run or '')
   return at == home and of_run == run_id and of_path == path
 end
 
@@ -141,22 +134,14 @@ for i, id in ipairs(ids) do
     answers[i] = -2
   elseif home and not is_there(id, home, run_id, path) then
     local run = open_run(home, run_id)
-    read_fields(
-      run,
-      { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path }
-    )
+    read_fields(run, { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path })
     -- A caller says which run it means; a note and options say what a client has written there.
-    local is_its = is_given[id] and is_marked(run, mark)
-      or not is_given[id] and is_meant(run, path, mark)
-    if is_its then
-      heal_run(run)
-    end
+    local is_its = is_given[id] and is_marked(run, mark) or not is_given[id] and is_meant(run, path, mark)
+    if is_its then heal_run(run) end
     notes[#notes + 1], run_of[id] = id, run
     if not is_adding(run, path) then
       local state, counts = run_field(run, 's:' .. path), counts_of(run, 'j:' .. path)
-      if redis.call('EXISTS', data_key(id)) == 0 then
-        over[#over + 1] = id
-      end
+      if redis.call('EXISTS', data_key(id)) == 0 then over[#over + 1] = id end
       if not is_its then
         letters[#letters + 1] = '=' .. of_stage -- of an earlier run of this id
       elseif state == 'w' or (state == 'x' and counts[2] < counts[1]) then
@@ -194,15 +179,11 @@ local function without_left(some)
 end
 
 local failure = commit_runs(true)
-if failure then
-  return failure
-end
+if failure then return failure end
 over, notes = without_left(over), without_left(notes)
 forget_facts(over)
 in_chunks('HDEL', ledger, over)
-if letters[1] then
-  call_run_forget(keys_at(prefix, keys_of_run_forget), arguments_at(prefix, letters))
-end
+if letters[1] then call_run_forget(keys_at(prefix, keys_of_run_forget), arguments_at(prefix, letters)) end
 in_chunks('HDEL', unsettled_key, notes)
 for _, reference in ipairs(rest_of_runs()) do
   rest[#rest + 1] = reference

@@ -35,15 +35,11 @@ if run_field(it, 'state') then
     it.indexes = is_run_active(it)
     heal_run(it)
     local refused = commit_runs()
-    if refused then
-      return refused
-    end
+    if refused then return refused end
   end
   return building == builder and 1 or 0
 end
-if not is_first and building ~= builder then
-  return -1
-end
+if not is_first and building ~= builder then return -1 end
 
 local stale = building and building ~= builder
 if stale then
@@ -51,9 +47,7 @@ if stale then
     it.fields[name] = false
   end
 end
-if not (is_first and seal) then
-  set_run(it, 'building', builder)
-end
+if not (is_first and seal) then set_run(it, 'building', builder) end
 for at = entries + 1, #ARGV, 2 do
   set_run(it, ARGV[at], ARGV[at + 1])
 end
@@ -65,9 +59,7 @@ if not seal then
 end
 set_run(it, 'created', string.format('%.0f', read_clock()))
 set_run(it, 'state', 'active')
-if builder ~= '' then
-  set_run(it, 'mark', builder)
-end
+if builder ~= '' then set_run(it, 'mark', builder) end
 it.starts, it.indexes, it.stale = true, true, stale
 enter_first(it)
 return commit_runs() or 1

@@ -20,17 +20,13 @@ for row = values + 1, #ARGV, 2 do
   local key = prefix .. ':runs:by:' .. flow .. BY_CUT .. ARGV[row] .. BY_CUT .. ARGV[row + 1]
   local size = redis.call('ZCARD', key)
   keys[#keys + 1] = key
-  if not rarest or size < rarest[1] then
-    rarest = { size, key }
-  end
+  if not rarest or size < rarest[1] then rarest = { size, key } end
 end
 
 -- Return whether a run has all the values, and exists.
 local function fits(id)
   for _, key in ipairs(keys) do
-    if key ~= rarest[2] and not redis.call('ZSCORE', key, id) then
-      return false
-    end
+    if key ~= rarest[2] and not redis.call('ZSCORE', key, id) then return false end
   end
   return redis.call('HEXISTS', prefix .. ':run:' .. id, 'state') == 1
 end

@@ -50,9 +50,7 @@ local function declare()
     end
   end
   for i, line in ipairs(lines) do
-    if line[1] > since or (line[1] == since and line[3] > definition) then
-      counts = false
-    end
+    if line[1] > since or (line[1] == since and line[3] > definition) then counts = false end
     lines[i] = string.format('%.0f %s %s', line[1], line[2], line[3])
   end
   lines[#lines + 1] = string.format('%.0f %.0f %s', since, now, definition)
@@ -85,9 +83,7 @@ end
 -- The other parts of a definition do not change when it is due.
 local when = '^%S+ %S+ (.*)$'
 if not (before and due and string.match(before, when) == string.match(definition, when)) then
-  if not due_ms then
-    return { -1, now, (due and tonumber(due) <= now) and 1 or 0 }
-  end
+  if not due_ms then return { -1, now, (due and tonumber(due) <= now) and 1 or 0 } end
   redis.call('ZADD', ticks, due_ms, schedule)
 end
 note() -- before the definition: a declared schedule that is not noted as one is never removed

@@ -22,9 +22,7 @@ for i = 1, #page[2], 2 do
   for last in string.gmatch(page[2][i + 1], '%d+ (%d+) [^\n]*') do
     latest = math.max(latest, tonumber(last))
   end
-  if now - latest > keep_ms then
-    reply[#reply + 1] = name
-  end
+  if now - latest > keep_ms then reply[#reply + 1] = name end
 end
 for i = 2, #reply do
   local name = reply[i]

@@ -21,9 +21,7 @@
 --   flush (emit), any_options, write_options (facts), data_key, in_chunks (keys), wake_next (slots),
 --   enter_waiting (waiting)
 
-local function data_of_schedule(name)
-  return prefix .. ':schedule:' .. name
-end
+local function data_of_schedule(name) return prefix .. ':schedule:' .. name end
 
 redis.call('ZCARD', ticks)
 local definition_of, due_of, undefined = {}, {}, {}
@@ -33,9 +31,7 @@ local function is_as_read(name, definition, due)
   if due_of[name] == nil then
     definition_of[name] = redis.call('HGET', schedules, name)
     due_of[name] = tonumber(redis.call('ZSCORE', ticks, name) or '') or false
-    if not definition_of[name] then
-      undefined[#undefined + 1] = name
-    end
+    if not definition_of[name] then undefined[#undefined + 1] = name end
   end
   return not is_closed and definition_of[name] == definition and due_of[name] == due and due <= now
 end
@@ -61,13 +57,9 @@ for row = rows + 1, #ARGV, 5 do
 end
 
 local earlier = find_earlier(added)
-if any_options() then
-  write_options(added, {})
-end
+if any_options() then write_options(added, {}) end
 enter_waiting(added, false)
-if earlier then
-  forget_earlier(added, earlier)
-end
+if earlier then forget_earlier(added, earlier) end
 for _, id in ipairs(added) do
   if size_of[id] == 0 then
     redis.call('SET', data_key(id), '')

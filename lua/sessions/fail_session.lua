@@ -29,9 +29,7 @@
 
 local score = tonumber(redis.call('ZSCORE', heartbeats, worker) or '')
 local about = redis.call('HGET', workers, worker)
-if not score and not about then
-  return -1
-end
+if not score and not about then return -1 end
 -- Return the connections that the registration names.
 local function connections_of(text)
   local read, facts = pcall(cjson.decode, text or '')
@@ -43,9 +41,7 @@ local function connections_of(text)
 end
 if score ~= BEING_FAILED then
   local alive = expired and not (score and score <= now)
-  if alive or (connections ~= '' and connections ~= connections_of(about)) then
-    return -2
-  end
+  if alive or (connections ~= '' and connections ~= connections_of(about)) then return -2 end
 end
 
 local ids = {}
@@ -62,8 +58,7 @@ for i, id in ipairs(ids) do
       local _, last, attempt, leased_at = read_ledger(records[i])
       held[#held + 1], token_of[id] = id, last
       new_records[2 * #held - 1] = id
-      new_records[2 * #held] =
-        string.format('%.0f %.0f %.0f %.0f', last + 1, last, attempt, leased_at)
+      new_records[2 * #held] = string.format('%.0f %.0f %.0f %.0f', last + 1, last, attempt, leased_at)
     end
   end
 end
@@ -76,17 +71,13 @@ note_options(held)
 begin_writes() -- items must return even then
 redis.call('ZADD', heartbeats, BEING_FAILED, worker)
 for _, member in ipairs(redis.call('ZRANGE', idle, 0, 999)) do
-  if string.sub(member, -#worker - 1) == '@' .. worker then
-    redis.call('ZREM', idle, member)
-  end
+  if string.sub(member, -#worker - 1) == '@' .. worker then redis.call('ZREM', idle, member) end
 end
 local returned = empty_inbox(prefix .. ':inbox:' .. worker, 1000)
 enter_waiting(held, true)
 in_chunks('HSET', ledger, new_records)
 leave_leased(held)
-if controlled then
-  drop_alarm(worker)
-end
+if controlled then drop_alarm(worker) end
 wake_next()
 if ends then
   redis.call('SET', failed_key(worker), '1', 'PX', 3600000)
@@ -96,9 +87,7 @@ if emitting then
   for i = #held, 1, -1 do
     emit('reclaimed', held[i], { holder = worker, token = token_of[held[i]], front = '1' })
   end
-  if ends then
-    emit('worker_failed', worker, { details = { worker = name_of(about) } })
-  end
+  if ends then emit('worker_failed', worker, { details = { worker = name_of(about) } }) end
 end
 flush()
 return returned + #held

@@ -66,12 +66,8 @@ elseif is_accepted then
   redis.call('UNLINK', delivered_key)
 end
 local returned = empty_inbox(inbox, 1000)
-if controlled then
-  drop_alarm(session)
-end
+if controlled then drop_alarm(session) end
 wake_next()
-if returned < 1000 and not stays then
-  redis.call('ZREM', sessions, session)
-end
+if returned < 1000 and not stays then redis.call('ZREM', sessions, session) end
 flush()
 return { returned, token or nil }

@@ -29,37 +29,27 @@ local delivered_key = prefix .. ':delivered:' .. session
 if #ARGV == accepted then -- it is about to wait, so there is time for it
   bound_sessions(100, math.max(60000, keep_ms))
   bound_leases(100)
-  if controlled then
-    right_turns()
-  end
+  if controlled then right_turns() end
 end
 local wait = next_due_in()
 local first = redis.call('ZRANGE', sessions, 0, 1, 'WITHSCORES')
 for i = 1, #first, 2 do
-  if first[i] ~= session and tonumber(first[i + 1]) <= now then
-    wait = 0
-  end
+  if first[i] ~= session and tonumber(first[i + 1]) <= now then wait = 0 end
 end
 -- The session that was to ask when a limit permits more has not.
 local alarm = redis.call('GET', prefix .. ':alarm')
-if alarm and tonumber(string.match(alarm, '^%d+') or now) + ALARM_GRACE_MS < now then
-  wait = 0
-end
+if alarm and tonumber(string.match(alarm, '^%d+') or now) + ALARM_GRACE_MS < now then wait = 0 end
 redis.call('ZCARD', idle)
 redis.call('STRLEN', delivered_key)
 redis.call('ZADD', sessions, now + keep_ms, session)
 for row = accepted + 1, #ARGV do
-  if redis.call('GET', delivered_key) == ARGV[row] then
-    redis.call('UNLINK', delivered_key)
-  end
+  if redis.call('GET', delivered_key) == ARGV[row] then redis.call('UNLINK', delivered_key) end
 end
 if lease_ms then
   local ends = math.floor((now + keep_ms) / IDLE_UNIT_MS) * IDLE_LEASES
   redis.call('ZADD', idle, string.format('%.0f', ends + lease_ms), word .. '@' .. session)
   redis.call('PEXPIRE', idle, keep_ms)
 end
-if before ~= '' then
-  redis.call('ZREM', idle, before .. '@' .. session)
-end
+if before ~= '' then redis.call('ZREM', idle, before .. '@' .. session) end
 wake_next() -- a slot may have become free since the session has leased
 return wait

@@ -21,9 +21,7 @@
 -- Uses: begin_writes (begin_writes), now (clock), emit, emitting, flush (emit), failed_key, name_of
 --   (registry)
 
-if #about > 65536 then
-  return redis.error_reply('LIMIT 64 KiB')
-end
+if #about > 65536 then return redis.error_reply('LIMIT 64 KiB') end
 local score = tonumber(redis.call('ZSCORE', heartbeats, session) or '')
 local known, told = unpack(redis.call('HMGET', workers, session, 'told:' .. session))
 told = told or ''
@@ -38,8 +36,7 @@ redis.call('ZADD', heartbeats, alive_ms and now + alive_ms or '+inf', session)
 local reply = { 1, now, told, redis.call('ZCARD', heartbeats) }
 -- If many have died at once, not all workers are named the same ones.
 local many = redis.call('ZCOUNT', heartbeats, '-inf', now) - 10
-local first_of = many > 0 and tonumber(string.sub(redis.sha1hex(session), 1, 8), 16) % (many + 1)
-  or 0
+local first_of = many > 0 and tonumber(string.sub(redis.sha1hex(session), 1, 8), 16) % (many + 1) or 0
 for _, other in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, '-inf', now, 'LIMIT', first_of, 10)) do
   reply[#reply + 1] = other
 end

@@ -14,8 +14,6 @@ local known = redis.call('ZSCORE', heartbeats, session)
 local registered = redis.call('HGET', workers, session)
 begin_writes() -- even then
 unregister(session)
-if emitting and known then
-  emit('worker_down', session, { details = { worker = name_of(registered) } })
-end
+if emitting and known then emit('worker_down', session, { details = { worker = name_of(registered) } }) end
 flush()
 return known and 1 or 0

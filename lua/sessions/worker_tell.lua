@@ -12,9 +12,7 @@
 -- Cost: O(1).
 -- Limits: none.
 
-if redis.call('HEXISTS', workers, worker) == 0 then
-  return 0
-end
+if redis.call('HEXISTS', workers, worker) == 0 then return 0 end
 local number = string.match(redis.call('HGET', workers, 'told:' .. worker) or '', '%d+$') or 0
 number = string.format('%.0f', number + 1)
 redis.call('HSET', workers, 'told:' .. worker, what .. ' ' .. number)

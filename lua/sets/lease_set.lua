@@ -35,15 +35,11 @@ elseif is_closed then
 end
 
 local more = false
-if can_reclaim then
-  more = reclaim(500)
-end
+if can_reclaim then more = reclaim(500) end
 if had == known and count > 0 then
   local checked, used = 0, 1
   local in_lanes = controlled and lease_lanes().begin()
-  if in_lanes then
-    lease_lanes().choose_in_lanes(count, false, math.huge)
-  end
+  if in_lanes then lease_lanes().choose_in_lanes(count, false, math.huge) end
   while not in_lanes and used > 0 and #chosen < count and checked < 2000 do
     used = choose(queue, checked, math.min(count - #chosen, 500), false, math.huge)
     checked = checked + used
@@ -53,9 +49,7 @@ if had == known and count > 0 then
     begin_writes() -- waiting items must be leased even then
   end
   if #chosen > 0 then
-    if in_lanes then
-      lease_lanes().commit(now + hold_ms)
-    end
+    if in_lanes then lease_lanes().commit(now + hold_ms) end
     take_tokens()
     write_leases(#chosen, hold_ms)
     local places = {}

@@ -16,9 +16,7 @@
 -- Limits: at most 1,000 items a call.
 -- Uses: complete (complete), is_stream_owner (stream_owner)
 
-if not is_stream_owner() then
-  return { 0 }
-end
+if not is_stream_owner() then return { 0 } end
 local answers = complete()
 table.insert(answers, 1, 1)
 return answers

@@ -18,13 +18,9 @@
 -- Uses: in_chunks (keys), is_stream_owner (stream_owner)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
-if not is_stream_owner() then
-  return 0
-end
+if not is_stream_owner() then return 0 end
 local failures = prefix .. ':set:' .. set .. ':failures'
-if anew then
-  redis.call('UNLINK', failures)
-end
+if anew then redis.call('UNLINK', failures) end
 local recorded = {}
 for row = entries + 1, #ARGV do
   recorded[#recorded + 1] = ARGV[row]

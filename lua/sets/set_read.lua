@@ -28,9 +28,7 @@
 local reply = { is_stream_owner() and 1 or 0, 0, now }
 local set_key = prefix .. ':set:' .. set
 local places = redis.call('LRANGE', set_key, start, start + count - 1)
-if #places == 0 or not is_stream_owner() then
-  return reply
-end
+if #places == 0 or not is_stream_owner() then return reply end
 local ids, tokens, kept = {}, {}, {}
 for i, place in ipairs(places) do
   local token, id = string.match(place, '^(%d+) (.*)$')
@@ -51,9 +49,7 @@ for i, id in ipairs(ids) do
   if kept[i] and is_current(id, tokens[i], scores[i], records[i]) then
     local size, data = redis.call('STRLEN', data_key(id)), false
     if max_bytes >= 0 then
-      if bytes > 0 and bytes + size > max_bytes then
-        break
-      end
+      if bytes > 0 and bytes + size > max_bytes then break end
       data, bytes = redis.call('GET', data_key(id)), bytes + size
     end
     local _, _, attempt, leased_at = read_ledger(records[i])

@@ -31,9 +31,7 @@
 local set_key = prefix .. ':set:' .. set
 local reply = { is_stream_owner() and 1 or 0, redis.call('LLEN', set_key), 0, 0, 0 }
 local places = redis.call('LRANGE', set_key, start, start + count - 1)
-if count == 0 or #places == 0 or not is_stream_owner() then
-  return reply
-end
+if count == 0 or #places == 0 or not is_stream_owner() then return reply end
 local set_ids, tokens = {}, {}
 for i, place in ipairs(places) do
   local token, id = string.match(place, '^(%d+) (.*)$')
@@ -51,13 +49,9 @@ for i, id in ipairs(set_ids) do
     for _, key in ipairs(lease_keys_of({ id })) do
       renewed_keys[#renewed_keys + 1] = key
     end
-    if till < tonumber(set_scores[i]) then
-      sooner = hold_ms
-    end
+    if till < tonumber(set_scores[i]) then sooner = hold_ms end
     reply[3] = reply[3] + 1
-    if emitting then
-      emit('renewed', id, { holder = session, token = tokens[i], due = till })
-    end
+    if emitting then emit('renewed', id, { holder = session, token = tokens[i], due = till }) end
   elseif tokens[i] then
     reply[5] = reply[5] + 1
     if first and first <= tokens[i] and tokens[i] <= last and not is_ours(set_scores[i]) then
@@ -76,9 +70,7 @@ announce(sooner)
 local function remove_near_ends(wanted, left)
   local mark = string.format('%s %.0f', none, last_token)
   for _, young in ipairs({ true, false }) do
-    local near = left > 0
-        and redis.call('LRANGE', queue, young and 0 or -4000, young and 3999 or -1)
-      or {}
+    local near = left > 0 and redis.call('LRANGE', queue, young and 0 or -4000, young and 3999 or -1) or {}
     local marked = 0
     for place, id in ipairs(near) do
       if wanted[id] then
@@ -106,12 +98,7 @@ if count_again > 0 then
   take_tokens()
   write_leases(count_again, hold_ms)
   for i, id in ipairs(chosen) do
-    redis.call(
-      'LSET',
-      set_key,
-      start + place_of[id] - 1,
-      string.format('%.0f', last_token + i) .. ' ' .. id
-    )
+    redis.call('LSET', set_key, start + place_of[id] - 1, string.format('%.0f', last_token + i) .. ' ' .. id)
   end
   begin_leases()
   remove_near_ends(wanted, count_again)

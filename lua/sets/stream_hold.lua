@@ -15,9 +15,7 @@
 -- Uses: begin_writes (begin_writes), is_stream_owner, stream_key (stream_owner)
 
 local waiting = redis.call('LLEN', queue)
-if not (take or is_stream_owner()) then
-  return { 0, waiting }
-end
+if not (take or is_stream_owner()) then return { 0, waiting } end
 begin_writes() -- the leases of the stream must continue even then
 redis.call('HSET', stream_key, 'reader', reader)
 redis.call('PEXPIRE', stream_key, keep_ms)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from dataclasses import replace
 from functools import cache
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,12 +104,16 @@ def test_each_line_of_a_script_has_what_its_origin_has() -> None:
         lines = script.body.decode().split("\n")
         places = [scripts.origin_of(script, number) for number in range(1, len(lines) + 1)]
         assert scripts.origin_of(script, len(lines) + 1) is None
-        for place, found in groupby(zip(places, lines, strict=True), itemgetter(0)):
+        composed: defaultdict[str, str] = defaultdict(
+            str
+        )  # a function may be put into a statement of one line
+        for place, line in zip(places, lines, strict=True):
             assert place, script.name
+            composed[place] += line + "\n"
+        for place, found in composed.items():
             file, _, at = place.partition(":")
-            composed = "\n".join(line for _, line in found)
             for part in lasting(texts[file][int(at) - 1]):
-                assert part in composed, f"{script.name}: {place}: {composed}"
+                assert part in found, f"{script.name}: {place}: {found}"
 
 
 def test_the_text_of_a_script_of_others_keeps_its_lines() -> None:

@@ -85,7 +85,9 @@ MORE_FAULTS = {
         *LONG_LISTS,
         Fault(
             "leases/lib/processing.lua",
-            "    in_chunks('ZREM', gone, ids)\n  end\n  in_chunks('LPUSH', processing, ids)\n",
+            "  if at_first.notes then in_chunks('ZREM', gone, ids) end\n"
+            "  in_chunks('LPUSH', processing, ids)\n",
+            "  if at_first.notes then\n"
             "    for _, id in ipairs(ids) do\n"
             "      if redis.call('ZREM', gone, id) == 0 then\n"
             "        redis.call('LPUSH', processing, id)\n"

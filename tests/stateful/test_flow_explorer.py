@@ -64,10 +64,8 @@ FAULTS = {
         Bound(chain(), states=5),
         Fault(
             "runs/lib/run_commit.lua",
-            "    redis.call('HSET', run.key, unpack(values))\n",
-            "    for i = 1, #values, 2 do\n"
-            "      redis.call('HSET', run.key, values[i], values[i + 1])\n"
-            "    end\n",
+            "redis.call('HSET', run.key, unpack(values))",
+            "for i = 1, #values, 2 do redis.call('HSET', run.key, values[i], values[i + 1]) end",
         ),
     )
 }
@@ -86,10 +84,10 @@ MORE_FAULTS = {
         Bound(chain(), states=60),
         Fault(
             "runs/run_finish.lua",
-            "local refused = commit_runs(true)\nif refused then\n  return refused\nend\n"
+            "local refused = commit_runs(true)\nif refused then return refused end\n"
             "local done, dead_ = finish_items(completed, failed)\n",
             "local done, dead_ = finish_items(completed, failed)\n"
-            "local refused = commit_runs(true)\nif refused then\n  return refused\nend\n",
+            "local refused = commit_runs(true)\nif refused then return refused end\n",
         ),
     ),
     "what was not added is not added again": (
@@ -105,8 +103,8 @@ MORE_FAULTS = {
         ),
         Fault(
             "runs/lib/run_commit.lua",
-            "    if run.dropped[1] then\n",
-            "    write_run(run)\n    if run.dropped[1] then\n",
+            "    if run.dropped[1] then",
+            "    write_run(run)\n    if run.dropped[1] then",
         ),
     ),
     "an edge is counted twice": (
@@ -142,7 +140,7 @@ MORE_FAULTS = {
         Bound(group("n:1"), states=5),
         Fault(
             "runs/lib/run_step.lua",
-            "  if run_field(run, 's:' .. path) ~= 'x' then\n    return\n  end\n  if place",
+            "  if run_field(run, 's:' .. path) ~= 'x' then return end\n  if place",
             "  if place",
         ),
         Fault(

@@ -161,6 +161,18 @@ def test_a_script_gets_only_the_functions_that_it_uses() -> None:
     assert composed("return 1", pieces) == []
 
 
+def test_a_statement_in_one_line_is_composed_as_one_of_several() -> None:
+    spread = function("one", "if prefix then\n    return 2\n  end") + function("two") + function("three")
+    in_one_line = (
+        "local function one()\n  if prefix then return 2 end\nend\n"
+        "local function two() return 1 end\nlocal function three() return 1 end\n"
+    )
+    for code in ("return one() + three()", "if prefix then\n  return one() + two()\nend"):
+        wanted = composed(code, {"some": piece("one, two, three", spread, needs="prefix")})
+        short = code.replace("\n ", "").replace("\n", " ")
+        assert composed(short, {"some": piece("one, two, three", in_one_line, needs="prefix")}) == wanted
+
+
 def test_a_piece_that_needs_an_undeclared_name_is_refused() -> None:
     needy = SHOUT.replace("Needs: prefix", "Needs: prefix, now,\n--   voice").replace("'!'", "now .. voice")
     with pytest.raises(

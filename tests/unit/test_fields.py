@@ -28,6 +28,9 @@ _FIELD = re.compile(r"^(\w+) +(text|number|flag|function|list|table) +\S.* \((\w
 #: Each way to set fields: one or more of them at once, or a function.
 _TARGETS = re.compile(r"^ *((?:[\w.\[\]# +]+, )*[\w.\[\]# +]+) =(?: |$)|^ *function ([\w.]+)\(", re.MULTILINE)
 
+#: What comes before a statement in one line.
+_GUARD = re.compile(r"^ *if .* then (?=\S)", re.MULTILINE)
+
 
 def declared() -> dict[str, tuple[tuple[str, ...], dict[str, set[str]]]]:
     """Return the names of each declared table, by the first, and which files set each of its fields."""
@@ -46,7 +49,7 @@ def declared() -> dict[str, tuple[tuple[str, ...], dict[str, set[str]]]]:
 def settings() -> Iterator[tuple[str, str, str]]:
     """Yield which table gets which field in which file, after it was made."""
     for path, text in TEXTS.items():
-        for targets, function in _TARGETS.findall(text):
+        for targets, function in _TARGETS.findall(_GUARD.sub("", text)):
             for target in [*targets.split(", "), function]:
                 if match := re.fullmatch(r"(\w+)\.(\w+)", target.strip()):
                     yield match[1], match[2], name_of(path)

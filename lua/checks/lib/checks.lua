@@ -18,13 +18,9 @@ local function page_of(scan, key)
 end
 
 -- Return the cursor after the page.
-local function next_page()
-  return next_cursor
-end
+local function next_page() return next_cursor end
 
-local function has_data(id)
-  return redis.call('EXISTS', data_key(id)) == 1
-end
+local function has_data(id) return redis.call('EXISTS', data_key(id)) == 1 end
 
 -- Forget the items of entries without data, which a client of another library has completed.
 local function forget_items(kind, ids)

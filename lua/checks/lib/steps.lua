@@ -26,9 +26,7 @@ end
 -- Bound the leases that end last, up to `limit` of them.
 local function bound_leases(limit)
   local latest = tonumber(redis.call('ZRANGE', deadlines, -1, -1, 'WITHSCORES')[2] or 0)
-  if latest <= now + 60000 then
-    return
-  end
+  if latest <= now + 60000 then return end
   local found = redis.call('ZRANGE', deadlines, -limit, -1, 'WITHSCORES')
   local ids, ends, records = {}, {}, {}
   for i = 1, #found, 2 do
@@ -42,9 +40,7 @@ local function bound_leases(limit)
       records[#records + 1], records[#records + 2] = ids[i], written
     elseif not is_ours(score) and tonumber(score) > now + longest_watch then
       local left = foreign_lease_left(ids[i]) or 0
-      if tonumber(score) > now + left + slack_ms then
-        watch_foreign(ids[i], left)
-      end
+      if tonumber(score) > now + left + slack_ms then watch_foreign(ids[i], left) end
     end
   end
   in_chunks('ZADD', deadlines, ends)

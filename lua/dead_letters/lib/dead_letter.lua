@@ -4,9 +4,7 @@
 -- Gives: dead_key, enter_dead, read_dead_letter, leave_dead
 -- Uses: now (clock), in_chunks (keys)
 
-local function dead_key(id)
-  return prefix .. ':dead:' .. id
-end
+local function dead_key(id) return prefix .. ':dead:' .. id end
 
 -- Write a dead letter, replacing an older one of its id, or whatever else the key holds.
 -- `carried`: the item's options as a text, or nil.
@@ -14,21 +12,15 @@ local function enter_dead(id, data, text, attempt, token, carried)
   local key = dead_key(id)
   redis.call('ZADD', dead, now, id) -- first, so that none exists that is not listed
   local fields = redis.pcall('HLEN', key)
-  if fields ~= 0 and fields ~= (carried and 5 or 4) then
-    redis.call('UNLINK', key)
-  end
+  if fields ~= 0 and fields ~= (carried and 5 or 4) then redis.call('UNLINK', key) end
   token = string.format('%.0f', token)
   redis.call('HSET', key, 'data', data, 'error', text, 'attempt', attempt, 'token', token)
-  if carried then
-    redis.call('HSET', key, 'options', carried)
-  end
+  if carried then redis.call('HSET', key, 'options', carried) end
   redis.call('UNLINK', prefix .. ':result:' .. id) -- of an earlier item with this id
 end
 
 -- Return the number in a text; 0: there is none, or it cannot be read.
-local function number_in(text)
-  return tonumber(string.match(text or '', '^%d+$') or 0)
-end
+local function number_in(text) return tonumber(string.match(text or '', '^%d+$') or 0) end
 
 -- Return the size of its data (-1: there is no such dead letter), data (false: more than `room`
 -- bytes), error, attempt and token.

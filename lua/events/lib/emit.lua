@@ -18,9 +18,7 @@
 local emitting = any_rare and redis.call('EXISTS', history_key) == 1
 local keep = emitting and redis.call('HMGET', history_key, 'last', 'count', 'age_ms', 'live')
 for i = 1, keep and 3 or 0 do
-  emitting = emitting
-    and #(keep[i] or '') <= COUNT_DIGITS
-    and string.find(keep[i] or '', '^%d+$') ~= nil
+  emitting = emitting and #(keep[i] or '') <= COUNT_DIGITS and string.find(keep[i] or '', '^%d+$') ~= nil
 end
 local function nothing() end
 local emit, emit_all, flush = nil, nothing, nothing -- call `emit` only if `emitting`
@@ -33,9 +31,7 @@ if emitting then
   publishes = keep[4] ~= '' and keep[4]
   redis.call('XLEN', events)
 
-  local function id_of(event)
-    return string.format('%.0f-1', event)
-  end
+  local function id_of(event) return string.format('%.0f-1', event) end
 
   -- Return all fields with their names, in the same order, so that the server stores their names only once
   -- per node of the stream. A table or a loop would take twice the time.
@@ -62,9 +58,7 @@ if emitting then
 
   -- Emit an event with fields beside those that all events have. `details`: a table of the fields that few
   -- events have. The id of an event of the queue is ''.
-  function emit(what, id, fields)
-    emitted[#emitted + 1] = { what, id, fields }
-  end
+  function emit(what, id, fields) emitted[#emitted + 1] = { what, id, fields } end
 
   -- Emit an event for each id, in the order in which they were put into the queue. `front`: '1' or nothing.
   function emit_all(what, ids, front)
@@ -81,9 +75,7 @@ if emitting then
       return entry and (tonumber(entry[2][place] or '') or 0) <= read_clock() - kept_ms
     end
     local oldest = redis.call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
-    if not is_old(oldest) then
-      return
-    end
+    if not is_old(oldest) then return end
     -- Search between an event that is too old and one that stays in any case.
     local old = tonumber(string.match(oldest[1], '^%d+'))
     local newer = old + 2 * #emitted + 8
@@ -114,9 +106,7 @@ if emitting then
   -- Remove events beyond the bounds.
   local function trim()
     local kept_ms = tonumber(keep[3])
-    if keep[2] ~= '0' then
-      redis.call('XTRIM', events, 'MAXLEN', '~', keep[2])
-    end
+    if keep[2] ~= '0' then redis.call('XTRIM', events, 'MAXLEN', '~', keep[2]) end
     if kept_ms > 0 then
       cut_old(kept_ms)
       redis.call('PEXPIRE', events, kept_ms)
@@ -148,18 +138,14 @@ if emitting then
   -- Call this at the end of a script: it writes what was emitted, and notifies readers.
   function flush()
     if #emitted > 0 then
-      if kept then
-        keep_all()
-      end
+      if kept then keep_all() end
       local last = string.format('%.0f', number + #emitted)
       redis.call('HSET', history_key, 'last', last)
       if kept then
         trim()
         redis.pcall('PUBLISH', events, last)
       end
-      if publishes then
-        publish()
-      end
+      if publishes then publish() end
     end
   end
 end

@@ -53,9 +53,7 @@ local function read_rows(count, before)
 end
 
 -- Return whether any client may be working on an item.
-local function is_leased(id)
-  return redis.call('ZSCORE', deadlines, id) or foreign_lease_left(id)
-end
+local function is_leased(id) return redis.call('ZSCORE', deadlines, id) or foreign_lease_left(id) end
 
 -- Return the answer to each row that `before` has none for: 1 to add it, 0 the id is taken. Also return which
 -- ids are in the queue already, and which rows replace an item.
@@ -92,9 +90,7 @@ local function read_row_options(ids, answers)
       text_of[id], window_of[id] = nil, nil
       if row ~= '' then
         local sent = cjson.decode(row)
-        if sent.expires_in then
-          sent.expires = read_clock() + sent.expires_in
-        end
+        if sent.expires_in then sent.expires = read_clock() + sent.expires_in end
         window_of[id] = sent.dedupe
         text_of[id] = options_text({
           level = sent.level,
@@ -119,9 +115,7 @@ local function note_recent(window_of)
   local old = redis.call('ZRANGEBYSCORE', recent_key, '-inf', read_clock(), 'LIMIT', 0, 2 * count)
   in_chunks('ZADD', recent_key, notes)
   in_chunks('ZREM', recent_key, old)
-  if redis.call('PTTL', recent_key) < longest then
-    redis.call('PEXPIRE', recent_key, longest)
-  end
+  if redis.call('PTTL', recent_key) < longest then redis.call('PEXPIRE', recent_key, longest) end
 end
 
 -- Return where the ids that are added go. An id that is added twice goes to the place of its last row.
@@ -214,22 +208,14 @@ local function add_rows(before)
   end
   if #added > 0 then
     local earlier = find_earlier(added, exist == 0)
-    if any_options() or next(text_of) then
-      write_options(added, text_of)
-    end
+    if any_options() or next(text_of) then write_options(added, text_of) end
     enter_waiting(waiting, false)
-    if later and later[1] then
-      enter_scheduled(later)
-    end
-    if earlier then
-      forget_earlier(added, earlier)
-    end
+    if later and later[1] then enter_scheduled(later) end
+    if earlier then forget_earlier(added, earlier) end
     in_chunks('MSET', nil, stored) -- makes the items exist
     leave_places(left)
     wake_next()
-    if window_of and next(window_of) then
-      note_recent(window_of)
-    end
+    if window_of and next(window_of) then note_recent(window_of) end
     for i = 1, emitting and count or 0 do
       if answers[i] == 1 then
         local fields = { size = #values[2 * i], due = due_at and due_at[i] }

@@ -16,15 +16,11 @@ local function find_earlier(ids, no_keys)
   local scores = read_in_chunks('ZMSCORE', deadlines, ids)
   local due = any_rare and read_in_chunks('ZMSCORE', scheduled, ids) or {}
   local records = read_in_chunks('HMGET', ledger, ids)
-  local any = not no_keys
-    or any_cancelled
-    or (any_facts and redis.call('EXISTS', errors, progress_key) > 0)
+  local any = not no_keys or any_cancelled or (any_facts and redis.call('EXISTS', errors, progress_key) > 0)
   for i = 1, #ids do
     any = any or scores[i] or due[i] or records[i]
   end
-  if not any then
-    return nil
-  end
+  if not any then return nil end
   local earlier = { leased = {}, delayed = {}, recorded = {} }
   for i, id in ipairs(ids) do
     earlier.leased[#earlier.leased + 1] = scores[i] and id or nil
@@ -48,9 +44,7 @@ local function forget_earlier(ids, earlier)
     in_chunks('HDEL', errors, ids)
     in_chunks('HDEL', progress_key, ids)
   end
-  if any_cancelled then
-    in_chunks('ZREM', cancelled_key, ids)
-  end
+  if any_cancelled then in_chunks('ZREM', cancelled_key, ids) end
   leave_leased(earlier.leased)
   drop_lease_keys(ids)
 end

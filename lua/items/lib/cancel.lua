@@ -35,35 +35,24 @@ local function cancel(ids, for_ms)
       ended[n], seen[id] = id, true
       -- The result is that of an earlier item.
       keys[base + 1], keys[base + 2] = prefix .. ':result:' .. id, data_key(id)
-      keys[base + 3], keys[base + 4] =
-        prefix .. ':lease:' .. id, prefix .. ':leased_by_session:' .. id
+      keys[base + 3], keys[base + 4] = prefix .. ':lease:' .. id, prefix .. ':leased_by_session:' .. id
       local _, token = read_ledger(records[i])
       if scores[i] then
         leased[#leased + 1] = id
         local holder = is_ours(scores[i]) and token and holder_of(id)
-        if holder then
-          told[#told + 1] = { holder, string.format('%.0f', token), id }
-        end
+        if holder then told[#told + 1] = { holder, string.format('%.0f', token), id } end
       else
         token = nil
         others[#others + 1] = id
       end
-      if emitting then
-        emit('cancelled', id, { token = token })
-      end
+      if emitting then emit('cancelled', id, { token = token }) end
     end
   end
-  if #ended == 0 then
-    return answers
-  end
-  if #leased > 0 then
-    check_processing()
-  end
+  if #ended == 0 then return answers end
+  if #leased > 0 then check_processing() end
   local places = find_waiting(others)
   begin_writes() -- it frees memory
-  if for_ms > 0 then
-    note_cancelled(ended, for_ms)
-  end
+  if for_ms > 0 then note_cancelled(ended, for_ms) end
   remove_items(ended, leased, others, places, keys)
   for _, one in ipairs(told) do
     redis.pcall('PUBLISH', prefix .. ':push:' .. one[1], 'cancel ' .. one[2] .. ' ' .. one[3])

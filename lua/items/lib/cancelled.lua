@@ -14,8 +14,6 @@ local function note_cancelled(ids, for_ms, mark)
   end
   local old = redis.call('ZRANGEBYSCORE', cancelled_key, '-inf', at, 'LIMIT', 0, 2 * #ids)
   in_chunks('ZADD', cancelled_key, notes)
-  if redis.call('PTTL', cancelled_key) < for_ms then
-    redis.call('PEXPIRE', cancelled_key, for_ms)
-  end
+  if redis.call('PTTL', cancelled_key) < for_ms then redis.call('PEXPIRE', cancelled_key, for_ms) end
   in_chunks('ZREM', cancelled_key, old)
 end

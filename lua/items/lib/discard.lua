@@ -15,9 +15,7 @@ local known_ms = 3600000
 
 -- Return whether an item has expired, given its options. `id` is not leased.
 local function is_late(id, found)
-  if not (found.expires and found.expires <= read_clock()) then
-    return false
-  end
+  if not (found.expires and found.expires <= read_clock()) then return false end
   local _, _, attempt = read_ledger(redis.call('HGET', ledger, id))
   return (attempt or 0) == 0
 end
@@ -48,14 +46,10 @@ local function discard(ids)
   for i, id in ipairs(ids) do
     keys[4 * i - 3], keys[4 * i - 2] = prefix .. ':result:' .. id, data_key(id)
     keys[4 * i - 1], keys[4 * i] = prefix .. ':lease:' .. id, prefix .. ':leased_by_session:' .. id
-    if emitting then
-      emit('discarded', id, { details = { reason = 'expired' } })
-    end
+    if emitting then emit('discarded', id, { details = { reason = 'expired' } }) end
   end
   local kind = redis.call('TYPE', cancelled_key).ok
-  if kind == 'zset' or kind == 'none' then
-    note_cancelled(ids, known_ms, EXPIRED_MARK)
-  end
+  if kind == 'zset' or kind == 'none' then note_cancelled(ids, known_ms, EXPIRED_MARK) end
   in_chunks('UNLINK', nil, keys) -- the result is that of an earlier item
   forget_facts(ids)
   in_chunks('HDEL', ledger, ids)

@@ -27,16 +27,12 @@ local function read_options(text)
     return { trace = trace }
   end
   local is_json, found = pcall(cjson.decode, text or '{}')
-  if not is_json or type(found) ~= 'table' then
-    return {}
-  end
+  if not is_json or type(found) ~= 'table' then return {} end
   local level = type(found.level) == 'number' and math.floor(math.max(-9, math.min(9, found.level)))
   return {
     level = level and level ~= 0 and level or nil,
     group = type(found.group) == 'string' and found.group ~= '' and found.group or nil,
-    expires = type(found.expires) == 'number'
-        and math.abs(found.expires) < TOKEN_LIMIT
-        and found.expires
+    expires = type(found.expires) == 'number' and math.abs(found.expires) < TOKEN_LIMIT and found.expires
       or nil,
     trace = type(found.trace) == 'string' and string.match(found.trace, '^[%x,-]+$') or nil,
     run = type(found.run) == 'string' and found.run or nil,
@@ -73,24 +69,16 @@ local function forget_facts(ids, answer_of, asked)
 end
 
 -- Keep the last errors of items: id, error, …
-local function note_errors(pairs_)
-  in_chunks('HSET', errors, pairs_)
-end
+local function note_errors(pairs_) in_chunks('HSET', errors, pairs_) end
 
 -- Return the last error of each item, or false.
-local function errors_of(ids)
-  return any_facts and read_in_chunks('HMGET', errors, ids) or {}
-end
+local function errors_of(ids) return any_facts and read_in_chunks('HMGET', errors, ids) or {} end
 
 -- Return whether any item has options.
-local function any_options()
-  return any_facts and redis.call('HLEN', options) > 0
-end
+local function any_options() return any_facts and redis.call('HLEN', options) > 0 end
 
 -- Return the text of the options of each item, or false; nothing if no item has any.
-local function option_texts(ids)
-  return any_facts and read_in_chunks('HMGET', options, ids) or {}
-end
+local function option_texts(ids) return any_facts and read_in_chunks('HMGET', options, ids) or {} end
 
 -- Return whether any of the items may have a level or a group, and so belong to a lane.
 local function placed(ids)
@@ -123,9 +111,7 @@ local function traces_of(ids)
 end
 
 -- Return options as a text; nil: there are none.
-local function options_text(found)
-  return next(found) and cjson.encode(found) or nil
-end
+local function options_text(found) return next(found) and cjson.encode(found) or nil end
 
 -- Write the options of items that begin an incarnation, given as a text for each id that has some;
 -- those of an earlier incarnation are removed. Call it before `enter_…`, which puts an item into
@@ -139,9 +125,7 @@ local function write_options(ids, text_of)
       removed[#removed + 1] = id
     end
   end
-  if any_options() then
-    in_chunks('HDEL', options, removed)
-  end
+  if any_options() then in_chunks('HDEL', options, removed) end
   in_chunks('HSET', options, written)
   any_facts = any_facts or #written > 0
 end

@@ -22,9 +22,7 @@ end
 local function waits_near_an_end(id)
   for _, list in ipairs({ queue, controlled and held_key or nil }) do
     for rank = 1, -1, -2 do
-      if redis.call('LPOS', list, id, 'RANK', rank, 'MAXLEN', 256) then
-        return list, rank
-      end
+      if redis.call('LPOS', list, id, 'RANK', rank, 'MAXLEN', 256) then return list, rank end
     end
   end
 end

@@ -6,7 +6,5 @@
 
 local function drop_alarm(holder)
   local _, who = lanes().read_alarm(0)
-  if who == holder then
-    redis.call('UNLINK', prefix .. ':alarm')
-  end
+  if who == holder then redis.call('UNLINK', prefix .. ':alarm') end
 end

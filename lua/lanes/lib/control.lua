@@ -10,11 +10,8 @@
 -- those with a level or a group, to the front. Returns how many.
 local function settle(list, limit)
   local ids = reversed(redis.call('LRANGE', list, -limit, -1))
-  if #ids == 0 then
-    return 0
-  end
-  local promoted, found =
-    redis.call('ZMSCORE', prefix .. ':promoted', unpack(ids)), lanes().options_of(ids)
+  if #ids == 0 then return 0 end
+  local promoted, found = redis.call('ZMSCORE', prefix .. ':promoted', unpack(ids)), lanes().options_of(ids)
   local first, last, marked = {}, {}, {}
   for i, id in ipairs(ids) do
     if promoted[i] or lanes().lane_of(found[i]) ~= PLAIN_LANE then
@@ -70,9 +67,7 @@ local function unpark_all()
     end
     in_chunks('ZADD', key, turns)
     left = left - #turns / 2
-    if left == 0 then
-      return true
-    end
+    if left == 0 then return true end
   end
   return false
 end
@@ -82,9 +77,7 @@ local function limits_changed(group)
   local is_left = false
   if redis.call('EXISTS', control_key) == 1 then
     lanes().begin_control()
-    if redis.call('HEXISTS', control_key, 'rate') == 0 then
-      redis.call('ZREM', prefix .. ':rates', '')
-    end
+    if redis.call('HEXISTS', control_key, 'rate') == 0 then redis.call('ZREM', prefix .. ':rates', '') end
   else
     redis.call('UNLINK', prefix .. ':rates')
   end
@@ -94,9 +87,7 @@ local function limits_changed(group)
     is_left = unpark_all()
   end
   redis.call('UNLINK', prefix .. ':alarm')
-  if controlled and not end_control() then
-    lanes().promote()
-  end
+  if controlled and not end_control() then lanes().promote() end
   return is_left
 end
 
@@ -105,16 +96,12 @@ end
 -- leading 0. Returns whether it was so.
 local function right_pause(field, text)
   local lasts_till, began, of_pause = string.match(text or '', '^(%d+) (0%d+)(.*)$')
-  if not began or tonumber(began) <= read_clock() + 1000 then
-    return false
-  end
+  if not began or tonumber(began) <= read_clock() + 1000 then return false end
   lasts_till = read_clock() + tonumber(lasts_till) - tonumber(began)
   text = string.format('%.0f 0%.0f', lasts_till, read_clock()) .. of_pause
   redis.call('HSET', control_key, field, text)
   local group = string.match(field, '/(.*)$')
-  if group then
-    lanes().unpark(group)
-  end
+  if group then lanes().unpark(group) end
   return true
 end
 
@@ -131,9 +118,7 @@ local function right_turns()
       turns[2 * i - 1], turns[2 * i] = read_clock(), group
     end
     in_chunks('ZADD', key, turns)
-    if #turns < 1000 then
-      redis.call('ZADD', levels_key, 'XX', read_clock(), digits)
-    end
+    if #turns < 1000 then redis.call('ZADD', levels_key, 'XX', read_clock(), digits) end
   end
 end
 

@@ -7,20 +7,13 @@
 -- Return the gate of a group; nil: it has no limits.
 local function group_gate(group)
   local found = lanes().read_control()
-  if group == '' or not found.any_group then
-    return nil
-  end
-  local paused, rate, limit = unpack(
-    redis.call('HMGET', control_key, 'paused/' .. group, 'rate/' .. group, 'concurrency/' .. group)
-  )
+  if group == '' or not found.any_group then return nil end
+  local paused, rate, limit =
+    unpack(redis.call('HMGET', control_key, 'paused/' .. group, 'rate/' .. group, 'concurrency/' .. group))
   local till = lanes().paused_until(paused)
-  if till then
-    return lanes().closed_gate(till)
-  end
+  if till then return lanes().closed_gate(till) end
   rate, limit = rate or found['rate/*'], limit or found['concurrency/*']
-  if not (rate or limit) then
-    return nil
-  end
+  if not (rate or limit) then return nil end
   local gate = lanes().open_gate()
   gate.used = 0
   lanes().narrow(gate, rate, prefix .. ':rates', group, limit, prefix .. ':running:' .. group)

@@ -20,9 +20,7 @@
 --   (facts), data_key, in_chunks, place_in, reversed (keys), lane_state (lane_state), closed_gate,
 --   free_shared, narrow, open_gate, paused_until, queue_gate, read_control (limits), read_clock (read_clock)
 
-local function turns_key(digits)
-  return prefix .. ':turns:' .. digits
-end
+local function turns_key(digits) return prefix .. ':turns:' .. digits end
 
 -- Return the name of the lane of an item: the begin of its members. That of `held` is `PLAIN_LANE`.
 local function lane_of(found)
@@ -41,9 +39,7 @@ end
 -- Return up to `wanted` members of a lane after the first `skip`, or with `last` the last one.
 local function members_of(name, skip, wanted, last)
   local first, till = '[' .. name, '(' .. string.sub(name, 1, -2) .. LANE_PAST
-  if last then
-    return redis.call('ZRANGE', lanes_key, till, first, 'BYLEX', 'REV', 'LIMIT', 0, 1)
-  end
+  if last then return redis.call('ZRANGE', lanes_key, till, first, 'BYLEX', 'REV', 'LIMIT', 0, 1) end
   return redis.call('ZRANGE', lanes_key, first, till, 'BYLEX', 'LIMIT', skip, wanted)
 end
 
@@ -59,9 +55,7 @@ local function begin_control()
   if not controlled then
     controlled = true
     redis.call('ZADD', levels_key, 'NX', read_clock(), PLAIN_LEVEL)
-    if redis.call('EXISTS', queue) == 1 then
-      redis.call('RENAME', queue, held_key)
-    end
+    if redis.call('EXISTS', queue) == 1 then redis.call('RENAME', queue, held_key) end
   end
 end
 
@@ -117,9 +111,7 @@ local function enter_lanes(ids, front)
       table.insert(by_name[name], ids[i])
     end
   end
-  if names[1] then
-    begin_control()
-  end
+  if names[1] then begin_control() end
   for _, name in ipairs(names) do
     enter_lane(name, by_name[name], front)
   end
@@ -139,9 +131,7 @@ local function leave_lanes(picked)
     held = held + (one.member and 0 or 1)
   end
   in_chunks('ZREM', lanes_key, members)
-  if held > 0 then
-    redis.call('LTRIM', held_key, 0, -held - 1)
-  end
+  if held > 0 then redis.call('LTRIM', held_key, 0, -held - 1) end
 end
 
 -- Return whether a session will ask again at a time, and which.
@@ -161,9 +151,7 @@ local function wake(one, name)
   else
     redis.call('LTRIM', name .. ':held', 0, -2)
   end
-  if place_in(redis.pcall('GET', lease_key)) then
-    redis.call('UNLINK', lease_key)
-  end
+  if place_in(redis.pcall('GET', lease_key)) then redis.call('UNLINK', lease_key) end
   if redis.call('ZCARD', promoted) > 1000 then
     in_chunks('ZREM', promoted, redis.call('ZRANGE', promoted, 0, 99))
   end
@@ -178,8 +166,7 @@ end
 
 -- Return whether a queue has a session that waits, and none that is being woken.
 local function has_sleeper(name)
-  return redis.call('EXISTS', name .. ':queue') == 0
-    and redis.call('ZCARD', name .. ':sessions') > 0
+  return redis.call('EXISTS', name .. ':queue') == 0 and redis.call('ZCARD', name .. ':sessions') > 0
 end
 
 -- Return what waits in the first lane whose turn has come, or when the first turn comes. Whether
@@ -191,9 +178,7 @@ local function find_next()
   for _, digits in ipairs(redis.call('ZRANGE', levels_key, 0, -1)) do
     while empty < 10 do
       local group, turn = unpack(redis.call('ZRANGE', turns_key(digits), 0, 0, 'WITHSCORES'))
-      if not group then
-        break
-      end
+      if not group then break end
       local name = digits .. group .. LANE_END
       local member = members_of(name, 0, 1)[1]
       if not member and not (held and name == PLAIN_LANE) then
@@ -207,18 +192,14 @@ local function find_next()
       end
     end
   end
-  if held then
-    return { of_id = held }
-  end
+  if held then return { of_id = held } end
   return nil, soonest < PARKED and math.ceil(soonest) or nil
 end
 
 -- Wake one session of this queue, as `promote` does, or note that the queue waits for a slot that it shares.
 -- Returns whether a session was woken.
 local function promote_own(gate)
-  if not has_sleeper(prefix) then
-    return false
-  end
+  if not has_sleeper(prefix) then return false end
   gate = gate or queue_gate()
   local one, at
   if gate.room > 0 then
@@ -229,12 +210,8 @@ local function promote_own(gate)
       redis.call('ZADD', read_control().shared .. ':queues', 'LT', read_clock(), prefix)
     end
   end
-  if at and not read_alarm(at) then
-    one = find_any(prefix)
-  end
-  if one then
-    wake(one, prefix)
-  end
+  if at and not read_alarm(at) then one = find_any(prefix) end
+  if one then wake(one, prefix) end
   return one ~= nil
 end
 
@@ -306,13 +283,9 @@ local function free_slots(ids)
   end
   for group, members in pairs(by_group) do
     in_chunks('ZREM', prefix .. ':running:' .. group, members)
-    if controlled and read_control().any_group then
-      unpark(group)
-    end
+    if controlled and read_control().any_group then unpark(group) end
   end
-  if controlled and read_control().shared then
-    free_shared(ids)
-  end
+  if controlled and read_control().shared then free_shared(ids) end
 end
 
 -- Return the functions for lanes. They are created only in a call that needs them.

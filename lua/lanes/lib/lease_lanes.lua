@@ -41,9 +41,7 @@ local function new_plan()
     plan.levels[1] = any_held and { digits = PLAIN_LEVEL, level = 0, served = read_clock(), alone = true }
       or nil
   else
-    if any_held then
-      lanes().enter_index(PLAIN_LANE)
-    end
+    if any_held then lanes().enter_index(PLAIN_LANE) end
     local found = redis.call('ZRANGE', levels_key, 0, -1, 'WITHSCORES')
     for i = 1, #found, 2 do
       -- stylua: ignore
@@ -99,13 +97,9 @@ local function refill(lane)
       lane.buffer = lanes().members_of(lane.name, lane.read, wanted)
     end
     lane.read = lane.read + #lane.buffer
-    if not (lane.gate and lane.buffer[1]) then
-      return lane.buffer[1]
-    end
+    if not (lane.gate and lane.buffer[1]) then return lane.buffer[1] end
     keep_waiting(lane)
-    if lane.buffer[1] then
-      return true
-    end
+    if lane.buffer[1] then return true end
   end
   state.is_left = true -- nothing but doubles: call again
 end
@@ -200,9 +194,7 @@ local function take(plan, level, quota, picked)
       level.served = math.max(read_clock(), level.served) + 1 / TURNS_PER_MS
       lane.turn = level.served
       plan.used = plan.used + 1
-      if gate then
-        gate.used = gate.used + 1
-      end
+      if gate then gate.used = gate.used + 1 end
       level.last = level.last + 1
       level.line[level.last] = lane
     end
@@ -226,9 +218,7 @@ local function pick(plan, wanted)
         best, best_rank = level, rank
       end
     end
-    if not best then
-      break
-    end
+    if not best then break end
     take(plan, best, best_rank > best.level and 1 or wanted - #picked, picked)
   end
   for _, one in ipairs(picked) do
@@ -247,9 +237,7 @@ local function unpick(plan, one)
   local gate = one.lane.gate
   plan.used = plan.used - 1
   if gate then
-    if gate.used >= gate.room then
-      plan.passed[one.lane.group] = true
-    end
+    if gate.used >= gate.room then plan.passed[one.lane.group] = true end
     gate.used = gate.used - 1
   end
 end
@@ -274,9 +262,7 @@ local function commit_lanes(till)
     elseif lane.turn and not level.alone then
       redis.call('ZADD', level.turns, lane.turn, lane.group)
     end
-    if lane.turn and not level.alone then
-      redis.call('ZADD', levels_key, level.served, level.digits)
-    end
+    if lane.turn and not level.alone then redis.call('ZADD', levels_key, level.served, level.digits) end
   end
 end
 
@@ -302,12 +288,8 @@ end
 -- ms, and whether it is the one.
 local function claim_alarm(holder, at)
   local covered, who = lanes().read_alarm(at or 0)
-  if who == holder and not (at and covered) then
-    redis.call('UNLINK', prefix .. ':alarm')
-  end
-  if not at or (covered and who ~= holder) then
-    return -1, false
-  end
+  if who == holder and not (at and covered) then redis.call('UNLINK', prefix .. ':alarm') end
+  if not at or (covered and who ~= holder) then return -1, false end
   -- Another client may have written the pause that ends then.
   local wait = math.min(math.max(1, at - read_clock()), TOKEN_LIMIT)
   local is_registered = redis.call('ZSCORE', prefix .. ':sessions', holder)
@@ -328,9 +310,7 @@ local function begin_lanes(inbox_)
   begin_writes()
   local moved = sent > 0 and settle(inbox_, 500) or 0
   state.is_left = queued > 0 and settle(queue, 500) == 500 or moved == 500
-  if end_control() then
-    return false
-  end
+  if end_control() then return false end
   state.plan = new_plan()
   state.leased, state.dropped, state.ghosts = {}, {}, {}
   return true
@@ -345,9 +325,7 @@ local function keep_right(picked)
   end
   local found, wrong = lanes().options_of(ids), {}
   for i, one in ipairs(picked) do
-    if
-      lanes().lane_of(found[i]) ~= one.lane.name and redis.call('EXISTS', data_key(one.id)) == 1
-    then
+    if lanes().lane_of(found[i]) ~= one.lane.name and redis.call('EXISTS', data_key(one.id)) == 1 then
       wrong[#wrong + 1] = one
       unpick(state.plan, one)
     else
@@ -373,9 +351,7 @@ local function choose_in_lanes(total, with_data, room)
   local checked, stop = 0, false
   while #chosen < total and checked < 1000 and not stop do
     local picked = pick(state.plan, math.min(total - #chosen, 500))
-    if #picked == 0 then
-      break
-    end
+    if #picked == 0 then break end
     checked = checked + #picked
     picked = keep_right(picked)
     local ids, before = {}, #chosen
@@ -417,9 +393,7 @@ local function end_lanes(holder, is_short)
     state.is_left = true
   end
   local wait, is_mine = claim_alarm(holder, is_short and next_permit(state.plan) or nil)
-  if not end_control() then
-    lanes().promote()
-  end
+  if not end_control() then lanes().promote() end
   return wait, is_mine, state.is_left
 end
 

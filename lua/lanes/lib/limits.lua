@@ -28,8 +28,7 @@ end
 -- Return the limits of the queue itself and those of every group.
 local function read_control()
   if not lane_state.control then
-    local fields =
-      { 'paused', 'rate', 'concurrency', 'shared', 'rate/*', 'concurrency/*', 'ageing' }
+    local fields = { 'paused', 'rate', 'concurrency', 'shared', 'rate/*', 'concurrency/*', 'ageing' }
     local values, own = redis.call('HMGET', control_key, unpack(fields)), 0
     lane_state.control = {}
     for i, field in ipairs(fields) do
@@ -64,16 +63,12 @@ local function rate_gate(key, name, text)
     redis.call('ZADD', key, used, name)
   end
   local gate = { room = math.floor((full - used) / interval) }
-  function gate.next_at(spent)
-    return math.ceil((used + interval * (spent + 1 - burst)) / 1000)
-  end
+  function gate.next_at(spent) return math.ceil((used + interval * (spent + 1 - burst)) / 1000) end
   function gate.use(spent)
     local old = redis.call('ZRANGEBYSCORE', key, '-inf', at, 'LIMIT', 0, 10)
     redis.call('ZADD', key, used + interval * spent, name)
     for _, one in ipairs(old) do
-      if one ~= name then
-        redis.call('ZREM', key, one)
-      end
+      if one ~= name then redis.call('ZREM', key, one) end
     end
   end
   return gate
@@ -83,9 +78,7 @@ end
 -- their item is not leased. `shared`: an entry begins with the name of its queue.
 local function free_of(key, limit, shared)
   local number = redis.call('ZCARD', key)
-  if number < limit then
-    return limit - number
-  end
+  if number < limit then return limit - number end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', read_clock(), 'LIMIT', 0, 100)) do
     local cut = shared and string.find(member, QUEUE_END, 1, true)
     local leases = cut and string.sub(member, 1, cut - 1) .. ':deadlines' or deadlines
@@ -126,9 +119,7 @@ end
 local function closed_gate(till)
   local gate = open_gate()
   gate.room, gate.used = 0, 0
-  function gate.next_at()
-    return till < math.huge and till or nil
-  end
+  function gate.next_at() return till < math.huge and till or nil end
   return gate
 end
 
@@ -155,9 +146,7 @@ local function queue_gate()
   local found = read_control()
   local till, pool = paused_until(found.paused), found.shared
   local gate = till and closed_gate(till) or open_gate()
-  if not till then
-    narrow(gate, found.rate, prefix .. ':rates', '', found.concurrency)
-  end
+  if not till then narrow(gate, found.rate, prefix .. ':rates', '', found.concurrency) end
   if pool then
     local rate, limit = unpack(redis.call('HMGET', pool .. ':limits', 'rate', 'concurrency'))
     local running = limit and pool .. ':running'

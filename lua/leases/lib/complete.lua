@@ -62,9 +62,7 @@ end
 -- Store the result of a completed item, replacing an older one.
 local function store_result(id, options_)
   local result, keep_ms = result_of(options_)
-  if keep_ms ~= '0' then
-    redis.call('SET', prefix .. ':result:' .. id, result, 'PX', keep_ms)
-  end
+  if keep_ms ~= '0' then redis.call('SET', prefix .. ':result:' .. id, result, 'PX', keep_ms) end
 end
 
 -- Complete the items of all rows; returns an answer per row.
@@ -80,9 +78,7 @@ local function complete()
   local count, asked = 0, {}
   for i = 1, #ids do
     local id = ids[i]
-    if answers[i] == 1 and #ARGV[entries + 3 * i] > 1 then
-      results[#results + 1] = i
-    end
+    if answers[i] == 1 and #ARGV[entries + 3 * i] > 1 then results[#results + 1] = i end
     -- Remove all bookkeeping of the item, no matter which client deleted its data.
     if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not handled[id] then
       count = count + 1
@@ -104,9 +100,7 @@ local function complete()
       end
     end
   end
-  if #leased > 0 then
-    check_processing()
-  end
+  if #leased > 0 then check_processing() end
   local places = find_waiting(others)
   if #results > 0 then
     begin_writes() -- a worker must be able to complete even then

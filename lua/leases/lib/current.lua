@@ -23,9 +23,6 @@ local function accepts_token(id, token, fenced, record, score, none_foreign)
   -- Reading the rest of the record would cost a µs.
   local first, last = string.match(record or '', '^(%d+) (%d+)')
   first, last = tonumber(first), tonumber(last)
-  if not (first and token >= first and token <= last) then
-    return false
-  end
-  return not fenced
-    or (is_ours(score) and token == last and (none_foreign or not foreign_lease_left(id)))
+  if not (first and token >= first and token <= last) then return false end
+  return not fenced or (is_ours(score) and token == last and (none_foreign or not foreign_lease_left(id)))
 end

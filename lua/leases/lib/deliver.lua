@@ -24,12 +24,7 @@ local token
 -- Return whether an item of this size may be delivered. Call it before the first write. Larger items wait in
 -- the queue, as the server buffers what it sends.
 local function can_deliver(size)
-  if
-    controlled
-    or size > 65536
-    or redis.call('ZCARD', idle) == 0
-    or redis.call('LLEN', queue) > 0
-  then
+  if controlled or size > 65536 or redis.call('ZCARD', idle) == 0 or redis.call('LLEN', queue) > 0 then
     return false
   end
   redis.call('LLEN', processing)
@@ -45,17 +40,13 @@ local function send_to(holder, word, ms, id, data, trace, reference)
   local time = string.format('%.0f', at)
   redis.call('SET', fence, text) -- first: a token that was sent is never given again
   local size = trace and #id .. ';' .. trace or #id
-  if reference then
-    size = #id .. ';' .. (trace or '') .. ';' .. #reference
-  end
+  if reference then size = #id .. ';' .. (trace or '') .. ';' .. #reference end
   local heard = redis.pcall(
     'PUBLISH',
     prefix .. ':push:' .. holder,
     table.concat({ 'item', word, text, 1, ms, time, size, id }, ' ') .. (reference or '') .. data
   )
-  if type(heard) == 'table' or heard == 0 then
-    return false
-  end
+  if type(heard) == 'table' or heard == 0 then return false end
   redis.call('SET', prefix .. ':delivered:' .. holder, text .. ' ' .. id, 'PX', ms)
   redis.call('LPUSH', processing, id)
   redis.call('HSET', ledger, id, text .. ' ' .. text .. ' 1 ' .. time)
@@ -76,9 +67,7 @@ end
 local function deliver(id, data, trace, reference)
   for _ = 1, 10 do
     local member, text = unpack(redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES'))
-    if not member then
-      return
-    end
+    if not member then return end
     redis.call('ZREM', idle, member)
     local cut = string.find(member, '@', 1, true) or 0
     local holder = string.sub(member, cut + 1)

@@ -5,9 +5,7 @@
 -- Uses: TOKEN_LIMIT (encodings), read_clock (read_clock)
 
 -- Return whether a text can be the number of a token.
-local function is_count(text)
-  return string.find(text, '^%d+$') and tonumber(text) < TOKEN_LIMIT
-end
+local function is_count(text) return string.find(text, '^%d+$') and tonumber(text) < TOKEN_LIMIT end
 
 -- Return the last token that was given, and the number that is stored; nil if that is no number. If
 -- the counter was removed from a queue in which items were leased, tokens continue from the time in µs,

@@ -27,19 +27,13 @@ end
 -- key of another type is no lease.
 local function are_leases_ours(ids)
   for _, holder in ipairs(redis.call('MGET', unpack(lease_keys_of(ids)))) do
-    if holder and string.sub(holder, 1, OURS_SIZE) ~= OURS then
-      return false
-    end
+    if holder and string.sub(holder, 1, OURS_SIZE) ~= OURS then return false end
   end
   return true
 end
 
 -- Watch the lease of a foreign client that expires in `left` ms.
-local function watch_foreign(id, left)
-  redis.call('ZADD', deadlines, read_clock() + left + FOREIGN_MARK, id)
-end
+local function watch_foreign(id, left) redis.call('ZADD', deadlines, read_clock() + left + FOREIGN_MARK, id) end
 
 -- Return whether a score of `deadlines` (false: none) is that of a lease of ours.
-local function is_ours(score)
-  return score and tonumber(score) % WHOLE_MS == 0
-end
+local function is_ours(score) return score and tonumber(score) % WHOLE_MS == 0 end

@@ -16,9 +16,7 @@
 -- The token of the n-th chosen item is `last_token + n`.
 local last_token, stored_token = read_fence()
 
-if not last_token then
-  return redis.error_reply('WRONGTYPE ' .. fence .. ' is not a number')
-end
+if not last_token then return redis.error_reply('WRONGTYPE ' .. fence .. ' is not a number') end
 
 local chosen, found, lease_keys, taken = {}, {}, {}, {}
 local bytes = 0
@@ -31,26 +29,20 @@ local unreadable, foreign, late = {}, {}, {}
 local function choose(source, skip, limit, with_data, room)
   local next_ids = type(source) == 'table' and source
     or redis.call('LRANGE', source, -skip - limit, -skip - 1)
-  if #next_ids == 0 then
-    return 0, false
-  end
+  if #next_ids == 0 then return 0, false end
   local scores = first_end and redis.call('ZMSCORE', deadlines, unpack(next_ids)) or {}
   local due = first_due and redis.call('ZMSCORE', scheduled, unpack(next_ids)) or {}
   local next_keys = lease_keys_of(next_ids)
   local look = with_data and 'GET' or 'STRLEN'
   local any_lease = redis.call('EXISTS', unpack(next_keys)) > 0
   local is_over
-  if any_facts then
-    is_over = late_among(next_ids)
-  end
+  if any_facts then is_over = late_among(next_ids) end
   for i = #next_ids, 1, -1 do
     local id, score = next_ids[i], scores[i]
     if not (taken[id] or due[i] or is_ours(score)) then
       local key = data_key(id)
       local data = redis.pcall(look, key) -- false: there is none; a table: the key is no string
-      if data == 0 then
-        data = redis.call('EXISTS', key) == 1 and 0
-      end
+      if data == 0 then data = redis.call('EXISTS', key) == 1 and 0 end
       local is_held = any_lease and foreign_lease_left(id)
       if type(data) == 'table' then
         unreadable[#unreadable + 1] = id
@@ -59,9 +51,7 @@ local function choose(source, skip, limit, with_data, room)
       elseif data and not is_held then
         -- If its lease is watched nevertheless, the foreign client has returned it early.
         local size, n = with_data and #data or data, #chosen + 1
-        if n > 1 and bytes + size > room then
-          return #next_ids - i, true
-        end
+        if n > 1 and bytes + size > room then return #next_ids - i, true end
         bytes = bytes + size
         chosen[n], found[n], taken[id] = id, data, true
         lease_keys[2 * n - 1], lease_keys[2 * n] = next_keys[2 * i - 1], next_keys[2 * i]
@@ -139,21 +129,13 @@ end
 -- Drop the ids that were checked: how many at the right end of the queue, and of an inbox. Those whose data
 -- key is no string go to the other end of the queue, so that they hold up no other.
 local function drop_checked(number, inbox_, inbox_number)
-  if #late > 0 then
-    discard(late)
-  end
+  if #late > 0 then discard(late) end
   for _, id in ipairs(foreign) do
     watch_foreign(id, foreign_lease_left(id) or 0)
   end
-  if #unreadable > 0 then
-    redis.call('LPUSH', queue, unpack(unreadable))
-  end
-  if inbox_ and inbox_number > 0 then
-    redis.call('LTRIM', inbox_, 0, -inbox_number - 1)
-  end
-  if number > 0 then
-    redis.call('LTRIM', queue, 0, -number - 1)
-  end
+  if #unreadable > 0 then redis.call('LPUSH', queue, unpack(unreadable)) end
+  if inbox_ and inbox_number > 0 then redis.call('LTRIM', inbox_, 0, -inbox_number - 1) end
+  if number > 0 then redis.call('LTRIM', queue, 0, -number - 1) end
 end
 
 -- Return the error of a call that has found nothing but keys that are no strings.

@@ -7,9 +7,7 @@
 -- Gives: read_ledger
 
 local function read_ledger(entry)
-  if not entry then
-    return nil
-  end
+  if not entry then return nil end
   local first, last, attempt, at = string.match(entry, '^(%d+) (%d+) (%d+) (%d+)')
   return tonumber(first), tonumber(last), tonumber(attempt), tonumber(at)
 end

@@ -67,9 +67,7 @@ end
 
 -- Put ids into the list. An entry that is noted must not be taken for the new one.
 local function enter_processing(ids)
-  if at_first.notes then
-    in_chunks('ZREM', gone, ids)
-  end
+  if at_first.notes then in_chunks('ZREM', gone, ids) end
   in_chunks('LPUSH', processing, ids)
 end
 
@@ -131,9 +129,7 @@ local function cut_oldest(ids)
     wanted[id] = true
   end
   for _, id in ipairs(redis.call('LRANGE', processing, -#ids, -1)) do
-    if not wanted[id] then
-      return false
-    end
+    if not wanted[id] then return false end
     wanted[id] = nil
   end
   redis.call('LTRIM', processing, 0, -#ids - 1)
@@ -142,9 +138,7 @@ end
 
 -- Remove ids from the list, after `check_processing`.
 local function unlist(ids)
-  if
-    #ids == 0 or (at_first.noted == 0 and (#ids > 1 or at_first.length > 128) and cut_oldest(ids))
-  then
+  if #ids == 0 or (at_first.noted == 0 and (#ids > 1 or at_first.length > 128) and cut_oldest(ids)) then
     return
   elseif at_first.noted == 0 and at_first.length <= 128 then
     unlist_or_note(ids)

@@ -58,9 +58,7 @@ local function reclaim_inboxes(expired, limit)
   local moved = 0
   for _, absent in ipairs(expired) do
     moved = moved + empty_inbox(prefix .. ':inbox:' .. absent, limit - moved)
-    if moved < limit then
-      redis.call('ZREM', sessions, absent)
-    end
+    if moved < limit then redis.call('ZREM', sessions, absent) end
   end
   return moved, moved == limit or #expired == 10
 end

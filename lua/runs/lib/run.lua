@@ -82,9 +82,7 @@ end
 
 -- Return a field, as it is or will be; false: there is none.
 local function run_field(run, name)
-  if run.fields[name] == nil then
-    run.fields[name] = redis.call('HGET', run.key, name)
-  end
+  if run.fields[name] == nil then run.fields[name] = redis.call('HGET', run.key, name) end
   return run.fields[name]
 end
 
@@ -95,16 +93,12 @@ local function run_number(run, name)
 end
 
 local function set_run(run, name, value)
-  if not run.changed[name] then
-    run.changes = run.changes + 1
-  end
+  if not run.changed[name] then run.changes = run.changes + 1 end
   run.fields[name], run.changed[name] = value, value
 end
 
 -- Remove a field, after all other writes.
-local function drop_from_run(run, name)
-  run.dropped[#run.dropped + 1] = name
-end
+local function drop_from_run(run, name) run.dropped[#run.dropped + 1] = name end
 
 -- The types of the facts of a definition; a scripted name has no other.
 -- stylua: ignore
@@ -140,17 +134,14 @@ end
 -- Return the queue of a stage or a child, or of the item whose holder adds the children of a stage without
 -- item, or the first stages.
 local function queue_of_stage(run, path)
-  return path ~= ''
-      and (stage_definition(run, path).queue or stage_definition(run, path .. '/0').queue)
+  return path ~= '' and (stage_definition(run, path).queue or stage_definition(run, path .. '/0').queue)
     or run.home
 end
 
 -- Return the numbers in a field. Who changes them calls `set_counts`.
 local function counts_of(run, name)
   local found = run_field(run, name)
-  if type(found) == 'table' then
-    return found
-  end
+  if type(found) == 'table' then return found end
   local counts = {}
   for number in string.gmatch(found or '', '%d+') do
     counts[#counts + 1] = math.min(tonumber(number), TOKEN_LIMIT)
@@ -167,9 +158,7 @@ local function set_counts(run, name, counts)
 end
 
 -- Return the path of the stage whose child this is; nil: it is no child.
-local function parent_of(path)
-  return string.match(path, '^(.*)/%d+$')
-end
+local function parent_of(path) return string.match(path, '^(.*)/%d+$') end
 
 -- Count the stages and children that have not ended.
 local function add_active(run, number)
@@ -196,11 +185,7 @@ end
 local function is_meant(run, path, mark)
   return run_field(run, 'state')
     and mark == (run_field(run, 'mark') or '')
-    and (
-      run.home == prefix
-      or queue_of_stage(run, path) == prefix
-      or run_field(run, 's:' .. path) == 'd'
-    )
+    and (run.home == prefix or queue_of_stage(run, path) == prefix or run_field(run, 's:' .. path) == 'd')
 end
 
 -- Return whether options as a text are those of an item of this stage; `of_any`: or of this
@@ -261,9 +246,7 @@ end
 
 -- Have the items added again that an interrupted step may not have added.
 local function heal_run(run)
-  if run.is_healed then
-    return
-  end
+  if run.is_healed then return end
   run.is_healed = true
   for path in string.gmatch(run_field(run, 'adding') or '', '(%Z*)%z') do
     local state, counts = run_field(run, 's:' .. path), counts_of(run, 'j:' .. path)

@@ -40,9 +40,7 @@ local function close_run(run)
   if run.changes > 0 and idle and is_run_active(run) then
     set_run(run, 'state', (run_field(run, 'error') or '') ~= '' and 'failed' or 'completed')
   end
-  if is_final(run) and run.changed.state then
-    set_run(run, 'ended', string.format('%.0f', read_clock()))
-  end
+  if is_final(run) and run.changed.state then set_run(run, 'ended', string.format('%.0f', read_clock())) end
   run.idle = idle
   run.ends = run.ends or (is_final(run) and (run.changed.state or (idle and run.changed.active)))
   if run.ends then
@@ -93,13 +91,8 @@ local function why_refused(there)
     reply = redis.pcall('HDEL', there .. ':options', '') -- removes nothing; refused to those who only read
   end
   local text = type(reply) == 'table' and reply.err or ''
-  if
-    string.find(text, 'NOPERM')
-    or string.find(text, '[Aa]ccess')
-    or string.find(text, 'ermission')
-  then
-    return 'the access rules of the client that finished the stage before forbid the queue '
-      .. there
+  if string.find(text, 'NOPERM') or string.find(text, '[Aa]ccess') or string.find(text, 'ermission') then
+    return 'the access rules of the client that finished the stage before forbid the queue ' .. there
   end
 end
 
@@ -108,12 +101,7 @@ end
 local function is_undeclared(run, there)
   local declared = there ~= run.home and opened_runs.feeds
   return declared
-    and not string.find(
-      declared,
-      table.concat({ '', '', run.home, there, '', '' }, REF_CUT),
-      1,
-      true
-    )
+    and not string.find(declared, table.concat({ '', '', run.home, there, '', '' }, REF_CUT), 1, true)
 end
 
 -- Return why an item of a run cannot be added; false: it can.
@@ -144,9 +132,7 @@ local function fail_refused(run)
       reasons[one.path] = refusal_of(run, one)
       any = any or reasons[one.path]
     end
-    if not any then
-      return
-    end
+    if not any then return end
     run.added = {}
     for _, one in ipairs(added) do
       local list = reasons[one.path] and one.path ~= '' and failed or run.added
@@ -154,9 +140,7 @@ local function fail_refused(run)
     end
     for _, one in ipairs(failed) do
       local state = run_field(run, 's:' .. one.path)
-      if state == 'w' or state == 'x' then
-        end_stage(run, one.path, 'f', reasons[one.path])
-      end
+      if state == 'w' or state == 'x' then end_stage(run, one.path, 'f', reasons[one.path]) end
     end
     is_over = #failed == 0
   end
@@ -174,9 +158,7 @@ local function note_adding(run)
   elseif added[1] then
     set_run(run, 'adding', added[1].path .. ADDING_END)
   end
-  if run_field(run, 'adding') then
-    drop_from_run(run, 'adding')
-  end
+  if run_field(run, 'adding') then drop_from_run(run, 'adding') end
 end
 
 -- Return the items to be added, by queue, without those that may have been added and have ended otherwise.
@@ -195,8 +177,7 @@ local function sort_added()
         end
         local rows = by_queue[one.queue]
         local last = #rows
-        rows[last + 1], rows[last + 2], rows[last + 3], rows[last + 4] =
-          one.id, one.data, one.delay, one.how
+        rows[last + 1], rows[last + 2], rows[last + 3], rows[last + 4] = one.id, one.data, one.delay, one.how
       end
     end
   end
@@ -207,9 +188,7 @@ end
 local function result_text(run)
   local fields = run.fields
   if fields.state == 'completed' then
-    if (fields.result or '') == '' then
-      return '{"result":null}'
-    end
+    if (fields.result or '') == '' then return '{"result":null}' end
     local value = fields[run.result_field]
     return value and '{"result":' .. value .. '}' or cjson.encode({ stage = fields.result })
   end
@@ -230,17 +209,13 @@ local function publish_end(run)
     run.fields.keep = '60000' -- those who wait are still to read it
   end
   local keep = run_number(run, 'keep')
-  if keep > 0 then
-    redis.call('SET', run.home .. ':result:' .. run.id, result_text(run), 'PX', keep)
-  end
+  if keep > 0 then redis.call('SET', run.home .. ':result:' .. run.id, result_text(run), 'PX', keep) end
   if run.idle and keep == 0 then
     index_deleted(listed_run(run))
     redis.call('UNLINK', run.key)
   else
     index_ended(listed_run(run))
-    if run.idle then
-      redis.call('PEXPIRE', run.key, keep)
-    end
+    if run.idle then redis.call('PEXPIRE', run.key, keep) end
   end
   if type(waiters) == 'string' then
     push(run.home, waiters, run.id)
@@ -272,12 +247,8 @@ local function write_run(run)
       count = count + 2
     end
   end
-  if run.reopens then
-    redis.call('PERSIST', run.key)
-  end
-  if count > 0 then
-    redis.call('HSET', run.key, unpack(values))
-  end
+  if run.reopens then redis.call('PERSIST', run.key) end
+  if count > 0 then redis.call('HSET', run.key, unpack(values)) end
   if run.fields.building and run.fields.state then -- stored in several calls, until now with a time to live
     redis.call('PERSIST', run.key)
     drop_from_run(run, 'building')
@@ -308,9 +279,7 @@ local function add_to(there, rows)
   end
   local reply = add(rows)
   for i, answer in ipairs(reply.err and {} or reply) do
-    if answer == 0 then
-      replace(unpack(rows, 4 * i - 3, 4 * i))
-    end
+    if answer == 0 then replace(unpack(rows, 4 * i - 3, 4 * i)) end
   end
   return reply.err and reply
 end
@@ -319,12 +288,7 @@ end
 local function note_rest(run)
   for _, path in ipairs(run.rest) do
     local reference = table.concat({ run.home, run.id, path }, REF_CUT)
-    redis.call(
-      'HSET',
-      run.home .. ':unsettled',
-      '!' .. reference,
-      run_field(run, 'mark') or 'cancel'
-    )
+    redis.call('HSET', run.home .. ':unsettled', '!' .. reference, run_field(run, 'mark') or 'cancel')
   end
 end
 
@@ -338,9 +302,7 @@ local function begin_step(queues)
   end
   for _, there in ipairs(queues) do
     local refused = check_queue(there)
-    if refused then
-      return refused
-    end
+    if refused then return refused end
   end
   if not starts then
     begin_writes() -- finished work must be able to leave even then
@@ -351,20 +313,14 @@ end
 -- `goes_on`: instead, the stages fail whose queues are being deleted or forbidden.
 local function commit_runs(goes_on)
   for _, run in ipairs(opened_runs) do
-    if goes_on then
-      fail_refused(run)
-    end
+    if goes_on then fail_refused(run) end
     note_adding(run)
     close_run(run)
-    if #run.rest > 0 then
-      redis.call('HLEN', run.home .. ':unsettled')
-    end
+    if #run.rest > 0 then redis.call('HLEN', run.home .. ':unsettled') end
   end
   local queues, by_queue = sort_added()
   local refused = begin_step(queues)
-  if refused then
-    return refused
-  end
+  if refused then return refused end
   for _, run in ipairs(opened_runs) do
     if run.prepare then
       run.prepare() -- what is removed before the hash is written
@@ -383,22 +339,14 @@ local function commit_runs(goes_on)
   for _, there in ipairs(queues) do
     for from = 1, #by_queue[there], 1000 do
       local rows = by_queue[there]
-      if #rows > 1000 then
-        rows = { unpack(rows, from, math.min(from + 999, #rows)) }
-      end
+      if #rows > 1000 then rows = { unpack(rows, from, math.min(from + 999, #rows)) } end
       refused = add_to(there, rows)
-      if refused then
-        return refused
-      end
+      if refused then return refused end
     end
   end
   for _, run in ipairs(opened_runs) do
-    if run.dropped[1] then
-      in_chunks('HDEL', run.key, run.dropped)
-    end
-    if run.ends then
-      publish_end(run)
-    end
+    if run.dropped[1] then in_chunks('HDEL', run.key, run.dropped) end
+    if run.ends then publish_end(run) end
   end
 end
 
@@ -417,13 +365,9 @@ end
 -- Complete items, and make others dead letters: rows of `complete_many` and `fail_many`. Returns the answers.
 local function finish_items(completed, failed)
   local done = completed[1]
-      and call_complete_many(
-        keys_at(prefix, keys_of_complete_many),
-        arguments_at(prefix, completed)
-      )
+      and call_complete_many(keys_at(prefix, keys_of_complete_many), arguments_at(prefix, completed))
     or {}
-  local dead_ = failed[1]
-      and call_fail_many(keys_at(prefix, keys_of_fail_many), arguments_at(prefix, failed))
+  local dead_ = failed[1] and call_fail_many(keys_at(prefix, keys_of_fail_many), arguments_at(prefix, failed))
     or {}
   return done, dead_
 end

@@ -48,9 +48,7 @@ local function check_index(flow_run)
 end
 
 -- Return up to four ids of a set whose time is over.
-local function over_in(key)
-  return redis.call('ZRANGEBYSCORE', key, '-inf', read_clock(), 'LIMIT', 0, 4)
-end
+local function over_in(key) return redis.call('ZRANGEBYSCORE', key, '-inf', read_clock(), 'LIMIT', 0, 4) end
 
 -- Return for how many ms from now on a set is needed; nil: it has an unfinished run, or no entry.
 local function needed_for(key)
@@ -66,15 +64,11 @@ local function note_expiry(key, id, expires, removed)
   if removed then
     redis.call('ZREM', key, id)
   else
-    if not expires then
-      redis.call('PERSIST', key)
-    end
+    if not expires then redis.call('PERSIST', key) end
     redis.call('ZADD', key, expires or '+inf', id)
   end
   local left = needed_for(key)
-  if left then
-    redis.call('PEXPIRE', key, left)
-  end
+  if left then redis.call('PEXPIRE', key, left) end
 end
 
 -- Forget runs whose time is over in the sets of the final states.
@@ -126,9 +120,7 @@ local function index_ended(flow_run)
   end
   redis.call('ZREM', base .. 'active', flow_run.id)
   for _, state in ipairs(final_states) do
-    if state ~= flow_run.state then
-      redis.call('ZREM', base .. state, flow_run.id)
-    end
+    if state ~= flow_run.state then redis.call('ZREM', base .. state, flow_run.id) end
   end
 end
 

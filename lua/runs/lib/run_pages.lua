@@ -11,9 +11,7 @@
 local function is_before(one, other)
   for i = 1, math.min(#one, #other) do
     local a, b = string.byte(one, i), string.byte(other, i)
-    if a ~= b then
-      return a < b
-    end
+    if a ~= b then return a < b end
   end
   return #one < #other
 end
@@ -21,9 +19,7 @@ end
 -- Return the place of the first entry after the cursor.
 local function place_after(key)
   local at, id = string.match(cursor, '^(%S+) (.*)$')
-  if not at then
-    return 0
-  end
+  if not at then return 0 end
   at = tonumber(at)
   local low, high = 0, redis.call('ZCARD', key)
   while low < high do

@@ -11,19 +11,13 @@
 -- Uses: read_clock (read_clock), add_active, add_driver, add_stage_item, add_trace, counts_of, drop_from_run,
 --   opened_runs, parent_of, read_fields, run_field, set_counts, set_run, stage_definition (run)
 
-local function is_run_active(run)
-  return run_field(run, 'state') == 'active'
-end
+local function is_run_active(run) return run_field(run, 'state') == 'active' end
 
-local function has_text(run, name)
-  return (run_field(run, name) or '') ~= ''
-end
+local function has_text(run, name) return (run_field(run, name) or '') ~= '' end
 
 -- Return how many items may still be added: 60 in one call, except that the successors
 -- of one stage are added together.
-local function room_to_add()
-  return math.max(0, 60 - opened_runs.added)
-end
+local function room_to_add() return math.max(0, 60 - opened_runs.added) end
 
 -- Fail a run at once: nothing follows any more.
 local function fail_run(run, reason)
@@ -84,9 +78,7 @@ local function enter_batch(run, path)
   local counts, names = counts_of(run, 'j:' .. path), { 'l:' .. path }
   local first = counts[2]
   local last = math.min(counts[1], first + room_to_add())
-  if not is_run_active(run) or run_field(run, 's:' .. path) ~= 'x' then
-    return false
-  end
+  if not is_run_active(run) or run_field(run, 's:' .. path) ~= 'x' then return false end
   for i = first, last - 1 do
     names[#names + 1] = 'k:' .. path .. '/' .. i
   end
@@ -120,15 +112,11 @@ end
 
 -- Enter a stage: add its item, or its children, or if it has neither, end it.
 local function enter_stage(run, name, todo)
-  if not is_run_active(run) then
-    return
-  end
+  if not is_run_active(run) then return end
   local found = stage_definition(run, name)
   if found.children then
     add_active(run, 1)
-    if start_children(run, name, found.children, found.policy, 1) then
-      add_driver(run, name)
-    end
+    if start_children(run, name, found.children, found.policy, 1) then add_driver(run, name) end
   elseif found.queue then
     set_run(run, 's:' .. name, 'w')
     add_active(run, 1)
@@ -147,15 +135,11 @@ end
 local function arrive(run, name, edge, reason, todo)
   local found = stage_definition(run, name)
   if edge == 2 and not found.of then -- its only edge
-    if not run_field(run, 's:' .. name) then
-      enter_stage(run, name, todo)
-    end
+    if not run_field(run, 's:' .. name) then enter_stage(run, name, todo) end
     return
   end
   local of, policy = found.of or 1, found.join or 'all'
-  if of > 1 then
-    run.led = add_trace(run, 'l:' .. name, edge ~= 4 and run.led or nil, 16) or run.led
-  end
+  if of > 1 then run.led = add_trace(run, 'l:' .. name, edge ~= 4 and run.led or nil, 16) or run.led end
   local counts = of > 1 and counts_of(run, 'i:' .. name) or {}
   for i = #counts + 1, 4 do
     counts[i] = 0
@@ -166,9 +150,7 @@ local function arrive(run, name, edge, reason, todo)
   local by_number = string.sub(policy, 1, 2) == 'n:'
   local is_decided = decision ~= before or edge == 3 or counts[1] >= of
   local is_told = decision == 'dead' and counts[5] == 1
-  if decision == 'dead' and is_decided then
-    counts[5] = 1
-  end
+  if decision == 'dead' and is_decided then counts[5] = 1 end
   if of > 1 then
     set_counts(run, 'i:' .. name, counts)
     if edge == 3 and policy == 'all' and not has_text(run, 'e:' .. name) then
@@ -183,9 +165,7 @@ local function arrive(run, name, edge, reason, todo)
     set_run(run, 's:' .. name, 'k')
     todo[#todo + 1] = { path = name, state = 'k', led = run.led }
   elseif decision == 'dead' then
-    reason = by_number and too_few(name, policy, of)
-      or (of > 1 and run_field(run, 'e:' .. name))
-      or reason
+    reason = by_number and too_few(name, policy, of) or (of > 1 and run_field(run, 'e:' .. name)) or reason
     todo[#todo + 1] = { path = name, state = 'f', reason = reason, led = run.led }
   else
     fail_run(run, reason)
@@ -214,18 +194,14 @@ local function tell_parent(run, path, one, todo)
   set_counts(run, 'j:' .. path, counts)
   forget_child(run, one.path)
   local decision = children_decision(policy, counts[1], counts[3], counts[4] + counts[5])
-  if run_field(run, 's:' .. path) ~= 'x' then
-    return
-  end
+  if run_field(run, 's:' .. path) ~= 'x' then return end
   if place > 3 and policy == 'all' and not has_text(run, 'e:' .. path) then
     set_run(run, 'e:' .. path, one.reason)
   end
   -- After a retry of some of the children, the failures of the others still count: a
   -- success waits for their retries.
   local are_left = counts[3] + counts[4] + counts[5] < counts[1]
-  if not decision or (decision == before and place == 3 and are_left) then
-    return
-  end
+  if not decision or (decision == before and place == 3 and are_left) then return end
   local reason = one.reason
   if decision ~= 'd' then
     reason = string.sub(policy, 1, 2) == 'n:' and too_few(path, policy, counts[1])
@@ -235,11 +211,8 @@ local function tell_parent(run, path, one, todo)
   end
   note_end(run, path, decision == 'd' and 'd' or 'f')
   add_active(run, -1)
-  if decision == 'fail' then
-    fail_run(run, reason)
-  end
-  todo[#todo + 1] =
-    { path = path, state = decision == 'd' and 'd' or 'f', reason = reason, led = led }
+  if decision == 'fail' then fail_run(run, reason) end
+  todo[#todo + 1] = { path = path, state = decision == 'd' and 'd' or 'f', reason = reason, led = led }
   if are_left and (policy == 'fail_fast' or (decision == 'd' and policy ~= 'settled')) then
     run.rest[#run.rest + 1] = path .. '/'
   end
@@ -303,9 +276,7 @@ local function enter_first(run)
   local counts, todo = counts_of(run, 'j:'), {}
   local from = counts[2] or 0
   local last = math.min(#names, from + room_to_add())
-  if not is_run_active(run) then
-    return false
-  end
+  if not is_run_active(run) then return false end
   for i = from + 1, last do
     enter_stage(run, names[i], todo)
   end

@@ -9,9 +9,7 @@
 -- Gives: name_of, failed_key, unregister
 -- Uses: BEING_FAILED (encodings)
 
-local function failed_key(id)
-  return prefix .. ':failed_session:' .. id
-end
+local function failed_key(id) return prefix .. ':failed_session:' .. id end
 
 -- Return the name in what a worker says of itself.
 local function name_of(text)
