@@ -25,9 +25,9 @@
 -- Limits: at most 1,000 ids a call.
 -- Uses: held_key (RARE_KEYS), now (clock), is_closed (closed), controlled (controlled), emit_all, flush
 --   (emit), LOST, SCHEDULED, WAITING (encodings), foreign_lease_left, watch_foreign (foreign), data_key,
---   in_chunks, lease_keys_of, place_in (keys), read_ledger (ledger), lease_key_left, rederive_lease
---   (rederive), repaired, repaired_all, repairs (repairs), wake_next (slots), enter_waiting, find_member
---   (waiting)
+--   in_chunks, lease_keys_of, place_in (keys), read_ledger (ledger), set_of, values_from (lists),
+--   lease_key_left, rederive_lease (rederive), repaired, repaired_all, repairs (repairs), wake_next (slots),
+--   enter_waiting, find_member (waiting)
 
 if is_closed then
   return { 0, repairs } -- what has data is about to be deleted
@@ -36,10 +36,7 @@ local mark = LOST .. clean
 redis.call('LLEN', queue)
 redis.call('ZCARD', sessions)
 
-local ids = {}
-for row = orphans + 1, #ARGV do
-  ids[#ids + 1] = ARGV[row]
-end
+local ids = values_from(ARGV, orphans + 1)
 -- Of each id both lease keys. One of another type counts as none.
 local lease_keys = lease_keys_of(ids)
 local holders = #ids > 0 and redis.call('MGET', unpack(lease_keys)) or {}
@@ -83,10 +80,7 @@ if step == 'restore' then
 end
 
 -- The youngest entries: there are the ids that other clients are just taking.
-local is_taken = {}
-for _, id in ipairs(redis.call('LRANGE', processing, 0, 999)) do
-  is_taken[id] = true
-end
+local is_taken = set_of(redis.call('LRANGE', processing, 0, 999))
 
 -- Mark an orphan, unless the key has another type, or return whether it is marked still.
 local function has_mark(i)

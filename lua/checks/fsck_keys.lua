@@ -14,32 +14,22 @@
 -- Cost: O(count log n).
 -- Limits: one SCAN of `count` (at most 1,000) a call; 100 ids of each inbox; 1,000 leased items
 --   of groups in all, 100 of each.
--- Uses: now (clock), OURS, OURS_SIZE, TOKEN_LIMIT (encodings), options_text, read_options (facts),
---   empty_inbox (inbox), data_key, place_in (keys), repaired, repairs (repairs)
+-- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), now (clock), OURS, OURS_SIZE, TOKEN_LIMIT
+--   (encodings), options_text, read_options (facts), empty_inbox (inbox), data_key, place_in (keys),
+--   repaired, repairs (repairs)
 
 -- The types of the keys of some families, and for how long those are kept that must
 -- have a time to live and have none.
 local day = 86400000
+-- stylua: ignore
 local types = {
-  item = 'string',
-  lease = 'string',
-  leased_by_session = 'string',
-  dead = 'hash',
-  result = 'string',
-  inbox = 'list',
-  delivered = 'string',
-  failed_session = 'string',
-  schedule = 'string',
-  turns = 'zset',
+  item = 'string', lease = 'string', leased_by_session = 'string', result = 'string', delivered = 'string',
+  failed_session = 'string', schedule = 'string', dead = 'hash', inbox = 'list', turns = 'zset',
   running = 'zset',
 }
+-- stylua: ignore
 local kept_ms = {
-  result = day,
-  delivered = 60000,
-  failed_session = 3600000,
-  set = 7 * day,
-  stream = 7 * day,
-  once = 7 * day,
+  result = day, delivered = 60000, failed_session = 3600000, set = 7 * day, stream = 7 * day, once = 7 * day,
 }
 
 redis.call('LLEN', queue)
@@ -51,15 +41,8 @@ redis.call('HLEN', schedules)
 redis.call('HLEN', options)
 redis.call('ZCARD', ticks)
 
-local any_lanes = redis.call(
-  'EXISTS',
-  prefix .. ':lanes',
-  prefix .. ':levels',
-  prefix .. ':held',
-  prefix .. ':control'
-) > 0
-
-local any_turns = redis.call('EXISTS', prefix .. ':lanes', prefix .. ':levels') > 0
+local any_lanes = redis.call('EXISTS', lanes_key, levels_key, held_key, control_key) > 0
+local any_turns = redis.call('EXISTS', lanes_key, levels_key) > 0
 
 -- Return whether an item may wait in a controlled queue, whose ids have a lease key without an end.
 local function is_waiting(id)

@@ -95,12 +95,5 @@ in_chunks('ZREM', recent_key, free_again)
 if controlled then heal_lanes() end
 wake_next()
 flush()
-return {
-  redis.call('LLEN', processing),
-  reclaimed,
-  #old - #kept - math.min(noted_now, #met), -- entries of items reclaimed just now do not count
-  #watched,
-  more and 1 or 0,
-  now,
-  repairs,
-}
+local dropped = #old - #kept - math.min(noted_now, #met) -- entries of items reclaimed just now do not count
+return { redis.call('LLEN', processing), reclaimed, dropped, #watched, more and 1 or 0, now, repairs }

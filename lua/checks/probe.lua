@@ -11,55 +11,22 @@
 -- Cost: O(1).
 -- Limits: none.
 
+-- stylua: ignore
 local reads = {
-  { 'EXISTS' },
-  { 'GET' },
-  { 'HEXISTS', '' },
-  { 'HGET', '' },
-  { 'HLEN' },
-  { 'HMGET', '' },
-  { 'HSCAN', 0 },
-  { 'HSTRLEN', '' },
-  { 'LINDEX', 0 },
-  { 'LLEN' },
-  { 'LPOS', '' },
-  { 'LRANGE', 0, 0 },
-  { 'MGET' },
-  { 'PTTL' },
-  { 'SCARD' },
-  { 'SMISMEMBER', '' },
-  { 'STRLEN' },
-  { 'TYPE' },
-  { 'XLEN' },
-  { 'XRANGE', '-', '+', 'COUNT', 1 },
-  { 'XREVRANGE', '+', '-', 'COUNT', 1 },
-  { 'ZCARD' },
-  { 'ZCOUNT', 0, 0 },
-  { 'ZLEXCOUNT', '-', '+' },
-  { 'ZMSCORE', '' },
-  { 'ZRANDMEMBER', 1 },
-  { 'ZRANGE', 0, 0 },
-  { 'ZRANGEBYSCORE', 0, 0 },
-  { 'ZSCAN', 0 },
-  { 'ZSCORE', '' },
+  { 'EXISTS' }, { 'GET' }, { 'HEXISTS', '' }, { 'HGET', '' }, { 'HLEN' }, { 'HMGET', '' },
+  { 'HSCAN', 0 }, { 'HSTRLEN', '' }, { 'LINDEX', 0 }, { 'LLEN' }, { 'LPOS', '' }, { 'LRANGE', 0, 0 },
+  { 'MGET' }, { 'PTTL' }, { 'SCARD' }, { 'SMISMEMBER', '' }, { 'STRLEN' }, { 'TYPE' }, { 'XLEN' },
+  { 'XRANGE', '-', '+', 'COUNT', 1 }, { 'XREVRANGE', '+', '-', 'COUNT', 1 }, { 'ZCARD' },
+  { 'ZCOUNT', 0, 0 }, { 'ZLEXCOUNT', '-', '+' }, { 'ZMSCORE', '' }, { 'ZRANDMEMBER', 1 },
+  { 'ZRANGE', 0, 0 }, { 'ZRANGEBYSCORE', 0, 0 }, { 'ZSCAN', 0 }, { 'ZSCORE', '' },
 }
+-- MSET has an odd number of values, as it would remove the time to live.
+-- stylua: ignore
 local writes = {
-  { 'HDEL', '' },
-  { 'HSET', '', '' },
-  { 'INCRBY', 1 },
-  { 'LMOVE', probe, 'LEFT', 'RIGHT' },
-  { 'LPUSH', '' },
-  { 'LREM', 0, '' },
-  { 'LSET', 0, '' },
-  { 'LTRIM', 0, 0 },
-  { 'MSET', '', probe }, -- an odd number of values, as it would remove the time to live
-  { 'PEXPIRE', 1000 },
-  { 'RPUSH', '' },
-  { 'SADD', '' },
-  { 'XADD', '*', '', '' },
-  { 'XTRIM', 'MAXLEN', 1 },
-  { 'ZADD', 0, '' },
-  { 'ZREM', '' },
+  { 'HDEL', '' }, { 'HSET', '', '' }, { 'INCRBY', 1 }, { 'LMOVE', probe, 'LEFT', 'RIGHT' },
+  { 'LPUSH', '' }, { 'LREM', 0, '' }, { 'LSET', 0, '' }, { 'LTRIM', 0, 0 }, { 'MSET', '', probe },
+  { 'PEXPIRE', 1000 }, { 'RPUSH', '' }, { 'SADD', '' }, { 'XADD', '*', '', '' },
+  { 'XTRIM', 'MAXLEN', 1 }, { 'ZADD', 0, '' }, { 'ZREM', '' },
 }
 
 local refused = { 0 }

@@ -11,30 +11,22 @@
 --   dead letter), data (false: left out), error, attempt, token.
 -- Cost: O(log n + count).
 -- Limits: at most 1,000 dead letters a call.
--- Uses: read_dead_letter (dead_letter)
+-- Uses: read_dead_letter (dead_letter), append, paired, values_from (lists)
 
-local found, times = {}, {}
+local found, times
 if #ARGV > entries then
-  for row = entries + 1, #ARGV do
-    found[#found + 1] = ARGV[row]
-  end
+  found = values_from(ARGV, entries + 1)
   times = redis.call('ZMSCORE', dead, unpack(found))
 else
   local last = start + count - 1
   if start < 0 and last >= 0 then last = -1 end
-  local pairs_ = redis.call('ZRANGE', dead, start, last, 'REV', 'WITHSCORES')
-  for i = 1, #pairs_, 2 do
-    found[#found + 1] = pairs_[i]
-    times[#found] = pairs_[i + 1]
-  end
+  found, times = paired(redis.call('ZRANGE', dead, start, last, 'REV', 'WITHSCORES'))
 end
 
 local reply, room = {}, max_bytes
 for i, id in ipairs(found) do
   local size, data, error_, attempt, token = read_dead_letter(id, room)
   room = data and room - size or room
-  local base = #reply
-  reply[base + 1], reply[base + 2], reply[base + 3] = id, tonumber(times[i] or 0), size
-  reply[base + 4], reply[base + 5], reply[base + 6], reply[base + 7] = data, error_, attempt, token
+  append(reply, id, tonumber(times[i] or 0), size, data, error_, attempt, token)
 end
 return reply

@@ -15,16 +15,13 @@
 -- Reply: a list with an entry per item: 1 added, 0 the id exists, 2 the run has added it before or has ended.
 -- Cost: as `add_items`, plus O(1) per item.
 -- Limits: as `add_items`.
--- Uses: add_rows (add), closed_error, is_closed (closed), flush (emit)
+-- Uses: add_rows (add), closed_error, is_closed (closed), flush (emit), values_from (lists)
 
 if is_closed then return closed_error() end
 local once = prefix .. ':once:' .. run
 local ended = redis.call('EXISTS', once .. ':ended')
-local ids, before = {}, {}
-for row = items + 1, #ARGV, 4 do
-  ids[#ids + 1] = ARGV[row]
-end
-for i, known in ipairs(redis.call('SMISMEMBER', once, unpack(ids))) do
+local before = {}
+for i, known in ipairs(redis.call('SMISMEMBER', once, unpack(values_from(ARGV, items + 1, 4)))) do
   before[i] = ended + known > 0 and 2 or nil
 end
 local answers, added = add_rows(before)

@@ -17,7 +17,7 @@
 -- Cost: O(count), and O(size) for each item whose data has the same size; O(cursor) into a list.
 -- Limits: `count` (at most 1,000) items, and the inboxes of 1,000 sessions.
 -- Needs: check
--- Uses: cancel (cancel), data_key (keys), laned_ids, waiting_ids (waiting)
+-- Uses: cancel (cancel), data_key (keys), extend, values_from (lists), laned_ids, waiting_ids (waiting)
 
 -- Return ids to look at, and the next cursor, if there is one.
 local function page()
@@ -29,12 +29,9 @@ local function page()
     local ids, after = laned_ids(cursor, count)
     return ids, after ~= '0' and after
   end
-  local key, ids = state == 'leased' and deadlines or scheduled, {}
+  local key = state == 'leased' and deadlines or scheduled
   local found = redis.call('ZSCAN', key, cursor, 'COUNT', count)
-  for i = 1, #found[2], 2 do
-    ids[#ids + 1] = found[2][i]
-  end
-  return ids, found[1] ~= '0' and found[1]
+  return values_from(found[2], 1, 2), found[1] ~= '0' and found[1]
 end
 
 local ids, next_cursor = page()
@@ -54,7 +51,5 @@ if next_cursor and state == 'waiting' then
   next_cursor = string.format('%.0f', math.max(0, next_cursor - moved))
 end
 local reply = { next_cursor and 0 or 1, next_cursor or '0' }
-for i, id in ipairs(equal) do
-  reply[i + 2] = id
-end
+extend(reply, equal)
 return reply

@@ -12,12 +12,9 @@
 -- Cost: O(log n) per item.
 -- Limits: at most 1,000 items a call.
 -- Uses: progress_key (RARE_KEYS), is_current (current), emit, emitting, flush (emit), in_chunks (keys),
---   push_to_watchers (watchers)
+--   values_from (lists), push_to_watchers (watchers)
 
-local ids = {}
-for row = entries + 1, #ARGV, 3 do
-  ids[#ids + 1] = ARGV[row]
-end
+local ids = values_from(ARGV, entries + 1, 3)
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 redis.call('HLEN', progress_key) -- raises now, before anything is written, if the key has another type

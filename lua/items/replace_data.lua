@@ -8,12 +8,9 @@
 -- Reply: a list with an entry per item: 1 replaced, 0 rejected (completed, returned, or leased to another).
 -- Cost: O(1) per item.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of data.
--- Uses: is_current (current), data_key, in_chunks (keys)
+-- Uses: is_current (current), data_key, in_chunks (keys), values_from (lists)
 
-local ids = {}
-for row = entries + 1, #ARGV, 3 do
-  ids[#ids + 1] = ARGV[row]
-end
+local ids = values_from(ARGV, entries + 1, 3)
 redis.call('ZCARD', scheduled) -- raises now, before anything is written, if the key has another type
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))

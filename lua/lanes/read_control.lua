@@ -11,13 +11,11 @@
 --   the first step also `shared/rate` and `shared/concurrency`.
 -- Cost: O(count).
 -- Limits: one HSCAN of `count` (at most 1,000) a call; a small hash is returned at once.
--- Uses: read_clock (read_clock)
+-- Uses: extend (lists), read_clock (read_clock)
 
 local page = redis.call('HSCAN', prefix .. ':control', cursor, 'COUNT', count)
 local reply = { page[1], read_clock(), redis.call('ZCARD', deadlines) }
-for _, value in ipairs(page[2]) do
-  reply[#reply + 1] = value
-end
+extend(reply, page[2])
 local pool = cursor == '0' and redis.call('HGET', prefix .. ':control', 'shared')
 if pool then
   for _, field in ipairs({ 'rate', 'concurrency' }) do

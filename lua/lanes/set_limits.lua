@@ -17,7 +17,7 @@
 -- Cost: O(1) per row, plus O(log n) for each group that had to wait.
 -- Limits: 1,000 rows, 500 groups that had to wait.
 -- Uses: control_key, held_key (RARE_KEYS), limits_changed (control), emit, emitting, flush (emit), in_chunks
---   (keys)
+--   (keys), extend (lists)
 
 redis.call('LLEN', queue)
 redis.call('LLEN', held_key)
@@ -58,9 +58,7 @@ end
 local function read_named()
   local found = #names > 0 and redis.call('HMGET', control_key, unpack(names)) or {}
   if pool ~= '' and #pool_names > 0 then
-    for _, value in ipairs(redis.call('HMGET', pool .. ':limits', unpack(pool_names))) do
-      found[#found + 1] = value
-    end
+    extend(found, redis.call('HMGET', pool .. ':limits', unpack(pool_names)))
   end
   return found
 end

@@ -11,13 +11,11 @@
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.
 -- Uses: begin_writes (begin_writes), emit_all, flush (emit), forget_facts (facts), is_ours (foreign),
---   data_key, in_chunks (keys), read_ledger (ledger), drop_lease_keys (move), check_processing,
---   unlist_or_note (processing), free_leases, note_options, wake_next (slots), enter_waiting (waiting)
+--   data_key, in_chunks (keys), read_ledger (ledger), values_from (lists), drop_lease_keys (move),
+--   check_processing, unlist_or_note (processing), free_leases, note_options, wake_next (slots),
+--   enter_waiting (waiting)
 
-local ids = {}
-for row = entries + 1, #ARGV, 2 do
-  ids[#ids + 1] = ARGV[row]
-end
+local ids = values_from(ARGV, entries + 1, 2)
 redis.call('LLEN', queue)
 redis.call('ZCARD', scheduled)
 local records = redis.call('HMGET', ledger, unpack(ids))

@@ -15,13 +15,11 @@
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of errors and data of dead letters.
 -- Uses: begin_writes (begin_writes), now (clock), is_current (current), enter_dead (dead_letter), emit,
 --   emitting, flush (emit), any_options, forget_facts, note_errors, options_of, options_text (facts),
---   data_key (keys), read_ledger (ledger), enter_scheduled, leave_leased (move), check_processing
---   (processing), note_options, wake_next (slots), enter_waiting (waiting), notify_watchers (watchers)
+--   data_key (keys), read_ledger (ledger), values_from (lists), enter_scheduled, leave_leased (move),
+--   check_processing (processing), note_options, wake_next (slots), enter_waiting (waiting), notify_watchers
+--   (watchers)
 
-local ids = {}
-for row = entries + 1, #ARGV, 4 do
-  ids[#ids + 1] = ARGV[row]
-end
+local ids = values_from(ARGV, entries + 1, 4)
 redis.call('ZCARD', dead)
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))

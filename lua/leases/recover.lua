@@ -19,12 +19,9 @@
 -- Limits: at most 1,000 items and `max_bytes` of data a call.
 -- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), is_current (current), emit_all, flush
 --   (emit), any_facts, traces_of (facts), data_key, lease_keys_of (keys), begin_leases, chosen, drop_checked,
---   take_tokens, write_leases (lease), read_ledger (ledger)
+--   take_tokens, write_leases (lease), read_ledger (ledger), values_from (lists)
 
-local ids = {}
-for row = entries + 1, #ARGV, 2 do
-  ids[#ids + 1] = ARGV[row]
-end
+local ids = values_from(ARGV, entries + 1, 2)
 redis.call('LLEN', queue)
 redis.call('ZCARD', scheduled)
 local records_before = redis.call('HMGET', ledger, unpack(ids))

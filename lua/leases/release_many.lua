@@ -11,13 +11,10 @@
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.
 -- Uses: begin_writes (begin_writes), now (clock), is_current (current), emit, emitting, flush (emit),
---   in_chunks (keys), read_ledger (ledger), enter_scheduled, leave_leased (move), check_processing
---   (processing), note_options, wake_next (slots), enter_waiting (waiting)
+--   in_chunks (keys), read_ledger (ledger), values_from (lists), enter_scheduled, leave_leased (move),
+--   check_processing (processing), note_options, wake_next (slots), enter_waiting (waiting)
 
-local ids = {}
-for row = entries + 1, #ARGV, 4 do
-  ids[#ids + 1] = ARGV[row]
-end
+local ids = values_from(ARGV, entries + 1, 4)
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 

@@ -13,12 +13,9 @@
 -- Limits: at most 1,000 items a call.
 -- Uses: cancelled_key (RARE_KEYS), any_cancelled (begin_incarnation), begin_writes (begin_writes), now
 --   (clock), is_current (current), announce (due), emit, emitting, flush (emit), data_key, in_chunks,
---   lease_keys_of (keys), read_ledger (ledger), write_lease_keys (write_lease_keys)
+--   lease_keys_of (keys), read_ledger (ledger), values_from (lists), write_lease_keys (write_lease_keys)
 
-local ids = {}
-for row = entries + 1, #ARGV, 3 do
-  ids[#ids + 1] = ARGV[row]
-end
+local ids = values_from(ARGV, entries + 1, 3)
 redis.call('ZCARD', scheduled) -- raises now, before anything is written, if the key has another type
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))

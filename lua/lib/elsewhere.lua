@@ -6,7 +6,7 @@
 --
 -- Needs: nothing
 -- Gives: keys_at, arguments_at
--- Uses: read_clock (read_clock)
+-- Uses: extend (lists), read_clock (read_clock)
 
 -- Return the keys of a queue. `names`: what follows the queue's name in each.
 local function keys_at(there, names)
@@ -20,8 +20,6 @@ end
 -- Return the arguments of a script that takes the queue's name, the time, and `values`: texts.
 local function arguments_at(there, values)
   local arguments = { there, string.format('%.0f', read_clock()) }
-  for i, value in ipairs(values) do
-    arguments[i + 2] = value
-  end
+  extend(arguments, values)
   return arguments
 end

@@ -4,8 +4,8 @@
 -- write and read both, so that cleaners of either version leave our items alone.
 --
 -- Needs: prefix
--- Gives: data_key, lease_keys_of, place_in, in_chunks, read_in_chunks, reversed
--- Uses: WAITING_PLACE (encodings)
+-- Gives: data_key, lease_keys_of, place_in, in_chunks, read_in_chunks
+-- Uses: WAITING_PLACE (encodings), extend (lists)
 
 local function data_key(id) return prefix .. ':item:' .. id end
 
@@ -40,17 +40,7 @@ local function read_in_chunks(command, key, values)
   local all = {}
   for from = 1, #values, 1000 do
     local to = math.min(from + 999, #values)
-    for _, reply in ipairs(redis.call(command, key, unpack(values, from, to))) do
-      all[#all + 1] = reply
-    end
+    extend(all, redis.call(command, key, unpack(values, from, to)))
   end
   return all
-end
-
-local function reversed(values)
-  local turned = {}
-  for i = #values, 1, -1 do
-    turned[#turned + 1] = values[i]
-  end
-  return turned
 end

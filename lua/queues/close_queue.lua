@@ -14,8 +14,8 @@
 -- Needs: check
 -- Uses: control_key, held_key, lanes_key (RARE_KEYS), begin_writes (begin_writes), now (clock), is_closed
 --   (closed), emit, emitting, flush (emit), forget_facts (facts), is_ours (foreign), data_key, in_chunks,
---   read_in_chunks (keys), read_ledger (ledger), free_leases, note_options, wake_next (slots),
---   notify_watchers (watchers)
+--   read_in_chunks (keys), read_ledger (ledger), append (lists), free_leases, note_options, wake_next
+--   (slots), notify_watchers (watchers)
 
 local ids = redis.call('ZRANGE', deadlines, 0, count - 1)
 local records = read_in_chunks('HMGET', ledger, ids)
@@ -27,9 +27,7 @@ for i, id in ipairs(ids) do
   if token and is_ours(scores[i]) and type(holder) == 'string' then
     told[#told + 1] = { holder, string.format('cancel %.0f ', token) .. id }
   end
-  local base = #keys
-  keys[base + 1], keys[base + 2] = data_key(id), prefix .. ':lease:' .. id
-  keys[base + 3] = prefix .. ':leased_by_session:' .. id
+  append(keys, data_key(id), prefix .. ':lease:' .. id, prefix .. ':leased_by_session:' .. id)
 end
 local total = redis.call('LLEN', queue)
   + redis.call('LLEN', held_key)

@@ -21,8 +21,8 @@
 -- Uses: find_earlier, forget_earlier (begin_incarnation), now (clock), closed_error, is_closed (closed),
 --   arguments_at, keys_at (elsewhere), emit, emitting, flush (emit), FROM_NO_LEVEL, ID_AT, LANE_END, OURS,
 --   OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors, read_options, write_options (facts),
---   call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key, in_chunks, place_in, reversed (keys), lanes
---   (lanes), read_ledger (ledger), publish_live (live), enter_scheduled (move), wake_next (slots),
+--   call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key, in_chunks, place_in (keys), lanes (lanes),
+--   read_ledger (ledger), reversed (lists), publish_live (live), enter_scheduled (move), wake_next (slots),
 --   enter_waiting (waiting)
 
 if is_closed then return closed_error() end

@@ -14,7 +14,8 @@
 --   sessions, which hold one or two.
 -- Uses: begin_writes (begin_writes), end_control (control), controlled (controlled), emit, emitting, flush
 --   (emit), ID_AT, LANE_END (encodings), forget_facts (facts), foreign_lease_left, watch_foreign (foreign),
---   data_key, in_chunks, read_in_chunks, reversed (keys), wake_next (slots), notify_watchers (watchers)
+--   data_key, in_chunks, read_in_chunks (keys), append, extend, reversed (lists), wake_next (slots),
+--   notify_watchers (watchers)
 
 if count == 0 then
   begin_writes()
@@ -36,9 +37,7 @@ elseif source == 'scheduled' then
   length, ids = redis.call('ZCARD', scheduled), redis.call('ZRANGE', scheduled, 0, count - 1)
 elseif source == 'inboxes' then
   for _, session in ipairs(redis.call('ZRANGE', prefix .. ':sessions', 0, 999)) do
-    for _, id in ipairs(redis.call('LRANGE', prefix .. ':inbox:' .. session, 0, 99)) do
-      ids[#ids + 1] = id
-    end
+    extend(ids, redis.call('LRANGE', prefix .. ':inbox:' .. session, 0, 99))
   end
   length = #ids
 else
@@ -58,9 +57,7 @@ for i, id in ipairs(ids) do
       foreign[#foreign + 1] = { id, left }
     else
       removed[#removed + 1] = id
-      local base = #keys
-      keys[base + 1], keys[base + 2] = data_key(id), prefix .. ':lease:' .. id
-      keys[base + 3] = prefix .. ':leased_by_session:' .. id
+      append(keys, data_key(id), prefix .. ':lease:' .. id, prefix .. ':leased_by_session:' .. id)
     end
   end
 end

@@ -16,13 +16,10 @@
 --   unknown), its error, its options or false, and false.
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
--- Uses: now (clock), dead_key, read_dead_letter (dead_letter), lease_keys_of (keys), add_views, holders_of
---   (view)
+-- Uses: now (clock), dead_key, read_dead_letter (dead_letter), lease_keys_of (keys), append, values_from
+--   (lists), add_views, holders_of (view)
 
-local ids, reply, room = {}, { now }, max_bytes
-for row = entries + 1, #ARGV do
-  ids[#ids + 1] = ARGV[row]
-end
+local ids, reply, room = values_from(ARGV, entries + 1), { now }, max_bytes
 
 if which ~= 'dead' then
   local states, times = {}, {}
@@ -49,17 +46,14 @@ if which ~= 'dead' then
 end
 
 if which ~= 'living' then
-  local base, died = #reply, redis.call('ZMSCORE', dead, unpack(ids))
+  local died = redis.call('ZMSCORE', dead, unpack(ids))
   for i, id in ipairs(ids) do
     local size, data, error_, attempt, token = read_dead_letter(id, room)
     if size >= 0 then
       room = data and room - size or room
-      reply[base + 1], reply[base + 2], reply[base + 3], reply[base + 4] = 'dead', id, size, data
-      reply[base + 5], reply[base + 6], reply[base + 7] = -1, false, token
-      reply[base + 8], reply[base + 9], reply[base + 10] = attempt, tonumber(died[i] or 0), error_
-      reply[base + 11] = redis.call('HGET', dead_key(id), 'options')
-      reply[base + 12] = false
-      base = base + 12
+      local options_ = redis.call('HGET', dead_key(id), 'options')
+      append(reply, 'dead', id, size, data, -1, false, token)
+      append(reply, attempt, tonumber(died[i] or 0), error_, options_, false)
     end
   end
 end

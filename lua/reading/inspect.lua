@@ -16,7 +16,8 @@
 --   progress as JSON (false: none).
 -- Cost: O(log n + count); O(start) into the waiting list.
 -- Limits: at most 1,000 items a call.
--- Uses: now (clock), ID_AT, LANE_END, TO_NO_LEVEL (encodings), add_views, holders_of (view)
+-- Uses: now (clock), ID_AT, LANE_END, TO_NO_LEVEL (encodings), extend, paired, reversed (lists), add_views,
+--   holders_of (view)
 
 -- Return ids from a place on, in about the order in which they will be leased: those in the queue, then by
 -- levels the lanes and, before the groups of level 0, what is held.
@@ -46,10 +47,7 @@ local function waiting_slice(first, number)
           found[#found + 1] = cut and string.sub(member, cut + ID_AT) or nil
         end
       else
-        local slice = redis.call('LRANGE', key, -first - wanted, -first - 1)
-        for i = #slice, 1, -1 do
-          found[#found + 1] = slice[i]
-        end
+        extend(found, reversed(redis.call('LRANGE', key, -first - wanted, -first - 1)))
       end
       number = number - wanted
     end
@@ -58,16 +56,16 @@ local function waiting_slice(first, number)
   return found
 end
 
-local ids, times = {}, {}
+local ids, times
 if state == 'waiting' then
-  ids = waiting_slice(start, count)
+  ids, times = waiting_slice(start, count), {}
 else
   local last = start + count - 1
   if start < 0 and last >= 0 then last = -1 end
-  local pairs_ = redis.call('ZRANGE', state == 'leased' and deadlines or scheduled, start, last, 'WITHSCORES')
-  for i = 1, #pairs_, 2 do
-    ids[#ids + 1] = pairs_[i]
-    times[#ids] = tonumber(pairs_[i + 1])
+  local key = state == 'leased' and deadlines or scheduled
+  ids, times = paired(redis.call('ZRANGE', key, start, last, 'WITHSCORES'))
+  for i, time in ipairs(times) do
+    times[i] = tonumber(time)
   end
 end
 

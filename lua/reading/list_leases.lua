@@ -11,14 +11,11 @@
 --   (both 0: a watched lease of another client).
 -- Cost: O(count).
 -- Limits: one ZSCAN of `count` (at most 1,000) a call; few leases are checked at once.
--- Uses: now (clock), is_ours (foreign), read_in_chunks (keys), read_ledger (ledger)
+-- Uses: now (clock), is_ours (foreign), read_in_chunks (keys), read_ledger (ledger), append, paired (lists)
 
 redis.call('HLEN', ledger)
 local page = redis.call('ZSCAN', deadlines, cursor, 'COUNT', count)
-local ids, scores = {}, {}
-for i = 1, #page[2], 2 do
-  ids[#ids + 1], scores[#ids + 1] = page[2][i], page[2][i + 1]
-end
+local ids, scores = paired(page[2])
 local records, reply = read_in_chunks('HMGET', ledger, ids), { page[1] }
 for i, id in ipairs(ids) do
   local _, token, _, leased_at = read_ledger(records[i])
@@ -26,8 +23,7 @@ for i, id in ipairs(ids) do
     token, leased_at = 0, 0
   end
   if elapsed_ms == 0 or (token > 0 and leased_at <= now - elapsed_ms) then
-    local base = #reply
-    reply[base + 1], reply[base + 2], reply[base + 3] = id, token, leased_at
+    append(reply, id, token, leased_at)
   end
 end
 return reply

@@ -28,27 +28,27 @@
 -- Limits: if a worker is dead, the 128 leases that expire next are looked at, as it renews none. 128 ids
 --   of 33 lanes are noted, and 8 lanes that are new in a call. Above 128, every second id is forgotten, so
 --   the older ones are further apart.
--- Uses: begin_writes (begin_writes), now (clock), count_waiting (count), ID_AT, LANE_END, LANE_PAST,
---   PLAIN_LANE, TURNS_OF_NO_LEVEL (encodings), foreign_lease_left (foreign), data_key (keys), read_ledger
---   (ledger)
+-- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), begin_writes (begin_writes), now (clock),
+--   count_waiting (count), ID_AT, LANE_END, LANE_PAST, PLAIN_LANE, TURNS_OF_NO_LEVEL (encodings),
+--   foreign_lease_left (foreign), data_key (keys), read_ledger (ledger), append, extend (lists)
 
-local held, laned, levels = prefix .. ':held', prefix .. ':lanes', prefix .. ':levels'
-local control = prefix .. ':control'
 local waiting = count_waiting()
 local leased, later = redis.call('ZCARD', deadlines), redis.call('ZCARD', scheduled)
 local letters = redis.call('ZCARD', dead)
 local newest_token = tonumber(redis.call('GET', fence) or '') or 0
-local is_plain = redis.call('EXISTS', levels, control) == 0
-local settings = redis.call('HMGET', control, 'paused', 'rate', 'concurrency')
+local is_plain = redis.call('EXISTS', levels_key, control_key) == 0
+local settings = redis.call('HMGET', control_key, 'paused', 'rate', 'concurrency')
 local any_dead = redis.call('ZCOUNT', heartbeats, '-inf', now) > 0
 redis.call('HLEN', ledger) -- each key is read before anything is written
 local kept_text = redis.call('GET', sample)
 
 -- Return the id that was added to a lane last; nothing: the lane is empty.
 local function newest_in(lane)
-  if lane == '' then return redis.call('LINDEX', redis.call('EXISTS', held) == 1 and held or queue, 0) end
+  if lane == '' then
+    return redis.call('LINDEX', redis.call('EXISTS', held_key) == 1 and held_key or queue, 0)
+  end
   local last, first = '(' .. string.sub(lane, 1, -2) .. LANE_PAST, '[' .. lane
-  local member = redis.call('ZRANGE', laned, last, first, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]
+  local member = redis.call('ZRANGE', lanes_key, last, first, 'BYLEX', 'REV', 'LIMIT', 0, 1)[1]
   return member and string.sub(member, #lane + ID_AT)
 end
 
@@ -68,7 +68,7 @@ local function lanes_to_check(noted)
     names[#names + 1], seen[lane] = lane ~= '' and lane or nil, true
   end
   local most = math.min(33, #names + 8)
-  local digits = is_plain and {} or redis.call('ZRANGE', levels, 0, -1)
+  local digits = is_plain and {} or redis.call('ZRANGE', levels_key, 0, -1)
   for _, level in ipairs(digits) do
     total = total + redis.call('ZCARD', prefix .. ':turns:' .. level)
   end
@@ -287,38 +287,17 @@ end
 
 local is_known, text, waits, age, more = pcall(function() return evaluate(last_state()) end)
 if not is_known then -- there is none, or another client has written it
-  text, waits, age, more = evaluate({
-    at = now,
-    fence = string.format('%.0f', newest_token),
-    all = false,
-    by_lane = {},
-    waits = {},
-    found = {},
-  })
+  local first = { at = now, all = false, by_lane = {}, waits = {}, found = {} }
+  first.fence = string.format('%.0f', newest_token)
+  text, waits, age, more = evaluate(first)
 end
 local due = redis.call('ZCOUNT', scheduled, '-inf', now)
 local due_soon = redis.call('ZCOUNT', scheduled, '-inf', now + math.max(0, horizon_ms or 0)) - due
 local expired = redis.call('ZCOUNT', deadlines, '-inf', now)
-local reply = {
-  now,
-  waiting,
-  leased,
-  later,
-  letters,
-  newest_token,
-  age,
-  more,
-  due,
-  due_soon,
-  expired,
-  count_orphaned(),
-}
-for _, value in ipairs(settings) do
-  reply[#reply + 1] = value
-end
-for _, wait in ipairs(waits) do
-  reply[#reply + 1] = wait
-end
+local reply = { now, waiting, leased, later, letters, newest_token, age, more }
+append(reply, due, due_soon, expired, count_orphaned())
+extend(reply, settings)
+extend(reply, waits)
 
 -- A full queue must be watched too, and by users who may only read.
 if note and pcall(begin_writes) then redis.pcall('SET', sample, text, 'PX', 3600000) end

@@ -11,6 +11,7 @@
 -- Cost: O(count).
 -- Limits: at most 1,000 schedules a call. A schedule that exists from the first step to the last is returned
 --   at least once.
+-- Uses: append (lists)
 
 redis.call('ZCARD', ticks)
 local page = redis.call('HSCAN', schedules, cursor, 'COUNT', count)
@@ -24,9 +25,6 @@ for i = 1, #page[2], 2 do
     data = redis.call('GET', key) or ''
     bytes = bytes + size
   end
-  local base = #reply
-  reply[base + 1], reply[base + 2] = name, page[2][i + 1]
-  reply[base + 3] = tonumber(redis.call('ZSCORE', ticks, name) or -1)
-  reply[base + 4], reply[base + 5] = size, data
+  append(reply, name, page[2][i + 1], tonumber(redis.call('ZSCORE', ticks, name) or -1), size, data)
 end
 return reply

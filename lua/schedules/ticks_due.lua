@@ -9,7 +9,7 @@
 --   due one: name, due time in ms, definition (false: it has none).
 -- Cost: O(log n + start + count).
 -- Limits: at most 1,000 schedules a call.
--- Uses: now (clock)
+-- Uses: now (clock), append (lists)
 
 local found = redis.call('ZRANGEBYSCORE', ticks, '-inf', now, 'WITHSCORES', 'LIMIT', start, count)
 local from = string.format('(%.0f', now)
@@ -17,8 +17,6 @@ local later = redis.call('ZRANGEBYSCORE', ticks, from, '+inf', 'WITHSCORES', 'LI
 redis.call('HLEN', schedules)
 local reply = { now, later[2] and tonumber(later[2]) - now or -1 }
 for i = 1, #found, 2 do
-  local base = #reply
-  reply[base + 1], reply[base + 2] = found[i], tonumber(found[i + 1])
-  reply[base + 3] = redis.call('HGET', schedules, found[i])
+  append(reply, found[i], tonumber(found[i + 1]), redis.call('HGET', schedules, found[i]))
 end
 return reply

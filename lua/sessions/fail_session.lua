@@ -23,9 +23,9 @@
 -- Limits: at most 1,000 items a call, and 1,000 ids of its inbox.
 -- Uses: drop_alarm (alarm), begin_writes (begin_writes), now (clock), controlled (controlled), emit,
 --   emitting, flush (emit), BEING_FAILED (encodings), is_ours (foreign), empty_inbox (inbox), data_key,
---   in_chunks, read_in_chunks (keys), read_ledger (ledger), leave_leased (move), check_processing
---   (processing), failed_key, name_of, unregister (registry), note_options, wake_next (slots), holders_of
---   (view), enter_waiting (waiting)
+--   in_chunks, read_in_chunks (keys), read_ledger (ledger), values_from (lists), leave_leased (move),
+--   check_processing (processing), failed_key, name_of, unregister (registry), note_options, wake_next
+--   (slots), holders_of (view), enter_waiting (waiting)
 
 local score = tonumber(redis.call('ZSCORE', heartbeats, worker) or '')
 local about = redis.call('HGET', workers, worker)
@@ -44,10 +44,7 @@ if score ~= BEING_FAILED then
   if alive or (connections ~= '' and connections ~= connections_of(about)) then return -2 end
 end
 
-local ids = {}
-for row = entries + 1, #ARGV do
-  ids[#ids + 1] = ARGV[row]
-end
+local ids = values_from(ARGV, entries + 1)
 local holders = holders_of(ids)
 local scores = read_in_chunks('ZMSCORE', deadlines, ids)
 local records = read_in_chunks('HMGET', ledger, ids)

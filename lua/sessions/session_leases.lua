@@ -12,17 +12,11 @@
 -- Reply: the next cursor ("0": done), then the id, the token and the session of each item.
 -- Cost: O(count): 1 to 3 µs for each lease of the queue that is checked.
 -- Limits: `count` (at most 1,000) leases, and 1,000 sessions; a small set is checked at once.
--- Uses: read_in_chunks (keys), read_ledger (ledger), holders_of (view)
+-- Uses: read_in_chunks (keys), read_ledger (ledger), set_of, values_from (lists), holders_of (view)
 
-local wanted = {}
-for row = asked + 1, #ARGV do
-  wanted[ARGV[row]] = true
-end
+local wanted = set_of(values_from(ARGV, asked + 1))
 local page = redis.call('ZSCAN', deadlines, cursor, 'COUNT', count)
-local ids = {}
-for i = 1, #page[2], 2 do
-  ids[#ids + 1] = page[2][i]
-end
+local ids = values_from(page[2], 1, 2)
 local reply, held, sessions_of = { page[1] }, {}, {}
 for i, holder in ipairs(holders_of(ids)) do
   if holder and wanted[holder] then

@@ -18,8 +18,8 @@
 --   whose registration no longer holds.
 -- Cost: O(log n) in the number of workers, and the size of `about`.
 -- Limits: 64 KiB of `about`.
--- Uses: begin_writes (begin_writes), now (clock), emit, emitting, flush (emit), failed_key, name_of
---   (registry)
+-- Uses: begin_writes (begin_writes), now (clock), emit, emitting, flush (emit), extend (lists), failed_key,
+--   name_of (registry)
 
 if #about > 65536 then return redis.error_reply('LIMIT 64 KiB') end
 local score = tonumber(redis.call('ZSCORE', heartbeats, session) or '')
@@ -37,9 +37,7 @@ local reply = { 1, now, told, redis.call('ZCARD', heartbeats) }
 -- If many have died at once, not all workers are named the same ones.
 local many = redis.call('ZCOUNT', heartbeats, '-inf', now) - 10
 local first_of = many > 0 and tonumber(string.sub(redis.sha1hex(session), 1, 8), 16) % (many + 1) or 0
-for _, other in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, '-inf', now, 'LIMIT', first_of, 10)) do
-  reply[#reply + 1] = other
-end
+extend(reply, redis.call('ZRANGEBYSCORE', heartbeats, '-inf', now, 'LIMIT', first_of, 10))
 if emitting and not (score or known) then
   emit('worker_up', session, { details = { worker = name_of(about) } })
 end

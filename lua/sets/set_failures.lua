@@ -13,12 +13,10 @@
 -- Cost: O(count).
 -- Limits: about `count` failures; a small set of them is returned at once. A failure that is recorded from
 --   the first step to the last is returned at least once.
--- Uses: is_stream_owner (stream_owner)
+-- Uses: extend (lists), is_stream_owner (stream_owner)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local page = redis.call('HSCAN', prefix .. ':set:' .. set .. ':failures', cursor, 'COUNT', count)
 local reply = { is_stream_owner() and 1 or 0, page[1] }
-for i = 1, #page[2] do
-  reply[i + 2] = page[2][i]
-end
+extend(reply, page[2])
 return reply

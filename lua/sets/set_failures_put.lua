@@ -15,16 +15,13 @@
 -- Reply: 1, or 0 if another reader has taken over (then nothing was done).
 -- Cost: O(1) per item; O(n) to forget n.
 -- Limits: at most 1,000 items a call.
--- Uses: in_chunks (keys), is_stream_owner (stream_owner)
+-- Uses: in_chunks (keys), values_from (lists), is_stream_owner (stream_owner)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 if not is_stream_owner() then return 0 end
 local failures = prefix .. ':set:' .. set .. ':failures'
 if anew then redis.call('UNLINK', failures) end
-local recorded = {}
-for row = entries + 1, #ARGV do
-  recorded[#recorded + 1] = ARGV[row]
-end
+local recorded = values_from(ARGV, entries + 1)
 in_chunks('HSET', failures, recorded)
 redis.call('PEXPIRE', failures, keep_ms)
 return 1

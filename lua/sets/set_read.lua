@@ -23,7 +23,7 @@
 -- Cost: O(log n + count); O(start) into the set.
 -- Limits: at most 1,000 places a call, and `max_bytes` of data.
 -- Uses: begin_writes (begin_writes), now (clock), is_current (current), data_key (keys), read_ledger
---   (ledger), is_stream_owner (stream_owner)
+--   (ledger), append (lists), is_stream_owner (stream_owner)
 
 local reply = { is_stream_owner() and 1 or 0, 0, now }
 local set_key = prefix .. ':set:' .. set
@@ -53,10 +53,7 @@ for i, id in ipairs(ids) do
       data, bytes = redis.call('GET', data_key(id)), bytes + size
     end
     local _, _, attempt, leased_at = read_ledger(records[i])
-    local base = #reply
-    reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
-    reply[base + 4], reply[base + 5] = tokens[i], attempt
-    reply[base + 6], reply[base + 7] = tonumber(scores[i]), leased_at
+    append(reply, id, size, data, tokens[i], attempt, tonumber(scores[i]), leased_at)
   elseif kept[i] and not give_up then
     reply[2] = i == 1 and -1 or i - 1
     break

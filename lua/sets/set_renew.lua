@@ -24,9 +24,9 @@
 -- Limits: at most 1,000 places a call.
 -- Needs: check
 -- Uses: begin_writes (begin_writes), now (clock), controlled (controlled), is_current (current), announce
---   (due), emit, emitting, flush (emit), is_ours (foreign), in_chunks, lease_keys_of, reversed (keys),
---   begin_leases, choose, chosen, drop_checked, last_token, take_tokens, write_leases (lease), read_ledger
---   (ledger), is_stream_owner (stream_owner), write_lease_keys (write_lease_keys)
+--   (due), emit, emitting, flush (emit), is_ours (foreign), in_chunks, lease_keys_of (keys), begin_leases,
+--   choose, chosen, drop_checked, last_token, take_tokens, write_leases (lease), read_ledger (ledger),
+--   extend, reversed, set_of (lists), is_stream_owner (stream_owner), write_lease_keys (write_lease_keys)
 
 local set_key = prefix .. ':set:' .. set
 local reply = { is_stream_owner() and 1 or 0, redis.call('LLEN', set_key), 0, 0, 0 }
@@ -46,9 +46,7 @@ for i, id in ipairs(set_ids) do
   local first, last = read_ledger(set_records[i])
   if tokens[i] and is_current(id, tokens[i], set_scores[i], set_records[i]) then
     renewed[#renewed + 1], renewed[#renewed + 2] = till, id
-    for _, key in ipairs(lease_keys_of({ id })) do
-      renewed_keys[#renewed_keys + 1] = key
-    end
+    extend(renewed_keys, lease_keys_of({ id }))
     if till < tonumber(set_scores[i]) then sooner = hold_ms end
     reply[3] = reply[3] + 1
     if emitting then emit('renewed', id, { holder = session, token = tokens[i], due = till }) end
@@ -91,10 +89,7 @@ if #again > 0 and not controlled then
 end
 local count_again = #chosen
 if count_again > 0 then
-  local wanted = {}
-  for _, id in ipairs(chosen) do
-    wanted[id] = true
-  end
+  local wanted = set_of(chosen)
   take_tokens()
   write_leases(count_again, hold_ms)
   for i, id in ipairs(chosen) do

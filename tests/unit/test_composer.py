@@ -161,6 +161,19 @@ def test_a_script_gets_only_the_functions_that_it_uses() -> None:
     assert composed("return 1", pieces) == []
 
 
+def test_two_functions_of_one_name_in_a_script_are_refused() -> None:
+    """The pieces may have them, if no script uses both."""
+    pieces = {
+        "one": piece("one", function("own") + function("one", "return own()")),
+        "two": piece("two", function("own", "return 2") + function("two", "return own()")),
+    }
+    assert "return 2" in composed("return two()", pieces)
+    with pytest.raises(
+        BrokenContract, match=r"^do: lib/(one and lib/two|two and lib/one) have a function own$"
+    ):
+        composed("return one() + two()", pieces)
+
+
 def test_a_statement_in_one_line_is_composed_as_one_of_several() -> None:
     spread = function("one", "if prefix then\n    return 2\n  end") + function("two") + function("three")
     in_one_line = (

@@ -2,17 +2,15 @@
 --
 -- Needs: ledger, cursor, count
 -- Gives: page_of, next_page, has_data, forget_items
--- Uses: emit_all (emit), forget_facts (facts), data_key, in_chunks (keys), repaired_all (repairs)
+-- Uses: emit_all (emit), forget_facts (facts), data_key, in_chunks (keys), paired (lists), repaired_all
+--   (repairs)
 
 local next_cursor = '0'
 
 -- Return a page of entries of a key: their names and values.
 local function page_of(scan, key)
   local page = redis.call(scan, key, cursor, 'COUNT', count)
-  local names, values = {}, {}
-  for i = 1, #page[2], 2 do
-    names[#names + 1], values[#values + 1] = page[2][i], page[2][i + 1]
-  end
+  local names, values = paired(page[2])
   next_cursor = page[1]
   return names, values
 end

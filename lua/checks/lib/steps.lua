@@ -6,7 +6,7 @@
 -- Needs: ledger, deadlines, sessions
 -- Gives: slack_ms, longest_watch, bound_lease, bound_leases, bound_sessions
 -- Uses: now (clock), foreign_lease_left, is_ours, watch_foreign (foreign), in_chunks (keys), read_ledger
---   (ledger)
+--   (ledger), values_from (lists)
 
 -- The server's time may differ a little between two nodes, before and after a fail-over.
 local slack_ms = 1000
@@ -28,10 +28,7 @@ local function bound_leases(limit)
   local latest = tonumber(redis.call('ZRANGE', deadlines, -1, -1, 'WITHSCORES')[2] or 0)
   if latest <= now + 60000 then return end
   local found = redis.call('ZRANGE', deadlines, -limit, -1, 'WITHSCORES')
-  local ids, ends, records = {}, {}, {}
-  for i = 1, #found, 2 do
-    ids[#ids + 1] = found[i]
-  end
+  local ids, ends, records = values_from(found, 1, 2), {}, {}
   for i, record in ipairs(redis.call('HMGET', ledger, unpack(ids))) do
     local score = found[2 * i]
     local till, written = bound_lease(score, record)

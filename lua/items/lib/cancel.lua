@@ -11,8 +11,8 @@
 -- Gives: cancel
 -- Uses: cancelled_key (RARE_KEYS), begin_writes (begin_writes), note_cancelled (cancelled), remove_items
 --   (complete), emit, emitting (emit), OURS, OURS_SIZE (encodings), is_ours (foreign), data_key,
---   read_in_chunks (keys), read_ledger (ledger), check_processing (processing), find_waiting (waiting),
---   notify_watchers (watchers)
+--   read_in_chunks (keys), read_ledger (ledger), append (lists), check_processing (processing), find_waiting
+--   (waiting), notify_watchers (watchers)
 
 -- Return the session of ours that holds an item, as its lease key says; nil: no session,
 -- or a client of another library.
@@ -31,11 +31,9 @@ local function cancel(ids, for_ms)
   for i, id in ipairs(ids) do
     answers[i] = seen[id] and 0 or redis.call('EXISTS', data_key(id))
     if answers[i] == 1 then
-      local n, base = #ended + 1, #keys
-      ended[n], seen[id] = id, true
-      -- The result is that of an earlier item.
-      keys[base + 1], keys[base + 2] = prefix .. ':result:' .. id, data_key(id)
-      keys[base + 3], keys[base + 4] = prefix .. ':lease:' .. id, prefix .. ':leased_by_session:' .. id
+      ended[#ended + 1], seen[id] = id, true
+      append(keys, prefix .. ':result:' .. id) -- that of an earlier item
+      append(keys, data_key(id), prefix .. ':lease:' .. id, prefix .. ':leased_by_session:' .. id)
       local _, token = read_ledger(records[i])
       if scores[i] then
         leased[#leased + 1] = id

@@ -3,17 +3,14 @@
 --
 -- Needs: nothing
 -- Gives: note_cancelled
--- Uses: cancelled_key (RARE_KEYS), in_chunks (keys), read_clock (read_clock)
+-- Uses: cancelled_key (RARE_KEYS), in_chunks (keys), scored (lists), read_clock (read_clock)
 
 -- Keep in mind for `for_ms` that the items were cancelled, or with `EXPIRED_MARK` that they have expired, and
 -- forget as many that have been for long enough.
 local function note_cancelled(ids, for_ms, mark)
-  local notes, at = {}, read_clock()
-  for i, id in ipairs(ids) do
-    notes[2 * i - 1], notes[2 * i] = at + for_ms + (mark or 0), id
-  end
+  local at = read_clock()
   local old = redis.call('ZRANGEBYSCORE', cancelled_key, '-inf', at, 'LIMIT', 0, 2 * #ids)
-  in_chunks('ZADD', cancelled_key, notes)
+  in_chunks('ZADD', cancelled_key, scored(at + for_ms + (mark or 0), ids))
   if redis.call('PTTL', cancelled_key) < for_ms then redis.call('PEXPIRE', cancelled_key, for_ms) end
   in_chunks('ZREM', cancelled_key, old)
 end

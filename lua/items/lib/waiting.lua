@@ -3,7 +3,7 @@
 -- Needs: prefix, queue, scheduled, sessions
 -- Gives: enter_waiting, waits_near_an_end, find_member, find_waiting, leave_places, waiting_ids, laned_ids
 -- Uses: held_key, lanes_key (RARE_KEYS), controlled (controlled), ID_AT, LANE_END (encodings), options_of,
---   placed (facts), in_chunks, place_in, read_in_chunks, reversed (keys), lanes (lanes)
+--   placed (facts), in_chunks, place_in, read_in_chunks (keys), lanes (lanes), extend, reversed (lists)
 
 -- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of
 -- them is the first to be leased.
@@ -71,15 +71,11 @@ local function waiting_ids(first, limit, with_held)
   local ids, is_first = redis.call('LRANGE', queue, first, first + limit - 1), first == 0
   if with_held and #ids < limit then
     first = math.max(0, first - redis.call('LLEN', queue))
-    for _, id in ipairs(redis.call('LRANGE', prefix .. ':held', first, first + limit - #ids - 1)) do
-      ids[#ids + 1] = id
-    end
+    extend(ids, redis.call('LRANGE', prefix .. ':held', first, first + limit - #ids - 1))
   end
   if is_first then
     for _, session in ipairs(redis.call('ZRANGE', sessions, 0, 999)) do
-      for _, id in ipairs(redis.call('LRANGE', prefix .. ':inbox:' .. session, 0, 99)) do
-        ids[#ids + 1] = id
-      end
+      extend(ids, redis.call('LRANGE', prefix .. ':inbox:' .. session, 0, 99))
     end
   end
   return ids

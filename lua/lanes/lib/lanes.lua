@@ -17,8 +17,8 @@
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), controlled (controlled), ALARM_GRACE_MS, FIRST_PLACE,
 --   GROUP_AT, ID_AT, LANE_END, LANE_PAST, LEVEL_DIGITS, LEVEL_SIZE, NO_LEVEL, OURS, OURS_SIZE, PARKED,
 --   PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING, WAITS_FOR_NONE (encodings), options_of
---   (facts), data_key, in_chunks, place_in, reversed (keys), lane_state (lane_state), closed_gate,
---   free_shared, narrow, open_gate, paused_until, queue_gate, read_control (limits), read_clock (read_clock)
+--   (facts), data_key, in_chunks, place_in (keys), lane_state (lane_state), closed_gate, free_shared, narrow,
+--   open_gate, paused_until, queue_gate, read_control (limits), reversed (lists), read_clock (read_clock)
 
 local function turns_key(digits) return prefix .. ':turns:' .. digits end
 
@@ -291,31 +291,15 @@ end
 -- Return the functions for lanes. They are created only in a call that needs them.
 local function lanes()
   if not lane_state then
+    -- stylua: ignore
     lane_state = {
-      kept_keys = {},
-      group_of = {},
-      turns_key = turns_key,
-      lane_of = lane_of,
-      split_member = split_member,
-      members_of = members_of,
-      enter_index = enter_index,
-      keep_key = keep_key,
-      drop_key = drop_key,
-      enter_lanes = enter_lanes,
-      leave_lanes = leave_lanes,
-      read_alarm = read_alarm,
-      promote = promote,
-      note_groups = note_groups,
-      free_slots = free_slots,
-      unpark = unpark,
-      begin_control = begin_control,
-      options_of = options_of,
-      queue_gate = queue_gate,
-      read_control = read_control,
-      paused_until = paused_until,
-      closed_gate = closed_gate,
-      open_gate = open_gate,
-      narrow = narrow,
+      kept_keys = {}, group_of = {}, turns_key = turns_key, lane_of = lane_of,
+      split_member = split_member, members_of = members_of, enter_index = enter_index,
+      keep_key = keep_key, drop_key = drop_key, enter_lanes = enter_lanes, leave_lanes = leave_lanes,
+      read_alarm = read_alarm, promote = promote, note_groups = note_groups, free_slots = free_slots,
+      unpark = unpark, begin_control = begin_control, options_of = options_of, queue_gate = queue_gate,
+      read_control = read_control, paused_until = paused_until, closed_gate = closed_gate,
+      open_gate = open_gate, narrow = narrow,
     }
   end
   return lane_state

@@ -4,8 +4,8 @@
 -- Gives: lease_lanes
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), begin_writes (begin_writes), end_control, settle
 --   (control), LANE_END, NO_LEVEL, PARKED, PLAIN_LANE, PLAIN_LEVEL, QUEUE_END, TOKEN_LIMIT, TO_PARKED,
---   TURNS_PER_MS (encodings), is_ours (foreign), group_gate (group_gate), data_key, in_chunks, reversed
---   (keys), lanes (lanes), choose, chosen (lease), check_processing (processing), read_clock (read_clock)
+--   TURNS_PER_MS (encodings), is_ours (foreign), group_gate (group_gate), data_key, in_chunks (keys), lanes
+--   (lanes), choose, chosen (lease), reversed (lists), check_processing (processing), read_clock (read_clock)
 
 -- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the
 -- ids of each group; `till` is when their leases end.

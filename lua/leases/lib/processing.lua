@@ -10,8 +10,8 @@
 --
 -- Needs: processing, gone, deadlines
 -- Gives: check_processing, enter_processing, sift, without, unlist_or_note, unlist
--- Uses: foreign_lease_left (foreign), data_key, in_chunks, read_in_chunks, reversed (keys), any_rare (rare),
---   read_clock (read_clock), waits_near_an_end (waiting)
+-- Uses: foreign_lease_left (foreign), data_key, in_chunks, read_in_chunks (keys), reversed, scored, set_of
+--   (lists), any_rare (rare), read_clock (read_clock), waits_near_an_end (waiting)
 
 local at_first = { notes = any_rare }
 
@@ -57,10 +57,7 @@ end
 
 -- Note ids whose entry was not found.
 local function note(ids)
-  local notes = {}
-  for i, id in ipairs(ids) do
-    notes[2 * i - 1], notes[2 * i] = read_clock(), id
-  end
+  local notes = scored(read_clock(), ids)
   in_chunks('ZADD', gone, notes)
   at_first.notes = true
 end
@@ -124,10 +121,7 @@ end
 -- Remove the oldest entries if they are these ids, in any order, as when items are completed in the order in
 -- which they were leased; returns whether they were.
 local function cut_oldest(ids)
-  local wanted = {}
-  for _, id in ipairs(ids) do
-    wanted[id] = true
-  end
+  local wanted = set_of(ids)
   for _, id in ipairs(redis.call('LRANGE', processing, -#ids, -1)) do
     if not wanted[id] then return false end
     wanted[id] = nil

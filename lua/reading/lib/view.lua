@@ -3,7 +3,7 @@
 -- Needs: ledger, options
 -- Gives: holders_of, add_views
 -- Uses: progress_key (RARE_KEYS), LOST, LOST_SIZE (encodings), any_facts, any_options, errors_of (facts),
---   data_key, lease_keys_of, place_in, read_in_chunks (keys), read_ledger (ledger)
+--   data_key, lease_keys_of, place_in, read_in_chunks (keys), read_ledger (ledger), append (lists)
 
 -- Return the session in the lease keys of each item; false: there are none.
 local function holders_of(ids)
@@ -28,7 +28,6 @@ local function add_views(reply, ids, times, room, holders, states)
   local last_errors = errors_of(ids)
   local texts = any_options() and read_in_chunks('HMGET', options, ids) or {}
   local reports = any_facts and read_in_chunks('HMGET', progress_key, ids) or {}
-  local base = #reply
   for i, id in ipairs(ids) do
     local key, data = data_key(id), false
     local size = redis.pcall('STRLEN', key)
@@ -38,19 +37,11 @@ local function add_views(reply, ids, times, room, holders, states)
       data = redis.call('GET', key)
       room = room - size
     end
-    if states and size >= 0 then
-      reply[base + 1] = states[i]
-      base = base + 1
-    end
+    if states and size >= 0 then append(reply, states[i]) end
     if size >= 0 or not states then
       local _, token, attempt, leased_at = read_ledger(records[i])
-      reply[base + 1], reply[base + 2], reply[base + 3] = id, size, data
-      reply[base + 4], reply[base + 5] = times[i] or -1, holders[i]
-      reply[base + 6], reply[base + 7], reply[base + 8] = token or 0, attempt or 0, leased_at or 0
-      reply[base + 9] = last_errors[i] or false
-      reply[base + 10] = texts[i] or false
-      reply[base + 11] = reports[i] or false
-      base = base + 11
+      append(reply, id, size, data, times[i] or -1, holders[i], token or 0, attempt or 0, leased_at or 0)
+      append(reply, last_errors[i] or false, texts[i] or false, reports[i] or false)
     end
   end
   return room

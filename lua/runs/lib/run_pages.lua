@@ -6,6 +6,7 @@
 --
 -- Needs: cursor, count
 -- Gives: page_of_runs
+-- Uses: paired (lists)
 
 -- Return whether a text comes before another by its bytes, as the server sorts them.
 local function is_before(one, other)
@@ -39,10 +40,7 @@ end
 local function page_of_runs(key)
   local start = place_after(key)
   local page = redis.call('ZRANGE', key, start, start + count - 1, 'REV', 'WITHSCORES')
-  local ids, scores = {}, {}
-  for i = 1, #page, 2 do
-    ids[#ids + 1], scores[#scores + 1] = page[i], page[i + 1]
-  end
+  local ids, scores = paired(page)
   local next_one = #ids == count and scores[#ids] .. ' ' .. ids[#ids] or ''
   return ids, scores, next_one
 end
