@@ -68,9 +68,10 @@ async def write_item(redis: Redis, queue: AsyncWorkQueue, item_id: bytes, *, wai
 
 
 async def write_worker(redis: Redis, queue: AsyncWorkQueue, session: str) -> None:
-    """Register a worker by its keys."""
-    about: dict[str, Any] = dict.fromkeys(("name", "host", "worker"), LONG)
-    about |= {"pid": 1, "queues": [LONG], "running": [[LONG, LONG, 1]]}
+    """Register a worker by its keys. One that said more of itself would not be read at all."""
+    text = LONG[: len(TEXT) + 1_000]
+    about: dict[str, Any] = dict.fromkeys(("name", "host", "worker"), text)
+    about |= {"pid": 1, "queues": [text], "running": [[text, text, 1]]}
     await raw(redis, "HSET", f"{queue.name}:workers", session, json.dumps(about))
     await raw(redis, "ZADD", f"{queue.name}:heartbeats", "inf", session)
 

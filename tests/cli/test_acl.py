@@ -372,7 +372,7 @@ async def test_a_producer_starts_and_steers_flow_runs_which_a_watcher_reads(
         assert await queue.flow_runs.cancel("s")
         assert await queue.flow_runs.replay("r", new_id="t") == "t"
         assert await queue.flow_runs.cancel("t")
-        await new_worker(owner).drain()
+        await new_worker(owner, feeds={"{q}": ["{q}other"]}).drain()
         assert await queue.flow_runs.report("r", "b", 7)
         assert await queue.flow_runs.result("r", timeout=120) == 7
         url = await permit("{q}", "{q}other", role="watcher")

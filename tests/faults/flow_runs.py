@@ -100,7 +100,8 @@ class Flows:
     def worker(self, *queues: AsyncWorkQueue) -> Worker:
         """Return a worker on both queues that records its calls and runs."""
         log = self.log()
-        worker = Worker(middleware=[record_runs(log)], lease_time=2)
+        home, other = self.names
+        worker = Worker(middleware=[record_runs(log)], lease_time=2, feeds={home: [other]})
         for queue in queues:
             worker.handler(record_calls(queue, log))(work)
         return worker
