@@ -238,9 +238,17 @@ async def are_registered(queue: AsyncWorkQueue, count: int) -> bool:
     ("on_exit", "terminal", "left"),
     [("stop", False, 0), ("leave", True, 1), (None, False, 1), (None, True, 0)],
 )
-async def test_closing_stops_the_units_only_where_that_is_wished(
-    bench: ProcessBench, monkeypatch: pytest.MonkeyPatch, on_exit: str | None, *, terminal: bool, left: int
+async def test_closing_stops_the_units_only_where_that_is_wished_and_says_which_go_on(
+    bench: ProcessBench,
+    queue: AsyncWorkQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    on_exit: str | None,
+    *,
+    terminal: bool,
+    left: int,
 ) -> None:
+    caplog.set_level("INFO")
     monkeypatch.setattr(os, "isatty", lambda _: terminal)
     idle = bench.open(SLEEP, on_exit="stop")
     backend = bench.open(SLEEP, on_exit=on_exit)
@@ -250,6 +258,8 @@ async def test_closing_stops_the_units_only_where_that_is_wished(
     await eventually("it is left: the other one has requested", lambda: len(bench.pids()) == 1)
     await backend.close()
     assert len(bench.pids()) == left
+    says = f"1 units go on: `leasequeue workers ls {queue.name}` lists them"
+    assert caplog.text.count("go on: ") == caplog.text.count(says) == left
 
 
 async def test_what_a_single_pass_in_a_terminal_has_started_is_left(

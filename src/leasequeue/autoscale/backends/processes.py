@@ -257,6 +257,13 @@ class ProcessBackend:
         try:
             if self._stops_on_exit():
                 await self._stop_all()
+            elif self._requested_at is not None and (left := len(self._active())):
+                queues = self._queues.replace(",", "")
+                log.info(
+                    "%s: %d units go on: `leasequeue workers ls %s` lists them, `leasequeue workers stop` "
+                    'stops one; with on_exit = "stop" they would end now',
+                    *(self._target, left, queues),
+                )
         finally:
             self._requested_at = None
             await self._registered.close()
