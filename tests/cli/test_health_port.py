@@ -113,4 +113,5 @@ async def test_a_port_in_use_ends_the_worker(bench: Bench) -> None:
         async with bench.worker("--health-port", f"{port}") as worker:
             assert await worker.code() == 2
             assert worker.log.count("\n") == 1
-            assert f"cannot listen at 127.0.0.1, port {port}: Address already in use" in worker.log
+            says = f"cannot listen at 127.0.0.1, port {port}: Address already in use"
+            assert f"{says}: give another port with --health-port" in worker.log

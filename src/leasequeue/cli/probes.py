@@ -75,10 +75,14 @@ def one_at_a_time(application: WSGIApplication) -> WSGIApplication:
 class ProbeServer:
     """Serves some paths over HTTP until it is closed."""
 
-    def __init__(self, host: str, port: int, routes: Mapping[str, WSGIApplication]) -> None:
+    def __init__(
+        self, host: str, port: int, routes: Mapping[str, WSGIApplication], *, option: str = ""
+    ) -> None:
         self._host = host
         self._port = port
         self._routes = dict(routes)
+        #: The option by which the user gives another port.
+        self._option = option
         self._server: _Server | None = None
         self._closed = threading.Event()
 
@@ -122,7 +126,8 @@ class ProbeServer:
             return _Server(family, (str(address[0]), int(address[1])), self._answer)
         except OSError as error:
             problem = f"cannot listen at {self._host}, port {self._port}: {error.strerror or error}"
-            raise AddressUnusable(problem) from error
+            advice = f": give another port with {self._option}" * bool(self._option)
+            raise AddressUnusable(problem + advice) from error
 
     def _serve(self) -> None:
         """Answer, after waiting until the address is free."""

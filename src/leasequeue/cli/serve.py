@@ -63,7 +63,13 @@ def serve(
     try:
         asyncio.run(_serve(port, dir, host, os.environ.get(_VARIABLE) or (None if password else "")))
     except EmbeddedServerError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]{escape(str(error))}[/red]")
+        problem = str(error)
+        if port is not None and "Address already in use" in problem:  # else it shows the server's log
+            problem = (
+                f"port {port} of {host} is taken by another program: give another one with --port, "
+                "or leave it out for a free one"
+            )
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]{escape(problem)}[/red]")
         raise typer.Exit(1) from None
 
 

@@ -40,7 +40,7 @@ class HealthPort:
             "/ready": probe(self._unready),
             "/metrics": self._answer_metrics,
         }
-        self._server = ProbeServer(host, port, routes)
+        self._server = ProbeServer(host, port, routes, option="--health-port")
         self._waits = waits
         #: What was logged of an unhealthy worker, without figures: probes ask every few seconds.
         self._logged: set[str] = set()
