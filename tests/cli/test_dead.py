@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +16,8 @@ from tests.cli.program import started
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from leasequeue import AsyncWorkQueue
     from tests.cli.program import Leasequeue
 
@@ -39,9 +43,9 @@ async def test_ls_lists_the_newest_first_with_the_last_line_of_the_error(
     outcome = await leasequeue("dead", "ls", queue.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles, *rows = outcome.table
-    assert titles == ["id", "died", "attempt", "bytes", "error"]
-    assert [(row[0], row[2:]) for row in rows] == [
-        (f"d{number}", ["1", "4", "ValueError:", f"{number}"]) for number in (4, 3, 2, 1, 0)
+    assert titles == ["id", "task", "died", "attempt", "bytes", "error"]
+    assert [(row[0], row[1], row[3:]) for row in rows] == [
+        (f"d{number}", "-", ["1", "4", "ValueError:", f"{number}"]) for number in (4, 3, 2, 1, 0)
     ]
 
 
@@ -60,6 +64,64 @@ async def test_ls_has_a_limit_and_a_start(leasequeue: Leasequeue, queue: AsyncWo
     await queue.dead_letters.drop_all()
     outcome = await leasequeue("dead", "ls", queue.name)
     assert (outcome.code, outcome.error) == (0, f"{queue.name} has no dead letters")
+
+
+@pytest.fixture
+async def failed(queue: AsyncWorkQueue) -> None:
+    """Make four more dead letters. Two are too long to be listed with their data."""
+    long = "x" * (8 << 20)
+    for item_id, task, note, error in (
+        ("m1", "send_mail", "", "TimeoutError: no answer"),
+        ("m2", "send_mail", "", "ValueError: no address"),
+        ("r1", "resize", long, "TimeoutError: no answer"),
+        ("m3", "send_mail", long, "TimeoutError: no answer"),
+    ):
+        data = json.dumps({"task": task, "args": {"note": note}}).encode()
+        await queue.add_item(Item(data, id=item_id))
+        await queue.fail(await take(queue), error)
+
+
+@pytest.mark.usefixtures("failed")
+@pytest.mark.parametrize(
+    ("filters", "ids"),
+    [
+        (("--task", "send_mail"), ["m3", "m2", "m1"]),
+        (("--error", "Timeout"), ["m3", "r1", "m1"]),
+        (("--task", "send_mail", "--error", "Timeout", "--since", "1h"), ["m3", "m1"]),
+        (("--error", "no such text"), []),
+    ],
+    ids=" ".join,
+)
+async def test_ls_and_requeue_choose_by_task_error_and_time(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, filters: tuple[str, ...], ids: list[str]
+) -> None:
+    outcome = await leasequeue("dead", "ls", queue.name, *filters)
+    assert [row[0] for row in outcome.table[1:]] == ids
+    assert outcome.err == "" if ids else outcome.error == f"{queue.name} has no such dead letters"
+    tried = await leasequeue("dead", "requeue", queue.name, "--all", "--dry-run", *filters)
+    assert (tried.code, tried.out) == (0, f"{len(ids)} chosen\n")
+    assert len(await left(queue)) == 9
+    done = await leasequeue("dead", "requeue", queue.name, "--all", *filters)
+    assert (done.code, done.out) == (0, f"{len(ids)} requeued\n")
+    assert [view.id for view in await queue.inspect()] == ids[::-1]
+
+
+async def test_old_dead_letters_are_left_out_by_the_servers_clock(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await redis.zadd(f"{queue.name}:dead", {"d1": (time.time() - 7_200) * 1000})
+    outcome = await leasequeue("dead", "ls", queue.name, "--since", "1h", "--count", "2")
+    assert [row[0] for row in outcome.table[1:]] == ["d4", "d3"]
+    assert outcome.error == "2 more: see --count and --start"
+    assert (await leasequeue("dead", "requeue", queue.name, "--all", "--dry-run")).out == "5 chosen\n"
+    await leasequeue("dead", "requeue", queue.name, "--all", "--since", "1h")
+    assert await left(queue) == ["d1"]
+
+
+async def test_ls_shows_the_task(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b'{"task": "send_mail", "args": {}}', id="m1"))
+    await queue.fail(await take(queue), "an error")
+    assert (await leasequeue("dead", "ls", queue.name, "--count", "1")).table[1][:2] == ["m1", "send_mail"]
 
 
 async def test_show_prints_one_in_full(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
