@@ -22,7 +22,7 @@ from mkdocs.structure.files import File
 
 from benchmarks.report import read
 from leasequeue import errors
-from leasequeue.cli.app import COMMANDS, EXIT_CODES
+from leasequeue.cli.app import COMMANDS, EXIT_CODES, GROUPS
 from leasequeue.cli.app import load as load_command
 from leasequeue.keys import KEYS, MADE_KEYS
 from leasequeue.queue.findings import Problem
@@ -156,12 +156,16 @@ def commands() -> str:
 
 
 def command_list() -> str:
-    """Return the table of the commands, with a link to each, or to the first of a group."""
-    rows = []
-    for name, one in COMMANDS.items():
-        first = next(iter(getattr(load_command(name), "commands", {"": None})))
-        rows.append([f"[`{name}`](#{'-'.join(filter(None, ('leasequeue', name, first)))})", _prose(one.help)])
-    return "\n".join(_table(["command", ""], rows))
+    """Return a table of the commands of each group, with a link to each, or to the first of several."""
+    tables = []
+    for title, group in GROUPS.items():
+        rows = []
+        for name, one in group.items():
+            first = next(iter(getattr(load_command(name), "commands", {"": None})))
+            link = "-".join(filter(None, ("leasequeue", name, first)))
+            rows.append([f"[`{name}`](#{link})", _prose(one.help)])
+        tables.append("\n".join(_table([title, ""], rows)))
+    return "\n\n".join(tables)
 
 
 def command(*words: str) -> str:

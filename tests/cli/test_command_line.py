@@ -102,6 +102,8 @@ def test_help_lists_every_command_and_imports_none() -> None:
     assert imported == "leasequeue.cli.app"
     listed = [line.split()[1] for line in shown if line.startswith("│ ") and line[2] not in " -"]
     assert listed == [*COMMANDS]
+    titles = [line.strip("╭─╮ ") for line in shown if line.startswith("╭")]
+    assert titles == ["Options", "Look at work", "Act on items", "Act on queues", "Run", "Set up"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

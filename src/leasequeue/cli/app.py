@@ -66,59 +66,71 @@ class Command(NamedTuple):
     epilog: str | None = EXIT_CODES
 
 
-#: Each module has a function with the command's name, or a `typer.Typer` named `app`.
-COMMANDS = {
-    "add": Command("add", "Add an item to a queue, or one for each line of a file."),
-    "ls": Command("ls", "Count the items of queues: waiting, leased, scheduled, dead."),
-    "stats": Command("stats", "Show how long items wait, and what workers do; serve metrics."),
-    "show": Command("show", "Show the items of a queue, or one of them in full."),
-    "peek": Command("show", "Show the items that are leased next, without leasing them."),
-    "dead": Command("dead", "List, show, requeue and drop dead letters."),
-    "schedule": Command("schedule", "List schedules; add, run or remove one."),
-    "flow": Command("flow", "List, show, find, cancel, retry, replay, delete and check flow runs."),
-    "cancel": Command("cancel", "Cancel items, whether they wait or run."),
-    "limits": Command("limits", "Show, set or remove limits of a queue and its groups."),
-    "pause": Command("limits", "Pause a queue or a group."),
-    "resume": Command("limits", "End the pause of a queue or a group."),
-    "clean": Command(
-        "clean", "Reclaim expired leases and repair what dead processes and other clients left behind."
-    ),
-    "mv": Command("whole_queues", "Move items that wait to the end of another queue, in their order."),
-    "purge": Command("whole_queues", "Remove all items of a queue that wait."),
-    "rm": Command(
-        "whole_queues",
-        "Delete queues, with all their items, dead letters, results, schedules, events and limits.",
-    ),
-    "recover": Command(
-        "whole_queues",
-        "Return items that were leased long ago to the front of the queue, and print their ids.",
-    ),
-    "clear-leases": Command(
-        "whole_queues", "End all leases of one queue, or of all: the items return to the front."
-    ),
-    "fsck": Command(
-        "fsck",
-        "Check the keys of queues against each other, and repair what does not agree.",
-        "Exit codes: 0 nothing was found, 1 all that was found is repaired, 2 wrong usage, "
-        "3 something is left to you, 5 the server cannot be reached or refuses.",
-    ),
-    "events": Command("events", "Print the events of a queue; switch them on and off."),
-    "workers": Command("workers", "List the workers of queues; fail, quiet or stop one."),
-    "acl": Command("acl", "Print the ACL SETUSER line with all that a user must be permitted."),
-    "pipeline": Command("pipeline", "Load, archive, analyse, redrive and backfill queues with Spark."),
-    "worker": Command("worker", "Run a worker until it is stopped.", None),
-    "autoscale": Command(
-        "autoscale.command",
-        "Run as many workers as the work of queues needs; plan how many that will be.",
-        None,
-    ),
-    "demo": Command(
-        "demo.command",
-        "Process files with worker processes, kill one and stop one, and check that nothing is lost.",
-        None,
-    ),
-    "serve": Command("serve", "Run a server until Ctrl-C or SIGTERM.", None),
+#: By what they are for, in the order of the help. Each module has a function with the command's name, or a
+#: `typer.Typer` named `app`.
+GROUPS = {
+    "Look at work": {
+        "ls": Command("ls", "Count the items of queues: waiting, leased, scheduled, dead."),
+        "stats": Command("stats", "Show how long items wait, and what workers do; serve metrics."),
+        "show": Command("show", "Show the items of a queue, or one of them in full."),
+        "peek": Command("show", "Show the items that are leased next, without leasing them."),
+        "events": Command("events", "Print the events of a queue; switch them on and off."),
+        "workers": Command("workers", "List the workers of queues; fail, quiet or stop one."),
+    },
+    "Act on items": {
+        "add": Command("add", "Add an item to a queue, or one for each line of a file."),
+        "cancel": Command("cancel", "Cancel items, whether they wait or run."),
+        "dead": Command("dead", "List, show, requeue and drop dead letters."),
+        "schedule": Command("schedule", "List schedules; add, run or remove one."),
+        "flow": Command("flow", "List, show, find, cancel, retry, replay, delete and check flow runs."),
+    },
+    "Act on queues": {
+        "limits": Command("limits", "Show, set or remove limits of a queue and its groups."),
+        "pause": Command("limits", "Pause a queue or a group."),
+        "resume": Command("limits", "End the pause of a queue or a group."),
+        "mv": Command("whole_queues", "Move items that wait to the end of another queue, in their order."),
+        "purge": Command("whole_queues", "Remove all items of a queue that wait."),
+        "rm": Command(
+            "whole_queues",
+            "Delete queues, with all their items, dead letters, results, schedules, events and limits.",
+        ),
+        "recover": Command(
+            "whole_queues",
+            "Return items that were leased long ago to the front of the queue, and print their ids.",
+        ),
+        "clear-leases": Command(
+            "whole_queues", "End all leases of one queue, or of all: the items return to the front."
+        ),
+        "clean": Command(
+            "clean", "Reclaim expired leases and repair what dead processes and other clients left behind."
+        ),
+        "fsck": Command(
+            "fsck",
+            "Check the keys of queues against each other, and repair what does not agree.",
+            "Exit codes: 0 nothing was found, 1 all that was found is repaired, 2 wrong usage, "
+            "3 something is left to you, 5 the server cannot be reached or refuses.",
+        ),
+    },
+    "Run": {
+        "worker": Command("worker", "Run a worker until it is stopped.", None),
+        "autoscale": Command(
+            "autoscale.command",
+            "Run as many workers as the work of queues needs; plan how many that will be.",
+            None,
+        ),
+        "pipeline": Command("pipeline", "Load, archive, analyse, redrive and backfill queues with Spark."),
+        "demo": Command(
+            "demo.command",
+            "Process files with worker processes, kill one and stop one, and check that nothing is lost.",
+            None,
+        ),
+    },
+    "Set up": {
+        "serve": Command("serve", "Run a server until Ctrl-C or SIGTERM.", None),
+        "acl": Command("acl", "Print the ACL SETUSER line with all that a user must be permitted."),
+    },
 }
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 
 def load(name: str) -> Any:
@@ -191,5 +203,6 @@ def _not_imported() -> None:
     raise AssertionError
 
 
-for _name, _command in COMMANDS.items():
-    app.command(_name, help=_command.help)(_not_imported)
+for _title, _commands in GROUPS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, help=_command.help, rich_help_panel=_title)(_not_imported)
