@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import pytest
 from typer.testing import CliRunner
 
+from leasequeue import Item
 from leasequeue.cli.app import app
+from tests.queue.asking import take
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
+
+    from leasequeue import AsyncWorkQueue
 
 
 class Outcome(NamedTuple):
@@ -120,6 +124,13 @@ async def started(
         if process.returncode is None:
             process.kill()
             await process.communicate()
+
+
+async def use(*queues: AsyncWorkQueue) -> None:
+    """Leave queues that exist and are empty: their last token is the only key of them."""
+    for queue in queues:
+        await queue.add_item(Item(b"x"))
+        await queue.complete(await take(queue))
 
 
 def usage_error(outcome: Outcome) -> str:

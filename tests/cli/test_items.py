@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
+import secrets
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from leasequeue import Item, JobCancelled, JobUnknown
+from leasequeue.tasks.wire import content_id_of
+from tests.cli.program import use
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from leasequeue import AsyncWorkQueue
-    from tests.cli.program import Leasequeue
+    from tests.cli.program import Leasequeue, Outcome
 
 
 async def data_in(queue: AsyncWorkQueue) -> list[bytes | None]:
@@ -177,6 +181,7 @@ async def test_items_are_printed_as_json(leasequeue: Leasequeue, queue: AsyncWor
 
 
 async def test_a_queue_or_a_state_without_items(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    await use(queue)
     assert await leasequeue("show", queue.name, "--json") == (0, "", "")
     outcome = await leasequeue("show", queue.name)
     assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{queue.name} has no unfinished items")
@@ -270,3 +275,114 @@ async def test_items_are_cancelled_by_their_data(leasequeue: Leasequeue, queue: 
     outcome = await leasequeue("cancel", queue.name, "--data", "-", stdin=b"same")
     assert (outcome.code, outcome.out) == (0, "3 cancelled\n")
     assert await queue.queue_len() == 1
+
+
+# ------------------------------------------------------------------------------------------------------ tasks
+
+#: A program with tasks.
+PROGRAM = """
+import os
+from datetime import date
+from leasequeue import FanOut, TaskQueue
+
+tasks = TaskQueue.from_url(os.environ["LEASEQUEUE_URL"], os.environ["QUEUE"])
+
+@tasks.task(concurrency=3)
+async def send_mail(to: str, on: date = date(2030, 1, 31)) -> str: ...
+
+@tasks.task
+async def send_all(guild: int) -> FanOut[str]: ...
+
+def make(): return tasks
+number = 7
+"""
+MAIL = '{"to": "ann@example.org"}'
+
+
+@pytest.fixture
+def program(tmp_path: Path, queue: AsyncWorkQueue, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return a target with tasks of the queue, each time in another module."""
+    path = tmp_path / f"mail_{secrets.token_hex(4)}.py"
+    path.write_text(PROGRAM)
+    monkeypatch.setenv("LEASEQUEUE_URL", redis_url)
+    monkeypatch.setenv("QUEUE", queue.name)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    return f"{path}:tasks"
+
+
+async def test_a_task_is_added_by_its_name(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    outcome = await leasequeue("add", queue.name, "--task", "send_mail", "--args", MAIL, "--priority", "2")
+    assert (outcome.code, outcome.err) == (0, "")
+    [view] = await queue.inspect()
+    assert (f"{view.id}\n", view.priority) == (outcome.out, 2)
+    assert json.loads(view.data or b"") == {
+        "task": "send_mail",
+        "args": {"to": "ann@example.org"},
+        "meta": {},
+    }
+
+
+async def test_with_its_program_a_task_is_added_as_that_would_do_it(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, program: str
+) -> None:
+    async def add(*options: str, name: str = "tasks") -> Outcome:
+        sys.modules.pop(Path(program.removesuffix(":tasks")).stem, None)  # a command imports it anew
+        given = ("--task", "send_mail", "--args", MAIL, "--app", program.replace(":tasks", f":{name}"))
+        return await leasequeue("add", queue.name, *given, *options)
+
+    outcome = await add("--content-id", "--json")
+    [view] = await queue.inspect()
+    assert outcome.document == {"queue": queue.name, "id": view.id, "added": True}
+    assert view.id == content_id_of("send_mail", b'{"to":"ann@example.org"}')
+    assert view.group, "that of its limit"
+    assert (await add("--content-id")).error.startswith("not added: ")
+    assert (await add("--id", "m1", "--delay", "5m")).out == "m1\n"
+    assert (await queue.counts()).scheduled == 1
+    assert (await add("--id", "m2", name="make")).out == "m2\n"
+
+
+async def test_a_task_that_fans_out_is_started_as_a_flow_run(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, program: str
+) -> None:
+    add = ("add", queue.name, "--task", "send_all", "--args", '{"guild": 7}', "--app", program)
+    outcome = await leasequeue(*add)
+    [run] = await queue.flow_runs.list()
+    assert (outcome.code, outcome.out) == (0, f"{run.id if run else None}\n")
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "name", "says"),
+    [
+        ("send_mial", MAIL, "tasks", "has no task 'send_mial'; it has send_mail, send_all"),
+        ("send_mail", '{"too": "ann"}', "tasks", "send_mail: it has no argument 'too' (it has to, on)"),
+        ("send_mail", "{}", "tasks", "send_mail: to is missing"),
+        ("send_mail", '{"to": 7}', "tasks", "send_mail: Expected `str`, got `int`"),
+        ("send_mail", '{"to": "ann", "on": "soon"}', "tasks", "Invalid RFC3339"),
+        ("send_mail", MAIL, "number", "is 7 (int), not a TaskQueue"),
+        ("send_mail", MAIL, "nothing", "has no 'nothing'; it has tasks"),
+    ],
+)
+async def test_with_its_program_a_task_is_checked_before_it_is_added(
+    leasequeue: Leasequeue,
+    queue: AsyncWorkQueue,
+    program: str,
+    task: str,
+    arguments: str,
+    name: str,
+    says: str,
+) -> None:
+    target = program.replace(":tasks", f":{name}")
+    outcome = await leasequeue("add", queue.name, "--task", task, "--args", arguments, "--app", target)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert says in outcome.err
+    assert "Traceback" not in outcome.err
+    assert await queue.counts() == (0, 0, 0, 0)
+
+
+async def test_a_task_of_another_queue_is_refused(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, program: str
+) -> None:
+    add = ("add", "another", "--task", "send_mail", "--args", MAIL, "--app", program)
+    outcome = await leasequeue(*add)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.error == f"the queue of the task 'send_mail' is {queue.name!r}, not 'another'"

@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasequeue.cli.formatting import print_json, print_line
-from leasequeue.cli.options import duration_option, number_option, time_option
+from leasequeue.cli.formatting import print_error, print_json, print_line
+from leasequeue.cli.options import (
+    TaskArguments,
+    TaskName,
+    duration_option,
+    number_option,
+    parse_arguments,
+    task_data,
+    time_option,
+)
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, fail, open_queue, run_command
-from leasequeue.errors import ServerError
+from leasequeue.errors import InvalidCall, ServerError
 from leasequeue.item import Item
 from leasequeue.queue.encoding import MAX_LEVEL
 
@@ -25,7 +33,33 @@ if TYPE_CHECKING:
 LINES_AT_ONCE = 2_000
 
 
+#: Some of the options.
+Delay = Annotated[
+    float, duration_option("Delay the item: 30s, 5m, 2d.", instead="use --at, which takes any time")
+]
+Priority = Annotated[
+    int, number_option("Its level; a higher one is leased first.", minimum=-MAX_LEVEL, maximum=MAX_LEVEL)
+]
+ExpiresIn = Annotated[
+    float | None, duration_option("Discard the item after this time, unless a worker has begun with it.")
+]
+DedupeFor = Annotated[
+    float | None, duration_option("Keep the id taken for this time, even if the item is completed.")
+]
+App = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:TASKS",
+        help="With --task: the program that has it, as for `leasequeue worker`. It names the server, "
+        "checks the arguments, and the task is added as it says.",
+    ),
+]
+#: Those that say how an item is added.
+_WHEN = ("delay", "at", "priority", "group", "expires_in", "dedupe_for", "replace")
+
+
 def add(  # noqa: PLR0913 - each is an option of the command
+    context: typer.Context,
     queue: QueueName,
     data: Annotated[
         str | None, typer.Argument(metavar="DATA|-", help="The item's data; - reads it from standard input.")
@@ -38,25 +72,12 @@ def add(  # noqa: PLR0913 - each is an option of the command
             "--content-id", help="Use the SHA-256 of the data as the id, so that equal data is added once."
         ),
     ] = False,
-    delay: Annotated[
-        float, duration_option("Delay the item: 30s, 5m, 2d.", instead="use --at, which takes any time")
-    ] = 0,
-    at: Annotated[
-        datetime | None,
-        time_option("Delay the item until 2030-01-31T09:00Z."),
-    ] = None,
-    priority: Annotated[
-        int,
-        number_option("Its level; a higher one is leased first.", minimum=-MAX_LEVEL, maximum=MAX_LEVEL),
-    ] = 0,
+    delay: Delay = 0,
+    at: Annotated[datetime | None, time_option("Delay the item until 2030-01-31T09:00Z.")] = None,
+    priority: Priority = 0,
     group: Annotated[str | None, typer.Option(help="The item's group.")] = None,
-    expires_in: Annotated[
-        float | None,
-        duration_option("Discard the item after this time, unless a worker has begun with it."),
-    ] = None,
-    dedupe_for: Annotated[
-        float | None, duration_option("Keep the id taken for this time, even if the item is completed.")
-    ] = None,
+    expires_in: ExpiresIn = None,
+    dedupe_for: DedupeFor = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an item with this id, unless it is leased.")
     ] = False,
@@ -64,6 +85,9 @@ def add(  # noqa: PLR0913 - each is an option of the command
         Path | None,
         typer.Option(metavar="FILE", help="Add each line that is not empty as an item; - is standard input."),
     ] = None,
+    task: TaskName = None,
+    args: TaskArguments = None,
+    app: App = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -73,22 +97,24 @@ def add(  # noqa: PLR0913 - each is an option of the command
     With --file such items are counted, and the exit code is 0.
     Data from standard input is taken byte for byte.
     """
-    if (data is None) == (file is None):
-        raise typer.BadParameter("give either the data, - for standard input, or --file", param_hint="DATA")
+    given = locals()
+    when = {name: given[name] for name in _WHEN}
+    content = task_data(task, args, data)
+    if [data, file, content].count(None) != 2:
+        choices = "give either the data, - for standard input, or --file, or --task"
+        raise typer.BadParameter(choices, param_hint="DATA")
     if id is not None and (content_id or file):
         raise typer.BadParameter("cannot be combined with --content-id or --file", param_hint="--id")
-    when: dict[str, Any] = {
-        "delay": delay,
-        "at": at,
-        "priority": priority,
-        "group": group,
-        "expires_in": expires_in,
-        "dedupe_for": dedupe_for,
-        "replace": replace,
-    }
+    if app is not None:
+        source = context.get_parameter_source("url")
+        if task is None or (source is not None and source.name == "COMMANDLINE"):
+            raise typer.BadParameter("goes with --task, and names the server: no --url", param_hint="--app")
+        options = {**when, "id": id, "content_id": content_id}
+        run_command(_add_call(app, task, queue, parse_arguments(args), options, as_json=as_json))
     if file is not None:
         run_command(_add_lines(url, queue, file, when, content_id=content_id, as_json=as_json))
-    content = sys.stdin.buffer.read() if data == "-" else os.fsencode(data or "")
+    if content is None:
+        content = sys.stdin.buffer.read() if data == "-" else os.fsencode(data or "")
     run_command(_add(url, queue, content, id, when, content_id=content_id, as_json=as_json))
 
 
@@ -105,15 +131,39 @@ async def _add(
     item = Item.with_content_id(data) if content_id else Item(data, item_id)
     async with open_queue(url, name) as queue:
         added = await queue.add_item(item, **when)
+    return _report(name, item.id, added=added, as_json=as_json)
+
+
+async def _add_call(
+    app: str, task: str, name: str, arguments: dict[str, Any], options: dict[str, Any], *, as_json: bool
+) -> Code:
+    """Add a call of a task as its program would. Options with a value that is the default are not given."""
+    from leasequeue.cli.worker.target import Unusable, find_task  # only then, to start quickly
+
+    try:
+        found = find_task(app, task)
+        given = {option: value for option, value in options.items() if value}
+        call = found.options(**given).call(**arguments)
+    except (Unusable, InvalidCall) as error:
+        print_error(f"leasequeue: {error}")
+        return Code.USAGE
+    if found.queue.name != name:
+        return fail(f"the queue of the task {task!r} is {found.queue.name!r}, not {name!r}", Code.USAGE)
+    async with found.queue:
+        job = await call.add()
+    return _report(name, job.id, added=bool(job.created), as_json=as_json)
+
+
+def _report(name: str, item_id: str, *, added: bool, as_json: bool) -> Code:
     if as_json:
-        print_json({"queue": name, "id": item.id, "added": added})
+        print_json({"queue": name, "id": item_id, "added": added})
     elif added:
-        print_line(item.id)
+        print_line(item_id)
     if added:
         return Code.DONE
     if as_json:
         return Code.MISSED
-    taken = f"{name!r} has an unfinished item with the id {item.id!r}, or the id is still taken"
+    taken = f"{name!r} has an unfinished item with the id {item_id!r}, or the id is still taken"
     return fail(f"not added: {taken}", Code.MISSED)
 
 

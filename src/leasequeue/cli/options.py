@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import re
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +18,13 @@ from leasequeue.durations import LONGEST_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+
+TaskName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Add a task of this name, instead of DATA.")
+]
+TaskArguments = Annotated[
+    str | None, typer.Option(metavar="JSON", help="With --task: its arguments, as a JSON object.")
+]
 
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -100,6 +108,31 @@ def _parse_choice(text: str, *, choices: Sequence[str], elsewhere: Mapping[str, 
         problem = f"{text!r} is not one of {', '.join(choices)}"
         raise typer.BadParameter(f"{problem}; {elsewhere[text]}" if text in elsewhere else problem)
     return text
+
+
+def parse_arguments(text: str | None) -> dict[str, Any]:
+    """Parse the arguments of a task: a JSON object; none are an empty one."""
+    try:
+        arguments = json.loads(text or "{}")
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not JSON: {error}", param_hint="--args") from None
+    if not isinstance(arguments, dict):
+        raise typer.BadParameter(f"{text!r} is not a JSON object, with names", param_hint="--args")
+    return arguments
+
+
+def task_data(task: str | None, args: str | None, data: str | None) -> bytes | None:
+    """Return the data of an item for a task of a name; None if no task is given."""
+    if task is None:
+        if args is not None:
+            raise typer.BadParameter("can only be given with --task", param_hint="--args")
+        return None
+    if data is not None:
+        raise typer.BadParameter("cannot be combined with DATA", param_hint="--task")
+    from leasequeue.tasks.wire import data_of  # only then, to start quickly
+
+    arguments = json.dumps(parse_arguments(args), ensure_ascii=False, separators=(",", ":")).encode()
+    return data_of(task, arguments, None)
 
 
 def parse_duration(text: str | float | None) -> float | None:

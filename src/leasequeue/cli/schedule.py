@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from datetime import datetime  # noqa: TC003 - typer reads the annotations when it runs
@@ -11,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from leasequeue.cli.formatting import preview, print_json, print_line, print_table, view_document
-from leasequeue.cli.options import choice_option, duration_option, format_time, time_option
+from leasequeue.cli.options import (
+    TaskArguments,
+    TaskName,
+    choice_option,
+    duration_option,
+    format_time,
+    task_data,
+    time_option,
+)
 from leasequeue.cli.server import AsJson, Code, fail, group_of, note, queue_command, report_changes
 from leasequeue.item import Item
 from leasequeue.queue.cron import stamp
@@ -65,13 +72,8 @@ async def add(  # noqa: PLR0913 - each is an option of the command
     tz: Annotated[
         str | None, typer.Option(metavar="ZONE", help="With --cron: the time zone; UTC by default.")
     ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Add a task of this name, instead of DATA."),
-    ] = None,
-    args: Annotated[
-        str | None, typer.Option(metavar="JSON", help="With --task: its arguments, as a JSON object.")
-    ] = None,
+    task: TaskName = None,
+    args: TaskArguments = None,
     catch_up: Annotated[
         CatchUp, choice_option("How to treat ticks that were missed.", get_args(CatchUp))
     ] = "once",
@@ -87,7 +89,7 @@ async def add(  # noqa: PLR0913 - each is an option of the command
         raise typer.BadParameter("can only be given with --every", param_hint="--start")
     if tz is not None and cron is None:
         raise typer.BadParameter("can only be given with --cron", param_hint="--tz")
-    content = _content(data, task, args)
+    content = task_data(task, args, data) or os.fsencode(data or "")
     if every is not None:
         changed = await queue.schedules.every(every, schedule, content, start=start, catch_up=catch_up)
     else:
@@ -140,24 +142,6 @@ async def remove(
     removed = len(schedules) - len(missed)
     problems = [(one, f"{queue.name!r} has no schedule {one!r}") for one in missed]
     return report_changes(queue.name, "removed", removed, problems, as_json=as_json)
-
-
-def _content(data: str | None, task: str | None, args: str | None) -> bytes:
-    if task is None:
-        if args is not None:
-            raise typer.BadParameter("can only be given with --task", param_hint="--args")
-        return os.fsencode(data or "")
-    if data is not None:
-        raise typer.BadParameter("cannot be combined with DATA", param_hint="--task")
-    from leasequeue.tasks.wire import data_of  # only then, to start quickly
-
-    try:
-        arguments = json.loads(args or "{}")
-    except ValueError as error:
-        raise typer.BadParameter(f"{args!r} is not JSON: {error}", param_hint="--args") from None
-    if not isinstance(arguments, dict):
-        raise typer.BadParameter(f"{args!r} is not a JSON object, with names", param_hint="--args")
-    return data_of(task, json.dumps(arguments, ensure_ascii=False, separators=(",", ":")).encode(), None)
 
 
 def _row(view: ScheduleView) -> list[Any]:

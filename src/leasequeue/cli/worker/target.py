@@ -47,6 +47,24 @@ def find_worker(target: str) -> Worker:
     Args:
         target: `module:name`, `package.module:name.of.attribute` or `path/to/file.py:name`.
     """
+    return _as_worker(_source(target), target)
+
+
+def find_task(target: str, name: str) -> Task[..., Any]:
+    """Import a task queue or a flow as `find_worker` does, and return its task of a name."""
+    found = _source(target)
+    tasks = found.tasks if isinstance(found, Flow) else found
+    if not isinstance(tasks, TaskQueue):
+        raise Unusable(f"{target} is {_described(found)}: name the TaskQueue that the task belongs to")
+    _as_worker(found, target)  # imports the modules with tasks
+    known = {task.name: task for task in tasks.tasks}
+    if name not in known:
+        raise Unusable(f"{target} has no task {name!r}; it has {', '.join(known)}")
+    return known[name]
+
+
+def _source(target: str) -> Any:
+    """Import what a target names: a worker or what one is made for, or what a function returns."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise Unusable(
@@ -58,7 +76,16 @@ def find_worker(target: str) -> Worker:
         found = functools.reduce(getattr, name.split("."), module)
     except AttributeError:
         raise Unusable(f"{place} has no {name!r}{_suggestion(module)}") from None
-    return _as_worker(found, target)
+    if isinstance(found, (Worker, *_SOURCES)):
+        return found
+    if not callable(found) or isinstance(found, (type, Task)):
+        raise Unusable(
+            f"{target} is {_described(found)}, not a TaskQueue, a Worker or a function that returns one"
+        )
+    try:
+        return found()
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+        raise Unusable(with_traceback(f"{target}() failed", error)) from None
 
 
 def folder_of(target: str) -> Path:
@@ -104,18 +131,7 @@ def _put_first(folder: Path) -> None:
 
 
 def _as_worker(found: Any, target: str) -> Worker:
-    worker = found
-    if not isinstance(found, (Worker, *_SOURCES)):
-        if not callable(found) or isinstance(found, (type, Task)):
-            raise Unusable(
-                f"{target} is {_described(found)}, not a TaskQueue, a Worker or a function that returns one"
-            )
-        try:
-            worker = found()
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises
-            raise Unusable(with_traceback(f"{target}() failed", error)) from None
-    if isinstance(worker, _SOURCES):
-        worker = Worker(worker)
+    worker = Worker(found) if isinstance(found, _SOURCES) else found
     if not isinstance(worker, Worker):
         raise Unusable(f"{target} returned {_described(worker)}, not a TaskQueue or a Worker")
     try:
