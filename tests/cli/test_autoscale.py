@@ -64,6 +64,23 @@ def change(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
+# ------------------------------------------------------------------------------------------------ the queue
+
+
+async def test_the_queue_of_an_autoscaler_is_not_listed_among_others(
+    leasequeue: Leasequeue, file: Path, queue: AsyncWorkQueue
+) -> None:
+    await queue.add_item(Item(b"x", id="pass"))
+    assert (await leasequeue("autoscale", str(file), "--once")).code == 0
+    for command in ("ls", "stats"):
+        some = [line["queue"] for line in (await leasequeue(command, "--json")).documents]
+        every = [line["queue"] for line in (await leasequeue(command, "--all", "--json")).documents]
+        assert queue.name in some, "its only item has the id of that of an autoscaler"
+        assert f"{queue.name}-scaler" not in some
+        assert f"{queue.name}-scaler" in every
+    assert (await leasequeue("ls", f"{queue.name}-scaler")).table[1][1] == "1"
+
+
 # ------------------------------------------------------------------------------------------------- the file
 
 

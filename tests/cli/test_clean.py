@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import Item
-from tests.cli.program import started
+from tests.cli.program import started, use
 from tests.queue.asking import take, until
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ async def test_a_deep_clean_restores_items_that_are_in_no_list(
 ) -> None:
     first, second = make_queue(name=f"{name}-1"), make_queue(name=f"{name}-2")
     await leave_an_orphan(redis, first, "x")
+    await use(second)
     outcome = await leasequeue("clean", first.name, second.name, "--json")
     assert [line["restored"] for line in outcome.documents] == [0, 0]
     outcome = await leasequeue("clean", first.name, second.name, "--json", "--deep")

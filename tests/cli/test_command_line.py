@@ -24,7 +24,7 @@ from leasequeue.cli.pipeline import FORMATS, URL_VARIABLES, facts
 from leasequeue.cli.server import DEFAULT_URL
 from leasequeue.spark import options
 from leasequeue.spark.jobs.load import Format
-from tests.cli.program import started, usage_error
+from tests.cli.program import started, usage_error, use
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
@@ -226,6 +226,7 @@ async def test_wrong_usage_is_refused_before_the_server_is_asked(
 async def test_old_dead_letters_are_dropped_by_an_age_above_that_of_a_delay(
     leasequeue: Leasequeue, queue: AsyncWorkQueue
 ) -> None:
+    await use(queue)
     outcome = await leasequeue("dead", "drop", queue.name, "--older-than", "60d", "--yes")
     assert (outcome.code, outcome.out) == (0, "0 dropped\n")
 

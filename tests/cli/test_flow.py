@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasequeue import FanOut, Flow, RetryPolicy, TaskQueue, fan_out
+from tests.cli.program import use
 from tests.worker.working import new_worker
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ async def program(redis_url: str, name: str) -> AsyncIterator[Program]:
 
 
 async def test_ls_lists_the_newest_first(leasequeue: Leasequeue, program: Program) -> None:
+    await use(program.tasks.queue)
     outcome = await leasequeue("flow", "ls", program.name)
     assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{program.name} has no runs")
     await program.start("good")
@@ -224,6 +226,7 @@ async def test_delete_leaves_nothing_of_finished_runs(leasequeue: Leasequeue, pr
 async def test_check_finds_and_repairs_what_cannot_go_on(
     leasequeue: Leasequeue, program: Program, redis: Any
 ) -> None:
+    await use(program.tasks.queue)
     assert await leasequeue("flow", "check", program.name) == (0, "", "")
     await program.start("lost", drain=False)
     await redis.delete(f"{program.name}:item:lost/check", f"{program.name}:queue")

@@ -14,7 +14,7 @@ from leasequeue.queue.limits import Limit
 from leasequeue.queue.queue import engine_of
 from leasequeue.wire import discovery
 from leasequeue.wire.discovery import find_queues
-from tests.cli.program import started, usage_error
+from tests.cli.program import started, usage_error, use
 from tests.queue.asking import take, until
 
 if TYPE_CHECKING:
@@ -36,11 +36,15 @@ async def fill(queue: AsyncWorkQueue) -> None:
     await queue.fail(leases[0], "given up")
 
 
-async def test_the_named_queues_are_counted(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+async def test_the_named_queues_are_counted(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    idle = make_queue(name="{idle}")
     await fill(queue)
-    outcome = await leasequeue("ls", queue.name, "unused")
+    await use(idle)
+    outcome = await leasequeue("ls", queue.name, idle.name)
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.table == [TITLES, [queue.name, "4", "3", "2", "1"], ["unused", "0", "0", "0", "0"]]
+    assert outcome.table == [TITLES, [queue.name, "4", "3", "2", "1"], ["{idle}", "0", "0", "0", "0"]]
 
 
 @pytest.mark.seed("RWQ-O23", "WRQ-O17")
@@ -49,9 +53,8 @@ async def test_without_names_the_queues_of_the_server_are_counted(
 ) -> None:
     busy, done = make_queue(name="a b:ü"), make_queue(name="{done}")
     await fill(busy)
-    await done.add_item(Item(b"x"))
-    await done.complete(await take(done))
-    outcome = await leasequeue("ls", "--json")
+    await use(done)
+    outcome = await leasequeue("ls", "--json", "--all")
     assert (outcome.code, outcome.err) == (0, "")
     assert [line for line in outcome.documents if line["queue"] in (busy.name, done.name)] == [
         {"queue": "a b:ü", "waiting": 4, "leased": 3, "scheduled": 2, "dead": 1},
@@ -158,6 +161,7 @@ async def test_what_is_left_to_the_user_has_its_own_exit_code(
 
 
 async def test_limits_are_set_shown_and_removed(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    await use(queue)
     outcome = await leasequeue("limits", queue.name)
     assert (outcome.code, outcome.out) == (0, "")
     assert "has no limits" in outcome.error
@@ -183,14 +187,27 @@ async def test_limits_are_set_shown_and_removed(leasequeue: Leasequeue, queue: A
 async def test_a_queue_and_a_group_are_paused_and_resumed(
     leasequeue: Leasequeue, queue: AsyncWorkQueue
 ) -> None:
-    assert (await leasequeue("resume", queue.name)).code == 1
-    assert (await leasequeue("pause", queue.name, "--reason", "the mail server is down")).code == 0
+    await use(queue)
+    assert (await leasequeue("resume", queue.name)).error == f"{queue.name!r} was not paused"
+    assert await leasequeue("pause", queue.name, "--reason", "the mail server is down") == (
+        0,
+        f"{queue.name!r} is paused until `leasequeue resume` ends that: no item of it is leased\n",
+        "",
+    )
+    timed = await leasequeue("pause", queue.name, "--group", "g", "--for", "10")
+    starts = f"the group 'g' of {queue.name!r} is paused for 10 s, until 20"
+    assert (timed.code, timed.out.startswith(starts)) == (0, True)
+    assert timed.out.endswith("Z: no item of it is leased\n")
     outcome = await leasequeue("pause", queue.name, "--group", "g", "--for", "1h", "--json")
     assert (outcome.code, outcome.document["group"], outcome.document["reason"]) == (0, "g", "")
     outcome = await leasequeue("limits", queue.name)
     assert "the mail server is down" in outcome.out
     assert len(outcome.out.splitlines()) == 3
-    assert (await leasequeue("resume", queue.name)).code == 0
+    assert await leasequeue("resume", queue.name) == (
+        0,
+        f"{queue.name!r} is resumed: its items are leased again\n",
+        "",
+    )
     outcome = await leasequeue("resume", queue.name, "--group", "g", "--json")
     assert (outcome.code, outcome.document["resumed"]) == (0, True)
     outcome = await leasequeue("resume", queue.name, "--group", "g")
@@ -258,6 +275,7 @@ async def add(queue: AsyncWorkQueue, *ids: str) -> None:
 
 @pytest.mark.seed("WRQ-O18")
 async def test_peek_shows_what_is_leased_next(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    await use(queue)
     outcome = await leasequeue("peek", queue.name)
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.error == f"{queue.name} has no waiting items"
@@ -277,6 +295,11 @@ async def test_mv_moves_items(leasequeue: Leasequeue, queue: AsyncWorkQueue, mak
     other = make_queue(name=f"{queue.name}-other")
     await add(queue, "a", "b", "c", "d")
     outcome = await leasequeue("mv", queue.name, other.name, "--count", "1")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert (
+        outcome.error == f"no such queue: {other.name}; there is {queue.name}, and --create makes a new one"
+    )
+    outcome = await leasequeue("mv", queue.name, other.name, "--count", "1", "--create")
     assert (outcome.code, outcome.out) == (0, "1 moved\n")
     outcome = await leasequeue("mv", queue.name, other.name, "c", "missing", "--json")
     assert (outcome.code, outcome.document) == (1, {"queue": queue.name, "moved": 1, "missed": ["missing"]})
@@ -315,8 +338,8 @@ async def test_a_deletion_that_was_interrupted_is_told_at_once(
     assert f"{queue.name} is being deleted" in outcome.error
     outcome = await leasequeue("fsck", queue.name)
     assert (outcome.code, outcome.table[1][1]) == (3, "unfinished_deletion")
-    await leasequeue("rm", queue.name, "--yes")
-    assert (await leasequeue("ls", queue.name)).err == ""
+    assert (await leasequeue("rm", queue.name, "--yes")).code == 0
+    assert (await leasequeue("ls", queue.name)).error.startswith("no such queue")
 
 
 @pytest.mark.seed("WRQ-O21")
@@ -337,7 +360,37 @@ async def test_rm_deletes_queues(
         {"queue": other.name, "deleted": 1},
     ]
     assert not await redis.keys(f"{queue.name}*")
+    await use(queue)
+    wrong = await leasequeue("rm", queue.name, other.name, "--yes")
+    assert (wrong.code, wrong.out) == (1, "")
     assert (await leasequeue("rm", queue.name, "--yes")).table == [["queue", "deleted"], [queue.name, "0"]]
+
+
+async def test_ls_lists_no_queue_that_was_deleted_or_is_used_for_nothing(
+    leasequeue: Leasequeue, make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    deleted, planned, paused = (
+        make_queue(name=f"{name}-{what}") for what in ("deleted", "planned", "paused")
+    )
+    for queue in (deleted, planned, paused):
+        await add(queue, "a")
+        assert await queue.complete(await take(queue))
+    await add(deleted, "b")
+    await planned.schedules.every(3_600, "hourly")
+    await paused.pause()
+
+    async def listed(*arguments: str) -> list[str]:
+        found = (await leasequeue(*arguments, "--json")).documents
+        return [line["queue"] for line in found if line["queue"].startswith(name)]
+
+    shown = [paused.name, planned.name]
+    assert await listed("ls") == [deleted.name, *shown]
+    assert (await leasequeue("rm", deleted.name, "--yes")).code == 0
+    assert await redis.keys(f"{deleted.name}:*") == [f"{deleted.name}:fence".encode()]
+    assert await listed("ls") == await listed("stats") == shown
+    assert "more, in which nothing is to be done: see --all" in (await leasequeue("ls")).err
+    assert await listed("ls", "--all") == await listed("stats", "--all") == [deleted.name, *shown]
+    assert (await leasequeue("ls", deleted.name)).table[1] == [deleted.name, "0", "0", "0", "0"]
 
 
 @pytest.mark.seed("RRQ-O5")
@@ -441,9 +494,15 @@ async def register(queue: AsyncWorkQueue, *, alive_ms: int = 600_000, **about: o
 
 
 async def test_ls_lists_the_workers(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    await use(queue)
     outcome = await leasequeue("workers", "ls", queue.name)
     assert (outcome.code, outcome.out, outcome.error) == (0, "", "no worker is registered")
     session = await register(queue)
+    everywhere = await leasequeue("workers", "ls")
+    assert everywhere.table[1][2] == queue.name
+    assert everywhere.error == (
+        f"what has failed for good is in the dead letters: `leasequeue dead ls {queue.name}`"
+    )
     outcome = await leasequeue("workers", "ls", queue.name, queue.name)
     assert outcome.table[0] == ["worker", "state", "queues", "running", "runs", "failures", "since"]
     assert outcome.table[1][:6] == ["mailer", "working", queue.name, "1", "1,200", "3"]

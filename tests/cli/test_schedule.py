@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from leasequeue import TaskQueue
+from tests.cli.program import use
 from tests.worker.working import new_worker
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ START = datetime(2030, 1, 31, 9, tzinfo=UTC)
 
 
 async def test_ls_lists_the_next_due_first(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    await use(queue)
     outcome = await leasequeue("schedule", "ls", queue.name)
     assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{queue.name} has no schedules")
     await queue.schedules.every(3_600, "slow", b"12", start=START)
@@ -67,7 +69,8 @@ async def test_rm_removes_the_given_ones(leasequeue: Leasequeue, queue: AsyncWor
 async def test_add_stores_a_schedule_for_an_item(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     add = ("schedule", "add", queue.name, "poll")
     every = (*add, "feed", "--every", "5m", "--start", "2030-01-31T09:00Z", "--catch-up", "all")
-    assert await leasequeue(*every) == (0, "scheduled\n", "")
+    assert (await leasequeue(*every)).code == 1
+    assert await leasequeue(*every, "--create") == (0, "scheduled\n", "")
     assert await leasequeue(*every) == (0, "unchanged\n", "")
     [view] = await queue.schedules.list()
     assert (view.name, view.interval, view.start, view.catch_up) == ("poll", 300, START, "all")
@@ -106,7 +109,7 @@ async def test_a_task_is_scheduled_and_run_from_the_command_line(
             return f"{greeting}, {name}!"
 
         given = ("--task", "greet", "--args", '{"name": "Zoë"}')
-        outcome = await leasequeue("schedule", "add", name, "hourly", "--every", "1h", *given)
+        outcome = await leasequeue("schedule", "add", name, "hourly", "--every", "1h", "--create", *given)
         assert outcome == (0, "scheduled\n", "")
         outcome = await leasequeue("schedule", "run", name, "hourly")
         await new_worker(tasks).drain()
@@ -116,7 +119,7 @@ async def test_a_task_is_scheduled_and_run_from_the_command_line(
 async def test_an_expression_that_cannot_be_read_is_refused(
     leasequeue: Leasequeue, queue: AsyncWorkQueue
 ) -> None:
-    outcome = await leasequeue("schedule", "add", queue.name, "poll", "--cron", "0 3 * *")
+    outcome = await leasequeue("schedule", "add", queue.name, "poll", "--cron", "0 3 * *", "--create")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.error.startswith("expression: got '0 3 * *', expected a cron expression")
     assert await queue.schedules.list() == []

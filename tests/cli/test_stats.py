@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from leasequeue import AsyncWorkQueue, Item
 from leasequeue.cli import exporter as exporter_module
 from leasequeue.cli.exporter import Exporter
 from leasequeue.queue.queue import engine_of
-from tests.cli.program import started
+from tests.cli.program import run_process, started, use
 from tests.cli.test_health_port import get
 from tests.hostile import SHOWN, TEXT, harm_of, write_worker
 from tests.ports import free_port
@@ -83,10 +84,13 @@ async def test_one_hostile_name_is_a_label_and_takes_no_metrics_away(
     assert harm_of(caplog.text) == []
 
 
-async def test_a_table_of_the_named_queues(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+async def test_a_table_of_the_named_queues(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
     await fill(queue)
     await queue.pause(reason="deploy")
-    outcome = await leasequeue("stats", queue.name, "unused")
+    await use(unused := make_queue(name=f"{queue.name}-unused"))
+    outcome = await leasequeue("stats", queue.name, unused.name)
     assert (outcome.code, outcome.err) == (0, "")
     titles = [
         "queue",
@@ -106,7 +110,15 @@ async def test_a_table_of_the_named_queues(leasequeue: Leasequeue, queue: AsyncW
     assert words[:5] == [queue.name, "3", "2", "1", "0"]
     assert (words[6], words[8]) == ("to", "s"), "between two bounds"
     assert words[-3:] == ["1", "2", "deploy"]
-    assert lines[2].split() == ["unused", "0", "0", "0", "0", "-", "-", "0", "0", "-"]
+    assert lines[2].split() == [unused.name, "0", "0", "0", "0", "-", "-", "0", "0", "-"]
+
+
+async def test_a_port_that_is_taken_is_told_with_what_to_do(redis_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        outcome = await run_process("stats", "--port", f"{port}", "--url", redis_url)
+    problem = f"cannot listen at 127.0.0.1, port {port}: Address already in use"
+    assert (outcome.code, outcome.error) == (2, f"{problem}: give another port with --port")
 
 
 async def test_json_has_all_that_is_known(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:

@@ -48,11 +48,11 @@ async def acl(
         raise typer.BadParameter(
             f"{user!r} cannot be a user's name: without white space, please", param_hint="--user"
         )
-    async with open_queue(url, names[0]) as queue:
+    async with open_queue(url, names[0], create=True) as queue:
         server, known = await _ask(queue, user)
     shared: list[str] = []
     for name in names:
-        async with open_queue(url, name) as queue:
+        async with open_queue(url, name, create=True) as queue:
             limits = await queue.limits.get()
         if limits.shared is not None:
             shared.append(limits.shared)

@@ -129,7 +129,7 @@ async def _add(
     as_json: bool,
 ) -> Code:
     item = Item.with_content_id(data) if content_id else Item(data, item_id)
-    async with open_queue(url, name) as queue:
+    async with open_queue(url, name, create=True) as queue:
         added = await queue.add_item(item, **when)
     return _report(name, item.id, added=added, as_json=as_json)
 
@@ -174,7 +174,7 @@ async def _add_lines(
     try:
         with sys.stdin.buffer if file == Path("-") else file.open("rb") as lines:
             items = _items_of(lines, content_id=content_id)
-            async with open_queue(url, name) as queue:
+            async with open_queue(url, name, create=True) as queue:
                 while some := [*itertools.islice(items, LINES_AT_ONCE)]:
                     answers = await queue.add_items(some, **when)
                     added += sum(answers)

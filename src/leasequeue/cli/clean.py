@@ -105,7 +105,7 @@ async def _watch(url: str, names: list[str], maintenance: Maintenance, *, deep: 
 
 async def _run_maintenance(url: str, names: list[str], maintenance: Maintenance, *, deep: bool) -> Code:
     async with AsyncExitStack() as stack:
-        queues = {name: await stack.enter_async_context(open_queue(url, name)) for name in names}
+        queues = {name: await stack.enter_async_context(open_queue(url, name, create=True)) for name in names}
         log.info("watching %s", ", ".join(queues))
         for queue in queues.values():
             await _clean_first(queue, maintenance, deep=deep)
@@ -129,7 +129,7 @@ async def clean_lines(url: str, *, as_json: bool) -> Code:
             note(f"cannot read {line.strip()!r}: expected light:QUEUE or deep:QUEUE")
             code = Code.MISSED
             continue
-        async with open_queue(url, name) as queue:
+        async with open_queue(url, name, create=True) as queue:
             report = await (queue.deep_clean() if kind == "deep" else queue.light_clean())
         if as_json:
             print_json({"queue": name, "cleaned": kind, **counts_of(report)})

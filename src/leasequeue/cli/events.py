@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,7 @@ _FIRST = ("number", "what", "id", "at")
 _TIMES = ("at", "due", "until")
 
 
-@queue_command
+@functools.partial(queue_command, unknown=True)
 async def events(  # noqa: PLR0913 - each is an option of the command
     queue: AsyncWorkQueue,
     *,

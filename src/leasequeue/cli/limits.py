@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime  # noqa: TC003 - typer reads the annotations when it runs
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leasequeue.cli.formatting import print_json, print_rows
+from leasequeue.cli.formatting import print_json, print_line, print_rows
 from leasequeue.cli.options import choice_option, duration_option, format_time, number_option, time_option
 from leasequeue.cli.server import AsJson, Code, fail, note, queue_command
+from leasequeue.durations import duration_text
 from leasequeue.queue.limits import EACH_GROUP, MAX_LIMIT, Limit
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ ALL = "all"
 Group = Annotated[str | None, typer.Option(metavar="GROUP", help="A group; by default the whole queue.")]
 
 
-@queue_command
+@functools.partial(queue_command, creates=True)
 async def limits(  # noqa: PLR0913 - each is an option of the command
     queue: AsyncWorkQueue,
     *,
@@ -88,8 +90,7 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
 
 
 def _no_limit(name: str, group: str | None, limit: str) -> str:
-    what = repr(name) if group is None else f"the group {group!r} of {name!r}"
-    return f"{what} has no {'limit' if limit == ALL else f'limit {limit!r}'}"
+    return f"{_what(name, group)} has no {'limit' if limit == ALL else f'limit {limit!r}'}"
 
 
 async def _remove(queue: AsyncWorkQueue, limit: str, group: str | None) -> bool:
@@ -98,7 +99,7 @@ async def _remove(queue: AsyncWorkQueue, limit: str, group: str | None) -> bool:
     return bool(await queue.limits.remove(*names, group=group))
 
 
-@queue_command
+@functools.partial(queue_command, creates=True)
 async def pause(
     queue: AsyncWorkQueue,
     *,
@@ -121,6 +122,10 @@ async def pause(
     pause = await queue.pause(reason=reason, until=until, for_=for_, group=group)
     if as_json:
         print_json({"queue": queue.name, "group": group, **_paused(pause)})
+    else:
+        ends = f"until {format_time(pause.until)}" if pause.until else "until `leasequeue resume` ends that"
+        lasts = "" if for_ is None else f"for {duration_text(for_)}, "
+        print_line(f"{_what(queue.name, group)} is paused {lasts}{ends}: no item of it is leased")
     return Code.DONE
 
 
@@ -131,8 +136,14 @@ async def resume(queue: AsyncWorkQueue, *, group: Group = None, as_json: AsJson 
     if as_json:
         print_json({"queue": queue.name, "group": group, "resumed": resumed})
         return Code.DONE if resumed else Code.MISSED
-    what = repr(queue.name) if group is None else f"the group {group!r} of {queue.name!r}"
-    return Code.DONE if resumed else fail(f"{what} was not paused", Code.MISSED)
+    if not resumed:
+        return fail(f"{_what(queue.name, group)} was not paused", Code.MISSED)
+    print_line(f"{_what(queue.name, group)} is resumed: its items are leased again")
+    return Code.DONE
+
+
+def _what(name: str, group: str | None) -> str:
+    return repr(name) if group is None else f"the group {group!r} of {name!r}"
 
 
 def _rows(found: QueueLimits) -> Iterator[dict[str, Any]]:

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from leasequeue.cli.formatting import print_rows
-from leasequeue.cli.server import DEFAULT_URL, AnyQueues, AsJson, Code, Url, command, note, open_queue
+from leasequeue.cli.server import (
+    DEFAULT_URL,
+    AnyQueues,
+    AsJson,
+    Code,
+    Url,
+    all_queues,
+    command,
+    note,
+    open_queue,
+)
 from leasequeue.errors import WrongKeyType
 from leasequeue.queue.queue import engine_of
-from leasequeue.wire.discovery import MAX_KEYS, MAX_QUEUES, find_queues
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
+    from leasequeue.views import Counts
+
+All = Annotated[
+    bool,
+    typer.Option(
+        "--all",
+        help="Also queues without items, limits, schedules, flow runs and workers, and those of autoscalers.",
+    ),
+]
+#: The ends of keys without which a queue that has no items is not listed.
+_IN_USE = (b"control", b"schedules", b"workers", b"runs:active", b"unsettled", b"events:keep")
+#: The item of an autoscaler's queue, and how its data begins: see `leasequeue.autoscale.leader`.
+_PASS, _STATE = "pass", b'{"version":'
 
 
 @command
 async def ls(
     queues: AnyQueues = None,
     *,
+    everything: All = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
@@ -26,27 +51,38 @@ async def ls(
     Without names, the command scans the server's keys, at most two million, to
     find the queues. With --json each queue is a line.
     """
-    names = queues or []
-    if not names:
-        names, complete = await find_queues(url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
-        if not complete:
-            note(
-                f"stopped after {MAX_KEYS:,} keys or {len(names):,} queues: name the queues that are missing"
-            )
-        if not names:
-            note("found no queue on this server")
     rows: list[dict[str, Any]] = []
-    for name in names:
-        async with open_queue(url, name) as queue:
+    hidden = 0
+    for name in queues or await all_queues(url):
+        async with open_queue(url, name, create=not queues or None) as queue:
             try:
                 counts = await queue.counts()
+                if not queues and not everything and await is_idle(queue, counts):
+                    hidden += 1
+                    continue
                 rows.append({"queue": name, **counts._asdict()})
                 if not (counts.waiting or counts.leased):
                     await _note_deletion(queue)
             except WrongKeyType as error:
                 note(f"{name}: {error}")
     print_rows(rows, as_json=as_json)
+    if hidden and not as_json:
+        note(f"{hidden:,} more, in which nothing is to be done: see --all")
     return Code.DONE
+
+
+async def is_idle(queue: AsyncWorkQueue, counts: Counts) -> bool:
+    """Return whether a queue is not listed: it is used for nothing, or only for the turns of autoscalers.
+
+    That of a deleted queue `fence` is left, as tokens never repeat, is no difference to one that is empty.
+    """
+    total = sum(counts)
+    if total == 1:
+        view = await queue.find(_PASS)
+        return view is not None and (view.data or b"").startswith(_STATE)
+    prefix = queue.name.encode()
+    keys = [b"%b:%b" % (prefix, key) for key in _IN_USE]
+    return not total and await engine_of(queue).runner.ask((b"EXISTS", *keys)) == [0]
 
 
 async def _note_deletion(queue: AsyncWorkQueue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from datetime import datetime  # noqa: TC003 - typer reads the annotations when it runs
@@ -52,7 +53,7 @@ async def list_schedules(queue: AsyncWorkQueue, *, as_json: AsJson = False) -> C
 
 
 @app.command("add")
-@queue_command
+@functools.partial(queue_command, creates=True)
 async def add(  # noqa: PLR0913 - each is an option of the command
     queue: AsyncWorkQueue,
     schedule: ScheduleName,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import signal
@@ -15,11 +16,13 @@ import typer
 
 from leasequeue.cli.formatting import print_json, print_line
 from leasequeue.describing import TEXT_LENGTH, plain
-from leasequeue.errors import ConnectionLost, InvalidArgument, LeasequeueError, ServerError
+from leasequeue.errors import ConnectionLost, InvalidArgument, LeasequeueError, QueueClosed, ServerError
 from leasequeue.queue import AsyncWorkQueue
+from leasequeue.queue.queue import engine_of
+from leasequeue.wire.discovery import KNOWN_BY, MAX_KEYS, MAX_QUEUES, STEP_KEYS, find_queues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
 Parameters = ParamSpec("Parameters")
 
@@ -30,6 +33,7 @@ Url = Annotated[
     typer.Option("--url", envvar=["LEASEQUEUE_URL", "REDIS_URL"], metavar="URL", help="The server's URL."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Create = Annotated[bool, typer.Option("--create", help="Make the queue if there is none of this name.")]
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 QueueNames = Annotated[list[str], typer.Argument(metavar="QUEUE", help="The queues' names.")]
 AnyQueues = Annotated[
@@ -42,7 +46,7 @@ class Code(IntEnum):
     """The exit codes of a command."""
 
     DONE = 0
-    #: An item was not found, or could not be changed.
+    #: A queue or an item was not found, or could not be changed.
     MISSED = 1
     #: A problem was found and repaired.
     REPAIRED = 1
@@ -53,7 +57,74 @@ class Code(IntEnum):
     SERVER = 5
 
 
-open_queue = AsyncWorkQueue.from_url
+class QueueUnknown(LeasequeueError):
+    """There is no queue of this name on the server. The text names those that have a similar name."""
+
+
+#: The ends of the keys of which a queue has at least one, as long as it holds or has leased anything.
+_KEYS = (*KNOWN_BY, b"deadlines", b"declared", b"events", b"events:keep", b"heartbeats", b"runs:ends")
+#: How many similar names to name.
+_SIMILAR = 3
+
+
+@contextlib.asynccontextmanager
+async def open_queue(url: str, name: str, *, create: bool | None = None) -> AsyncIterator[AsyncWorkQueue]:
+    """Open a queue, for a block. With `create`, it need not exist; False: the user could have said --create.
+
+    Raises:
+        QueueUnknown: If there is no queue of this name, as far as the server permits to see that.
+    """
+    async with AsyncWorkQueue.from_url(url, name) as queue:
+        lost: ServerError | None = None
+        try:
+            if not create and not await _exists(queue):
+                names, _ = await find_queues(url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
+                advice = ", and --create makes a new one" * (create is False)
+                raise QueueUnknown(f"no such queue: {name}; {_similar(name, names)}{advice}")
+        except ConnectionLost as error:
+            lost = error
+            await queue.close()
+        except ServerError:
+            pass  # the command itself is refused, or it is only forbidden to look for queues
+        try:
+            yield queue
+        except QueueClosed as error:  # wrong usage is told first, and the command waits no second time
+            raise lost or error from None
+
+
+async def _exists(queue: AsyncWorkQueue) -> bool:
+    """Return whether a queue has any of the keys that show it, or an item that is in none of them."""
+    engine = engine_of(queue)
+    prefix, pattern = queue.name.encode(), engine.keys.data_pattern
+    [count] = await engine.runner.ask((b"EXISTS", *(b"%b:%b" % (prefix, key) for key in _KEYS)))
+    cursor = b"" if count else b"0"  # an error of the server, too
+    for _ in range(MAX_KEYS // STEP_KEYS):
+        if not cursor:
+            break
+        [page] = await engine.runner.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"%d" % STEP_KEYS))
+        if isinstance(page, BaseException) or page[1]:
+            return True
+        cursor = b"" if page[0] == b"0" else page[0]
+    return bool(count)
+
+
+def _similar(name: str, names: list[str]) -> str:
+    from difflib import get_close_matches  # only then, to start quickly
+
+    close = get_close_matches(name, names, _SIMILAR)
+    return f"there is {', '.join(close)}" if close else "`leasequeue ls` lists those that are there"
+
+
+async def all_queues(url: str) -> list[str]:
+    """Return the names of the queues on the server; say so if these are not all, or there is none."""
+    names, complete = await find_queues(url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
+    if not complete:
+        note(f"stopped after {MAX_KEYS:,} keys or {len(names):,} queues: name the queues that are missing")
+    if not names:
+        note("found no queue on this server")
+    return names
+
+
 #: Makes a group of commands.
 group_of = functools.partial(typer.Typer, no_args_is_help=True, add_completion=False)
 
@@ -68,19 +139,29 @@ def command(run: Callable[Parameters, Coroutine[Any, Any, Code]]) -> Callable[Pa
     return command
 
 
-def queue_command(run: Callable[Concatenate[AsyncWorkQueue, ...], Coroutine[Any, Any, Code]]) -> Any:
+def queue_command(
+    run: Callable[Concatenate[AsyncWorkQueue, ...], Coroutine[Any, Any, Code]],
+    *,
+    creates: bool = False,
+    unknown: bool = False,
+) -> Any:
     """Return a command on one queue: `run` gets it, open, in place of the argument QUEUE and of --url.
 
     Typer reads the signature of the command: that of `run`, with QUEUE first and --url before the last one.
+
+    Args:
+        run: What the command does.
+        creates: Whether it makes a queue if there is none of the name: then it has the option --create.
+        unknown: Whether it is of use without that option, too.
     """
 
-    async def opened(name: str, url: str, options: dict[str, Any]) -> Code:
-        async with open_queue(url, name) as queue:
+    async def opened(name: str, url: str, options: dict[str, Any], *, create: bool | None) -> Code:
+        async with open_queue(url, name, create=create) as queue:
             return await run(queue, **options)
 
     @functools.wraps(run)
     def command(*, name: str, url: str, **options: Any) -> NoReturn:
-        run_command(opened(name, url, options))
+        run_command(opened(name, url, options, create=options.pop("create", unknown or None)))
 
     hints = get_type_hints(run, localns={"AsyncWorkQueue": AsyncWorkQueue}, include_extras=True)
     _, *rest = inspect.signature(run).parameters.values()
@@ -88,6 +169,8 @@ def queue_command(run: Callable[Concatenate[AsyncWorkQueue, ...], Coroutine[Any,
     parameters = [
         inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=QueueName),
         *rest,
+        *[inspect.Parameter("create", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Create)]
+        * creates,
         inspect.Parameter("url", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_URL, annotation=Url),
         last,
     ]
@@ -121,6 +204,8 @@ def run_blocking_command(work: Callable[[], Code]) -> NoReturn:
     except ServerError as error:
         advice = "(set --url or LEASEQUEUE_URL, or start a server with `leasequeue serve --port 6379`)"
         code = fail(explain(error, advice), Code.SERVER)
+    except QueueUnknown as error:
+        code = fail(str(error), Code.MISSED)
     except LeasequeueError as error:  # an extra is not installed
         code = fail(str(error), Code.USAGE)
     raise typer.Exit(code)

@@ -11,11 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasequeue.cli.formatting import print_rows
+from leasequeue.cli.ls import All, is_idle
 from leasequeue.cli.options import duration_option, format_time, number_option
 from leasequeue.cli.probes import AddressUnusable, ProbeServer, one_at_a_time, probe
-from leasequeue.cli.server import DEFAULT_URL, AnyQueues, AsJson, Code, Url, command, fail, note, open_queue
+from leasequeue.cli.server import (
+    DEFAULT_URL,
+    AnyQueues,
+    AsJson,
+    Code,
+    Url,
+    all_queues,
+    command,
+    fail,
+    note,
+    open_queue,
+)
 from leasequeue.errors import ExtraMissing, WrongKeyType
-from leasequeue.wire.discovery import MAX_KEYS, MAX_QUEUES, find_queues
 
 if TYPE_CHECKING:
     from leasequeue.queue import QueueStats
@@ -36,6 +47,7 @@ async def stats(
         str, typer.Option(metavar="ADDRESS", help="Where --port listens; 0.0.0.0: at all addresses.")
     ] = "127.0.0.1",
     every: Annotated[float, duration_option("With --port: the time between two samples.")] = 5.0,
+    everything: All = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
@@ -48,14 +60,13 @@ async def stats(
         raise typer.BadParameter(f"must be at least {SHORTEST:g} s", param_hint="--every")
     if port is not None:
         return await _serve(url, queues or [], port=port, host=host, every=every)
-    names = queues or (await find_queues(url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)).names
-    if not names:
-        note("found no queue on this server")
     found: list[QueueStats] = []
-    for name in names:
-        async with open_queue(url, name) as queue:
+    for name in queues or await all_queues(url):
+        async with open_queue(url, name, create=not queues or None) as queue:
             try:
-                found.append(await queue.stats())
+                one = await queue.stats()
+                if queues or everything or not await is_idle(queue, one.counts):
+                    found.append(one)
             except WrongKeyType as error:
                 note(f"{name}: {error}")
     print_rows([*map(_document if as_json else _row, found)], as_json=as_json)
@@ -107,7 +118,7 @@ async def _serve(url: str, queues: list[str], *, port: int, host: str, every: fl
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     exporter = Exporter(url, queues, every=every)
     routes = {"/metrics": one_at_a_time(exporter.answer), "/live": probe(exporter.problems)}
-    server = ProbeServer(host, port, routes)
+    server = ProbeServer(host, port, routes, option="--port")
     try:
         server.start()
     except AddressUnusable as error:

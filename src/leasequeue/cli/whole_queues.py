@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,9 +13,11 @@ from leasequeue.cli.server import (
     DEFAULT_URL,
     AsJson,
     Code,
+    Create,
     QueueName,
     QueueNames,
     Url,
+    command,
     confirm,
     open_queue,
     queue_command,
@@ -27,9 +30,9 @@ if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
 
 
-@queue_command
+@command
 async def mv(
-    queue: AsyncWorkQueue,
+    name: QueueName,
     other: Annotated[
         str,
         typer.Argument(
@@ -45,6 +48,8 @@ async def mv(
     ] = None,
     *,
     count: Annotated[int | None, number_option("Move at most so many; by default all.", minimum=1)] = None,
+    create: Create = False,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """Move items that wait to the end of another queue, in their order.
@@ -54,11 +59,12 @@ async def mv(
     """
     if ids and count is not None:
         raise typer.BadParameter("give ids or --count, not both", param_hint="--count")
-    moved = await queue.admin.move(other, count=count, ids=ids or None)
+    async with open_queue(url, other, create=create), open_queue(url, name) as queue:
+        moved = await queue.admin.move(other, count=count, ids=ids or None)
     left = [one for one in ids or () if one not in {*moved}]
-    why = f"does not wait in {queue.name}, or is in {other} already"
+    why = f"does not wait in {name}, or is in {other} already"
     missed = [(one, f"{one!r} was not moved: it {why}") for one in left]
-    return report_changes(queue.name, "moved", len(moved), missed, as_json=as_json)
+    return report_changes(name, "moved", len(moved), missed, as_json=as_json)
 
 
 def purge(
@@ -103,10 +109,9 @@ def rm(
 
 
 async def _rm(url: str, names: list[str], *, as_json: bool) -> Code:
-    deleted: dict[str, int] = {}
-    for name in names:
-        async with open_queue(url, name) as queue:
-            deleted[name] = await queue.admin.delete()
+    async with AsyncExitStack() as stack:  # all are opened before one is deleted: a name may be wrong
+        queues = [await stack.enter_async_context(open_queue(url, name)) for name in names]
+        deleted = {queue.name: await queue.admin.delete() for queue in queues}
     print_rows([{"queue": name, "deleted": count} for name, count in deleted.items()], as_json=as_json)
     return Code.DONE
 

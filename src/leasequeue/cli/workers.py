@@ -14,10 +14,11 @@ from leasequeue.cli.formatting import print_json, print_line, print_table
 from leasequeue.cli.options import format_time
 from leasequeue.cli.server import (
     DEFAULT_URL,
+    AnyQueues,
     AsJson,
     Code,
-    QueueNames,
     Url,
+    all_queues,
     command,
     fail,
     group_of,
@@ -28,6 +29,8 @@ from leasequeue.cli.server import (
 from leasequeue.errors import WorkerUnknown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from leasequeue import AsyncWorkQueue
     from leasequeue.views import WorkerView
 
@@ -42,23 +45,31 @@ WorkerName = Annotated[
 @app.command("ls")
 @command
 async def list_workers(
-    queues: QueueNames,
+    queues: AnyQueues = None,
     *,
     dead: Annotated[bool, typer.Option("--dead", help="Only those that are dead.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
     """List the workers of queues. With --json each worker is a line, with what it runs."""
+    names = dict.fromkeys(queues or await all_queues(url))
+    workers: Sequence[WorkerView] = ()
     async with AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(open_queue(url, name)) for name in dict.fromkeys(queues)]
-        fleet = Fleet(*opened)
-        workers = await (fleet.dead() if dead else fleet.workers())
+        opened = [
+            await stack.enter_async_context(open_queue(url, name, create=not queues or None))
+            for name in names
+        ]
+        if opened:
+            fleet = Fleet(*opened)
+            workers = await (fleet.dead() if dead else fleet.workers())
     if as_json:
         for one in workers:
             print_json(_document(one))
     elif workers:
         titles = ("worker", "state", "queues", "running", "runs", "failures", "since")
         print_table(titles, [_row(one) for one in workers])
+        for name in sorted({name for one in workers if one.failures for name in one.queues}):
+            note(f"what has failed for good is in the dead letters: `leasequeue dead ls {name}`")
     else:
         note("no dead worker" if dead else "no worker is registered")
     return Code.DONE

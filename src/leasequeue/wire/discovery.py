@@ -33,7 +33,7 @@ MAX_KEYS = 2_000_000
 MAX_QUEUES = 1_000
 
 #: The suffixes of the keys that identify a queue, and the types of their values.
-_KNOWN_BY = {
+KNOWN_BY = {
     b"queue": b"list",
     b"processing": b"list",
     b"scheduled": b"zset",
@@ -122,10 +122,10 @@ async def _scan(
 
 async def _names_of(connection: AbstractConnection, keys: list[bytes]) -> set[bytes]:
     likely = [
-        (name, key, _KNOWN_BY[ending])
+        (name, key, KNOWN_BY[ending])
         for key in keys
         for name, _, ending in [key.rpartition(b":")]
-        if ending in _KNOWN_BY and not _OF_ONE.search(key)
+        if ending in KNOWN_BY and not _OF_ONE.search(key)
     ]
     kinds = await _ask(connection, [(b"TYPE", key) for _, key, _ in likely])
     return {name for (name, _, wanted), kind in zip(likely, kinds, strict=True) if kind == wanted}
