@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from leasequeue import InvalidArgument, Item, ServerError
 from leasequeue.cli.pipeline import app
 from leasequeue.errors import NoEventsKept
+from leasequeue.spark import register
 from leasequeue.spark.jobs.archive import archive
 from leasequeue.spark.jobs.backfill import backfill
 from leasequeue.spark.jobs.load import load
@@ -272,6 +273,24 @@ async def test_archive_and_report_need_a_queue_with_events(
     await queue.add_item(Item(b"", id="x"))
     result = report(spark, str(tmp_path / "report"), queue=queue.name, url=redis_url)
     assert (result["events"], result["now"]) == (1, (await queue.counts())._asdict())
+
+
+async def test_jobs_register_the_format_with_the_session_that_they_get(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=1000)
+    await kill(queue, {"a": "timeout"})
+    calls: dict[str, Callable[[SparkSession], dict[str, Any]]] = {
+        "archive": lambda one: archive(one, queue.name, str(tmp_path / "archive"), url=redis_url),
+        "report": lambda one: report(one, str(tmp_path / "report"), queue=queue.name, url=redis_url),
+        "redrive": lambda one: redrive(one, queue.name, url=redis_url),
+    }
+    try:
+        for name, call in calls.items():
+            assert call(spark.newSession()), name
+    finally:
+        register(spark)  # the active session of this thread again
+    assert await queue.counts() == (1, 0, 0, 0)
 
 
 async def test_lost_events_end_an_archive_unless_allowed(

@@ -11,6 +11,7 @@ from leasequeue.spark.options import server_options
 from leasequeue.spark.output import OutputFolder
 from leasequeue.spark.process import drain, query_id
 from leasequeue.spark.sessions import check_classic
+from leasequeue.spark.source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +57,7 @@ def archive(  # noqa: PLR0913 - each is an option of the command
         pyspark.errors.StreamingQueryException: If the queue keeps no events, or no longer has the next ones.
     """
     check_classic(spark, "archive")
+    register(spark)
     folder = OutputFolder(spark, output)
     location = checkpoint or folder.default_checkpoint
     folder.check_checkpoint(location)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as sql
 from leasequeue.spark.jobs.session import no_progress
 from leasequeue.spark.options import FormatOptions, server_options
 from leasequeue.spark.portal import open_queue
+from leasequeue.spark.source import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,6 +61,7 @@ def redrive(
         pyspark.errors.AnalysisException: If the condition is invalid; nothing was requeued.
         pyspark.errors.PySparkException: If the server fails; dead letters requeued before stay requeued.
     """
+    register(spark)
     with server_options(url, cluster=cluster) as server:
         given = {"queue": queue, **server}
         target = FormatOptions(given, ()).target()

@@ -22,6 +22,7 @@ from leasequeue.spark.jobs.session import no_progress
 from leasequeue.spark.options import server_options
 from leasequeue.spark.output import OutputFolder
 from leasequeue.spark.sessions import check_classic
+from leasequeue.spark.source import register
 from leasequeue.states import STATES
 
 try:
@@ -117,6 +118,7 @@ def report(
         raise InvalidArgument("events", events, "an archive of events, or a queue")
     if events is not None:
         return _report(spark, spark.read.parquet(events), output, title=events, progress=progress)
+    register(spark)
     name = str(queue)
     with server_options(url, cluster=cluster) as server:
         given = {**server, "queue": name, "from": "events"}
