@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
     from redis.asyncio import Redis
 
     from leasequeue import AsyncWorkQueue
@@ -180,6 +180,33 @@ async def test_invalid_arguments_are_errors_before_any_item_is_leased(
         with pytest.raises(InvalidArgument, match=f"output: got .* this is one of '{queue.name}'"):
             place.process(queue=other.name)
         assert (await other.counts()).waiting == 3
+
+
+class Eager:
+    """A handler that is an object."""
+
+    async def __call__(self, item: Row) -> None:
+        """Take an item."""
+
+
+async def of_items(item: Row) -> dict[str, Any]:
+    return {"id": item.id, "length": 1}
+
+
+async def of_batches(batches: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch
+
+
+@pytest.mark.parametrize("handler", [of_items, of_batches, partial(of_items), Eager()])
+async def test_an_async_handler_is_refused_before_any_item_is_leased(
+    place: Place, queue: AsyncWorkQueue, handler: Any
+) -> None:
+    await put(queue, 0, 5)
+    for kind in ("item", "arrow"):
+        with pytest.raises(InvalidArgument, match="handler: got .* a function without `async`"):
+            place.process(handler, kind=kind)
+    assert await queue.counts() == (5, 0, 0, 0)
 
 
 async def test_a_handler_that_leaves_items_unread_ends_the_run(place: Place, queue: AsyncWorkQueue) -> None:

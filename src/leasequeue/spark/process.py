@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
 import time
 from dataclasses import dataclass, replace
@@ -166,6 +167,7 @@ def process(  # noqa: PLR0913 - all but the first two are options
     check_classic(source, "process")
     if kind not in KINDS:
         raise InvalidArgument("kind", kind, "'arrow', 'pandas' or 'item'")
+    _check_handler(handler)
     if without_output not in ("allow", "refuse"):
         raise InvalidArgument("without_output", without_output, "'allow' or 'refuse'")
     if not isinstance(retry, (RetryPolicy, type(None))):
@@ -261,6 +263,17 @@ def _with_needed(stream: DataFrame, given: Mapping[str, str]) -> DataFrame:
     return (
         stream.sparkSession.readStream.format(LeasequeueSource.name()).schema(schema).options(**given).load()
     )
+
+
+def _check_handler(handler: object) -> None:
+    """Refuse an async handler, which would fail on an executor, when items are leased."""
+    called: Any = handler
+    while isinstance(called, partial):
+        called = called.func
+    called = called if inspect.isroutine(called) else getattr(called, "__call__", None)  # noqa: B004 - its own
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        allowed = "a function without `async`: executors run no event loop; it may call asyncio.run itself"
+        raise InvalidArgument("handler", handler, allowed)
 
 
 def _stream(source: SparkSession | DataFrame, given: dict[str, Any]) -> DataFrame:
