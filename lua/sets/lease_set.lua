@@ -21,7 +21,8 @@
 --   has now; 1 if there may be more to lease or to reclaim, else 0; how many ids wait.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items leased, 500 reclaimed, 2,000 ids checked a call.
--- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), controlled (controlled), flush (emit),
+-- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), controlled (controlled), count_waiting (count),
+--   flush (emit),
 --   in_chunks (keys), begin_leases, choose, chosen, drop_checked, last_token, take_tokens, unreadable,
 --   unreadable_error, write_leases (lease), lease_lanes (lease_lanes), can_reclaim, reclaim (reclaim),
 --   is_stream_owner (stream_owner)
@@ -71,4 +72,4 @@ if had == known and count > 0 then
   end
 end
 flush()
-return { 1, had, had + #chosen, more and 1 or 0, redis.call('LLEN', queue) }
+return { 1, had, had + #chosen, more and 1 or 0, count_waiting() }

@@ -3,7 +3,7 @@
 -- With `give_up`, an item that is not is given up: its place is marked, and `set_complete` leaves it out,
 -- too. `set_renew` leases again those that only wait, so call it before giving up.
 --
--- Keys: deadlines, ledger
+-- Keys: deadlines, ledger, options
 -- Arguments:
 --   prefix     text     the queue's name
 --   now_ms     integer  the time; empty: the server's time
@@ -18,8 +18,8 @@
 --       first of them, as it may only wait
 -- Reply: 1, or 0 if another reader has taken over; how many places were checked (0: the set ends before; -1:
 --   the first is not held, and was not given up); the time in ms; then for each item: id, size, data (false:
---   not asked for), token, attempt, when its lease expires in ms, when it was leased in ms; with `peek`: id,
---   token.
+--   not asked for), token, attempt, when its lease expires in ms, when it was leased in ms, its options or
+--   false; with `peek`: id, token.
 -- Cost: O(log n + count); O(start) into the set.
 -- Limits: at most 1,000 places a call, and `max_bytes` of data.
 -- Uses: begin_writes (begin_writes), now (clock), is_current (current), data_key (keys), read_ledger
@@ -43,6 +43,7 @@ if peek then
 end
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
+local texts = redis.call('HMGET', options, unpack(ids))
 
 local bytes = 0
 for i, id in ipairs(ids) do
@@ -53,7 +54,7 @@ for i, id in ipairs(ids) do
       data, bytes = redis.call('GET', data_key(id)), bytes + size
     end
     local _, _, attempt, leased_at = read_ledger(records[i])
-    append(reply, id, size, data, tokens[i], attempt, tonumber(scores[i]), leased_at)
+    append(reply, id, size, data, tokens[i], attempt, tonumber(scores[i]), leased_at, texts[i])
   elseif kept[i] and not give_up then
     reply[2] = i == 1 and -1 or i - 1
     break

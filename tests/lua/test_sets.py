@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ async def hold(space: Space, *sets: tuple[str, int], reader: str = "r", take: in
 
 
 def ids_of(reply: list[Any]) -> list[str]:
-    return [row[0].decode() for row in batched(reply[3:], 7)]
+    return [row[0].decode() for row in batched(reply[3:], 8)]
 
 
 def drawn(entries: dict[str, int], *, waiting: list[str] | None = None) -> State:
@@ -101,7 +102,7 @@ async def test_empty_data_odd_ids_and_large_data_are_leased_too(space: Space) ->
     odd = b"with spaces\n\x00 and \xff"
     await space.run("add_items", [(odd, b"", 0, 0), ("large", b"x" * 3_000_000, 0, 0)])
     assert await lease(space) == [1, 0, 2, 0, 0]
-    rows = batched((await read(space))[3:], 7)
+    rows = batched((await read(space))[3:], 8)
     assert [row[:4] for row in rows] == [[odd, 0, b"", 1], [b"large", 3_000_000, b"x" * 3_000_000, 2]]
     answers = await space.run("set_complete", [(odd, 1, 1), ("large", 2, 1)], **STREAM)
     assert answers == [1, 1, 1]
@@ -116,7 +117,7 @@ async def test_an_item_whose_data_is_no_string_ends_a_set(space: Space) -> None:
 
 async def test_a_set_is_read_in_pages_by_count_and_by_bytes(space: Space) -> None:
     await lease_new(space, *"abcde")
-    held = [b"a", 9, data_of("a").encode(), 1, 1, NOW + 60_000, NOW]
+    held = [b"a", 9, data_of("a").encode(), 1, 1, NOW + 60_000, NOW, None]
     assert await read(space, count=1) == [1, 1, NOW, *held]
     assert await read(space, count=1, max_bytes=-1) == [1, 1, NOW, *held[:2], None, *held[3:]]
     page = await read(space, max_bytes=20)
@@ -124,6 +125,23 @@ async def test_a_set_is_read_in_pages_by_count_and_by_bytes(space: Space) -> Non
     page = await read(space, 2, max_bytes=1)
     assert (page[1], ids_of(page)) == (1, ["c"])
     assert await read(space, 5) == [1, 0, NOW]
+
+
+async def test_the_options_of_an_item_are_read_with_it(space: Space) -> None:
+    await space.run("add_items", [("a", b"x", 0, b'0:{"level":3,"group":"g"}'), ("b", b"y", 0, 0)])
+    await lease(space)
+    rows = batched((await read(space))[3:], 8)
+    assert [(row[0], row[7] and json.loads(row[7])) for row in rows] == [
+        (b"a", {"level": 3, "group": "g"}),
+        (b"b", None),
+    ]
+
+
+async def test_what_waits_in_lanes_is_counted_and_leased(space: Space) -> None:
+    await space.run("add_items", [("b", b"y", 0, 0), ("a", b"x", 0, b'0:{"level":3}')])
+    assert await lease(space, count=0) == [1, 0, 0, 0, 2]
+    assert await lease(space) == [1, 0, 2, 0, 0]
+    assert ids_of(await read(space)) == ["a", "b"]
 
 
 async def test_an_item_that_is_not_held_any_more_is_given_up(space: Space) -> None:

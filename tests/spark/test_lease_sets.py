@@ -11,7 +11,7 @@ from leasequeue import AsyncWorkQueue, ConnectionLost, Item
 from leasequeue.queue.bulk import Bulk
 from leasequeue.queue.queue import engine_of
 from leasequeue.spark import StreamTakenOver
-from leasequeue.spark.lease_sets import LeaseSets, read_set
+from leasequeue.spark.lease_sets import FIELDS, LeaseSets, read_set
 from tests.queue.asking import until
 from tests.queue.keyspace import audit, left_over
 
@@ -46,7 +46,7 @@ async def read(queue: AsyncWorkQueue, stream: LeaseSets, number: int, *, maximum
             retry_timeout=10,
         )
         at += seen
-        found += [one.decode() for one in flat[::7]]
+        found += [one.decode() for one in flat[::FIELDS]]
     return found
 
 

@@ -73,6 +73,9 @@ async def test_a_queue_is_drained_in_batches(
         "token": 1,
         "holder": row["holder"],
         "error": None,
+        "priority": 0,
+        "group": None,
+        "expires": None,
     }
 
 

@@ -204,7 +204,7 @@ async def test_an_async_handler_is_refused_before_any_item_is_leased(
 ) -> None:
     await put(queue, 0, 5)
     for kind in ("item", "arrow"):
-        with pytest.raises(InvalidArgument, match="handler: got .* a function without `async`"):
+        with pytest.raises(InvalidArgument, match=r"handler: got .* a function without `async`"):
             place.process(handler, kind=kind)
     assert await queue.counts() == (5, 0, 0, 0)
 

@@ -31,6 +31,15 @@ NO_ITEMS = {
     "much data": ("data", "repeat('x', 67108865)", "'data' of 1 row: got '67108865 bytes', expected bytes"),
     "negative": ("wait", "-1", "column 'wait' of 1 row: got -1.0, expected seconds"),
     "nan": ("wait", "double('nan')", "column 'wait' of 1 row: got nan, expected seconds"),
+    "too high": ("level", "10", "column 'level' of 1 row: got 10, expected a whole number from -9 to 9"),
+    "too low": ("level", "-128", "column 'level' of 1 row: got -128, expected a whole number"),
+    "no group": ("tenant", "''", "column 'tenant' of 1 row: got '', expected a string of 1 to 256 bytes"),
+    "all groups": ("tenant", "'*'", "column 'tenant' of 1 row: got '*', expected a string"),
+    "group with NUL": ("tenant", "'a' || char(0)", "column 'tenant' of 1 row: got 'a\\x00', expected"),
+    "long group": ("tenant", "repeat('x', 257)", "column 'tenant' of 1 row: got"),
+    "expired": ("ttl", "0", "column 'ttl' of 1 row: got 0.0, expected seconds, more than 0"),
+    "life of nan": ("ttl", "double('nan')", "column 'ttl' of 1 row: got nan, expected seconds"),
+    "long life": ("ttl", "31 * 86400", "column 'ttl' of 1 row: got 2678400.0, expected seconds"),
     "for ever": ("wait", "double('infinity')", "column 'wait' of 1 row: got inf, expected seconds"),
 }
 
@@ -39,8 +48,12 @@ def with_bad_row(spark: SparkSession, case: str) -> DataFrame:
     """Make a table whose last row, in the second of two partitions, cannot be an item."""
     column, bad, _ = NO_ITEMS[case]
     table = numbered(spark, 10).withColumn("data", F.col("data").cast("string"))
-    table = table.withColumn("wait", F.lit(None).cast("double"))
-    return table.withColumn(column, F.when(F.col("id") == "i9", F.expr(bad)).otherwise(F.col(column)))
+    kinds = {"wait": "double", "level": "tinyint", "tenant": "string", "ttl": "double"}
+    table = table.withColumns({name: F.lit(None).cast(kind) for name, kind in kinds.items()})
+    return table.withColumn(
+        column,
+        F.when(F.col("id") == "i9", F.expr(bad).cast(table.schema[column].dataType)).otherwise(F.col(column)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,9 +62,21 @@ def with_bad_row(spark: SparkSession, case: str) -> DataFrame:
 )
 def test_the_check_of_all_rows_finds_one_that_cannot_be_an_item(spark: SparkSession, case: str) -> None:
     df = with_bad_row(spark, case)
-    columns = Columns.chosen(FormatOptions({"delayColumn": "wait"}, OPTIONS), df.schema)
+    given = {
+        "delayColumn": "wait",
+        "priorityColumn": "level",
+        "groupColumn": "tenant",
+        "expiresColumn": "ttl",
+    }
+    columns = Columns.chosen(FormatOptions(given, OPTIONS), df.schema)
     with pytest.raises(InvalidArgument, match=re.escape(NO_ITEMS[case][2])):
         check_rows(df, columns)
+    name, _, _ = NO_ITEMS[case]
+    last = df.where("id = 'i9' or id is null or id = ''" if name == "id" else "id = 'i9'")
+    batch = last.toArrow().combine_chunks().to_batches()[0] if case not in {"long", "much data"} else None
+    if batch is not None and batch.num_rows == 1:  # what a task refuses, without the check of all rows
+        with pytest.raises(InvalidArgument, match=f"column '{name}', row 0"):
+            columns.rows(batch, lambda at: f"row {at}")
 
 
 async def test_the_check_finds_rows_that_json_cannot_hold(spark: SparkSession, queue: AsyncWorkQueue) -> None:

@@ -70,6 +70,16 @@ def source(spark: SparkSession, tmp_path: Path) -> Source:
     return Source(spark, tmp_path)
 
 
+async def test_rows_of_a_stream_have_a_priority_and_a_group(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    source = Source(spark, tmp_path)
+    source.put("a", "b")
+    source.run(redis_url, queue.name, groupColumn="data", priority=4, expiresIn=600)
+    found = {view.id: (view.priority, view.group, view.expires is None) for view in await queue.inspect()}
+    assert found == {"a": (4, "<a>", False), "b": (4, "<b>", False)}
+
+
 async def test_each_batch_adds_the_ids_that_are_not_there(
     source: Source, queue: AsyncWorkQueue, redis_url: str, name: str
 ) -> None:

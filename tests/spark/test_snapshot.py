@@ -12,9 +12,11 @@ from leasequeue import Item
 from leasequeue.spark.schema import ITEMS
 from tests.lua.space import Space
 from tests.queue.asking import take
+from tests.spark.streaming import drained, stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
     from redis.asyncio import Redis
@@ -169,6 +171,36 @@ def test_pushed_filters_are_in_the_plan(
     assert all(one in pushed for one in ("EqualTo(state,waiting)", "In(id, [", "GreaterThan(age,3.0)"))
     assert "size" not in pushed
     assert "size" in next(line for line in plan.splitlines() if line.startswith("Condition"))
+
+
+async def test_options_of_items_and_dead_letters_are_columns(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    await queue.add_item(Item(b"x", id="x"), priority=-9, group="ann", expires_in=600)
+    await queue.fail(await take(queue), "an error")
+    await queue.add_item(Item(b"y", id="y"), priority=9, group="ann", expires_in=600)
+    await queue.add_item(Item(b"z", id="z"))
+    chosen = ("id", "state", "priority", "group", "expires")
+    table = snapshot(spark, queue).select(*chosen).orderBy("id")
+    (one, other, plain) = table.collect()
+    assert (*one,)[:4] == ("x", "dead", -9, "ann")
+    assert (*other,)[:4] == ("y", "waiting", 9, "ann")
+    assert (*plain,) == ("z", "waiting", 0, None, None)
+    found = await queue.find("y")
+    assert found is not None
+    assert found.expires is not None
+    assert other.expires.timestamp() == pytest.approx(found.expires, abs=0.001)
+    for condition, ids in (
+        ("priority > 0", "y"),
+        ("`group` = 'ann' and state = 'dead'", "x"),
+        ("`group` = 'ann' and id in ('y', 'z')", "y"),
+        ("expires is null", "xz"),  # once leased, an item does not expire
+    ):
+        assert [row.id for row in table.where(condition).collect()] == [*ids]
+    rows = stream(spark, queue).select("id", "priority", "group", "expires")
+    [(_, leased)] = drained(rows, tmp_path / "checkpoint")
+    assert sorted((row.id, row.priority, row.group) for row in leased) == [("y", 9, "ann"), ("z", 0, None)]
+    assert {row.id: row.expires for row in leased} == {"y": other.expires, "z": None}
 
 
 async def test_ids_and_errors_of_any_bytes(spark: SparkSession, queue: AsyncWorkQueue, redis: Redis) -> None:

@@ -196,6 +196,36 @@ async def test_ids_and_times_of_rows(spark: SparkSession, tasks: TaskQueue, queu
     ]
 
 
+async def test_options_of_the_items_of_a_task(
+    spark: SparkSession, tasks: TaskQueue, queue: AsyncWorkQueue
+) -> None:
+    @tasks.task
+    async def send(to: str) -> None: ...
+
+    @tasks.task(concurrency=3)
+    async def draw(to: str) -> None: ...
+
+    rows = spark.createDataFrame(
+        [("a", 3, "ann", 60), ("b", None, None, None)], "to string, level int, tenant string, ttl int"
+    )
+    columns: dict[str, Any] = {"priorityColumn": "level", "groupColumn": "tenant", "expiresColumn": "ttl"}
+    add_task(rows, send, url=queue.url, idColumn="to", **columns)
+    one = rows.select("to").limit(1)
+    add_task(one.selectExpr("'c' as to"), send.options(priority=5), url=queue.url, group="bob", idColumn="to")
+    add_task(
+        one.selectExpr("'d' as to"), draw.options(expires_in=9), url=queue.url, priority=-2, idColumn="to"
+    )
+    views = {view.id: view for view in await queue.inspect("waiting")}
+    found = {id_: (view.priority, view.group, view.expires is None) for id_, view in views.items()}
+    group = draw.call("d").options["group"]
+    assert found == {
+        "a": (3, "ann", False),
+        "b": (0, None, True),
+        "c": (5, "bob", True),
+        "d": (-2, group, False),
+    }
+
+
 def test_columns_that_do_not_fit_are_named(spark: SparkSession, tasks: TaskQueue) -> None:
     @tasks.task
     async def draw(  # noqa: PLR0913, PLR0917 - one of each
@@ -260,7 +290,7 @@ async def test_nothing_is_added_if_the_values_of_a_row_do_not_fit(
     assert not any(await queue.counts())
     with pytest.raises(PySparkException, match="draw: row 2 of partition 0: Expected"):
         add_task(rows, draw, url=queue.url, idColumn="id", check=False)
-    _, plan = planned(rows, draw, idColumn="id", delayColumn=None, atColumn=None)
+    _, plan = planned(rows, draw, {"idColumn": "id"}, {})
     for bad, problem in (
         ({"copies": 0}, "row 2 of partition 0: Expected `int` >= 1 - at `$.copies`"),
         ({"ident": "7"}, "row 2 of partition 0: Invalid UUID - at `$.ident`"),
@@ -279,6 +309,9 @@ def test_options_that_cannot_be_used_with_tasks(spark: SparkSession, tasks: Task
     @tasks.task
     async def sweep() -> None: ...
 
+    @tasks.task(rate="1/s")
+    async def limited(to: str) -> None: ...
+
     rows = spark.createDataFrame([], "to string, wait int, due timestamp")
     url = "redis://localhost:1"
     cases: tuple[tuple[Task[..., Any], dict[str, Any], str], ...] = (
@@ -290,6 +323,13 @@ def test_options_that_cannot_be_used_with_tasks(spark: SparkSession, tasks: Task
         (send.options(content_id=True), {"idColumn": "to"}, "no column of ids"),
         (send.options(delay=1), {"delayColumn": "wait"}, "a delay or a time"),
         (send, {"delayColumn": "wait", "atColumn": "due"}, "a delay or a time, not both"),
+        (send.options(replace=True), {}, "a task without replace"),
+        (send.options(priority=5), {"priorityColumn": "wait"}, "got 'the task and priorityColumn'"),
+        (send.options(priority=5), {"priority": 3}, "got 'the task and an option', expected one priority"),
+        (send, {"group": "a", "groupColumn": "to"}, "got 'an option and groupColumn'"),
+        (send.options(expires_in=5), {"expiresIn": 3}, "one expires_in"),
+        (limited, {"group": "a"}, "got 'the task and an option', expected one group"),
+        (send, {"priorityColumn": "to"}, "priorityColumn: got 'to string'"),
         (sweep, {}, "idColumn"),
     )
     for task, options, expected in cases:
@@ -301,7 +341,7 @@ def test_options_that_cannot_be_used_with_tasks(spark: SparkSession, tasks: Task
 
 def test_executors_need_no_module_of_the_task(spark: SparkSession, tasks: TaskQueue) -> None:
 
-    _, plan = planned(table(spark), everything(tasks), idColumn=None, delayColumn=None, atColumn=None)
+    _, plan = planned(table(spark), everything(tasks), {}, {})
     assert b"test_tasks" not in pickle.dumps(plan)
 
 

@@ -167,6 +167,42 @@ async def test_a_column_can_schedule_items(spark: SparkSession, queue: AsyncWork
     assert later.due == 4102444800.002, "rounded up to a ms: never too early"
 
 
+ROWS = "id string, level int, tenant string, ttl double, data string"
+
+
+async def test_columns_hold_the_priority_the_group_and_the_life_of_items(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    rows = [("a", 5, "ann", 60.0, ""), ("b", None, None, None, ""), ("c", -9, "bob", 0.5, "")]
+    before, _ = await redis.time()
+    columns = {"priorityColumn": "level", "groupColumn": "tenant", "expiresColumn": "ttl"}
+    writer(spark.createDataFrame(rows, ROWS), queue, **columns).save()
+    after, _ = await redis.time()
+    views = {one.id: one for one in await queue.inspect("waiting")}
+    assert {one.id: (one.priority, one.group) for one in views.values()} == {
+        "a": (5, "ann"),
+        "b": (0, None),
+        "c": (-9, "bob"),
+    }
+    assert views["a"].expires is not None
+    assert before + 60 <= views["a"].expires <= after + 61
+    assert views["b"].expires is None
+
+
+async def test_all_items_of_a_table_have_the_same_options(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    rows = spark.createDataFrame([("a", 5), ("b", None)], "id string, level int")
+    add(rows, queue.name, url=queue.url, priorityColumn="level", group="ann", expiresIn=600)
+    writer(rows.selectExpr("concat(id, '2') as id"), queue, priority=-1, group="bob").save()
+    views = {one.id: one for one in await queue.inspect("waiting")}
+    found = {one.id: (one.priority, one.group, one.expires is None) for one in views.values()}
+    assert found == {
+        "a": (5, "ann", False),
+        "b": (0, "ann", False),
+        "a2": (-1, "bob", True),
+        "b2": (-1, "bob", True),
+    }
+
+
 @pytest.mark.parametrize(
     "job",
     [

@@ -10,8 +10,8 @@ local function count_waiting()
     + redis.call('LLEN', prefix .. ':held')
     + redis.call('ZCARD', prefix .. ':lanes')
   local inboxes = {}
-  for i, session in ipairs(redis.call('ZRANGE', sessions, 0, 999)) do
-    inboxes[i] = prefix .. ':inbox:' .. session
+  for i, session_ in ipairs(redis.call('ZRANGE', sessions, 0, 999)) do
+    inboxes[i] = prefix .. ':inbox:' .. session_
   end
   if inboxes[1] and redis.call('EXISTS', unpack(inboxes)) > 0 then
     for _, inbox_ in ipairs(inboxes) do

@@ -50,8 +50,8 @@ class Bulk:
 
         Args:
             run: The run of the job.
-            rows: For each item id, data, delay (ms, or `@` and ms since 1970) and `b"0"`; at most 500
-                items, and 1 MiB unless it is one item.
+            rows: For each item id, data, delay (ms, or `@` and ms since 1970) and what `adding` returns; at
+                most 500 items, and 1 MiB unless it is one item.
 
         Returns:
             For each item 1: added; 0: its id is taken; 2: this run has added it before, or has ended.

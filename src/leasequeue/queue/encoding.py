@@ -52,7 +52,7 @@ class Pipeline(Protocol):
 MAX_LEVEL = 9
 #: The longest name of a group, in bytes of UTF-8.
 MAX_GROUP_BYTES = 256
-_GROUP_ALLOWED = f"a string of 1 to {MAX_GROUP_BYTES} bytes in UTF-8, without NUL, other than '*'"
+GROUP_ALLOWED = f"a string of 1 to {MAX_GROUP_BYTES} bytes in UTF-8, without NUL, other than '*'"
 #: How an item is added: with a check of its id, without one, or replacing an item that waits.
 CHECKED, UNIQUE, REPLACING = b"0", b"1", b"2"
 
@@ -75,13 +75,13 @@ class AddOptions(UniqueOptions, total=False):
 def check_group(group: object) -> str:
     """Check the name of a group and return it."""
     if not isinstance(group, str) or group in ("", "*") or "\0" in group:
-        raise InvalidArgument("group", group, _GROUP_ALLOWED)
+        raise InvalidArgument("group", group, GROUP_ALLOWED)
     try:
         size = len(group.encode())
     except UnicodeEncodeError as error:
-        raise InvalidArgument("group", group, _GROUP_ALLOWED) from error
+        raise InvalidArgument("group", group, GROUP_ALLOWED) from error
     if size > MAX_GROUP_BYTES:
-        raise InvalidArgument("group", group, _GROUP_ALLOWED)
+        raise InvalidArgument("group", group, GROUP_ALLOWED)
     return group
 
 

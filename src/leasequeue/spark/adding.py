@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     DataType,
     DoubleType,
     IntegralType,
+    LongType,
     NumericType,
     StringType,
     StructField,
@@ -29,7 +30,7 @@ from leasequeue import codec
 from leasequeue.describing import text_of
 from leasequeue.durations import to_ms
 from leasequeue.errors import InvalidArgument, InvalidCall, ServerError
-from leasequeue.spark.columns import Columns, Table
+from leasequeue.spark.columns import LEVEL_ALLOWED, Columns, Table, same_options
 from leasequeue.spark.options import LOCATION, FormatOptions, server_options
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
 from leasequeue.spark.row_checks import check_rows, quoted
@@ -42,11 +43,12 @@ from leasequeue.tasks.wire import content_id_of, data_of
 from leasequeue.wire.urls import holds_login
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import Column, DataFrame
 
+    from leasequeue.queue.encoding import AddOptions
     from leasequeue.tasks.task import CallOptions, Task
 
 
@@ -105,6 +107,17 @@ def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Rep
 
 #: The columns between the check of a table and the writer.
 _ID, _DATA, _ARGUMENTS, _DELAY, _AT = "id", "data", "arguments", "delay", "at"
+_PRIORITY, _GROUP, _EXPIRES = "priority", "group", "expires"
+#: The options that choose columns of a task's rows: each with the types of its column, what it has to be, and
+#: the column between the check and the writer with its type.
+_CHOSEN: dict[str, tuple[tuple[type[DataType], ...], str, str, DataType]] = {
+    "idColumn": ((StringType, IntegralType), "a string or a whole number", _ID, StringType()),
+    "delayColumn": ((NumericType,), "a number of seconds", _DELAY, DoubleType()),
+    "atColumn": ((TimestampType,), "a timestamp", _AT, TimestampType()),
+    "priorityColumn": ((IntegralType,), LEVEL_ALLOWED, _PRIORITY, LongType()),
+    "groupColumn": ((StringType,), "a string", _GROUP, StringType()),
+    "expiresColumn": ((NumericType,), "a number of seconds", _EXPIRES, DoubleType()),
+}
 
 
 def add_task(df: DataFrame, task: Task[..., Any], *, check: bool = True, **options: Any) -> Report:
@@ -142,11 +155,13 @@ def add_task(df: DataFrame, task: Task[..., Any], *, check: bool = True, **optio
             allowed = "no such option: the columns are the arguments of the task"
             raise InvalidArgument(name, parsed.text(name), allowed)
     parsed.target()
-    chosen = {name: parsed.text(name) or None for name in ("idColumn", "delayColumn", "atColumn")}
-    options = {name: value for name, value in options.items() if name.lower() not in map(str.lower, chosen)}
+    chosen = {name: column for name in _CHOSEN if (column := parsed.text(name))}
+    same = same_options(parsed)
+    done = {*map(str.lower, _CHOSEN), *("priority", "group", "expiresin")}
+    options = {name: value for name, value in options.items() if name.lower() not in done}
     with active(df.sparkSession):
         register(df.sparkSession)
-        rows, plan = planned(df, task, **chosen)
+        rows, plan = planned(df, task, chosen, same)
         if check:
             _check_values(rows, plan)
         items = rows.mapInArrow(partial(_write_rows, plan), plan.schema)
@@ -172,11 +187,11 @@ class AddPlan:
     def options(self) -> dict[str, str]:
         """Return the options of the writer for these columns."""
         found = {"idColumn": _ID, "dataColumn": _DATA}
-        if self.columns.delay:
-            found["delayColumn"] = self.columns.delay
-        if self.columns.at:
-            found["atColumn"] = self.columns.at
-        return found
+        for option, (*_, column, _) in _CHOSEN.items():
+            if column in self.schema.fieldNames():
+                found[option] = column
+        names = {"expires_in": "expiresIn"}
+        return found | {names.get(name, name): str(value) for name, value in self.columns.same.items()}
 
     def write(
         self, batch: pa.RecordBatch, decode: Callable[[bytes], Any], where: Callable[[int], str]
@@ -210,14 +225,15 @@ class AddPlan:
 
 
 def planned(
-    df: DataFrame,
-    task: Task[..., Any],
-    *,
-    idColumn: str | None,  # noqa: N803 - the name of the option
-    delayColumn: str | None,  # noqa: N803
-    atColumn: str | None,  # noqa: N803
+    df: DataFrame, task: Task[..., Any], chosen: Mapping[str, str], same: AddOptions
 ) -> tuple[DataFrame, AddPlan]:
     """Check the columns of a table against a task, and plan how its rows become items.
+
+    Args:
+        df: The table.
+        task: The task.
+        chosen: The names of columns, by the options of `_CHOSEN`.
+        same: The options that all items have, beside those of the task.
 
     Returns:
         The table with the columns that the plan reads, and the plan.
@@ -227,41 +243,35 @@ def planned(
     options, due_ms = options_of(task)
     if problem := task.definition.only_stage:
         raise InvalidCall(task.name, problem)
-    if task.definition.limit is not None:
-        allowed = "a task without limits: Spark adds items without a group"
-        raise InvalidArgument("task", task.name, allowed)
-    _check_options(options, idColumn, delayColumn, atColumn)
+    same = _checked_options(task, options, chosen, same)
+    id_column = chosen.get("idColumn")
     selected: dict[str, tuple[DataType, Column]] = {}
     used = set()
-    for option, name, kinds, wanted, (column, kind) in (
-        ("idColumn", idColumn, (StringType, IntegralType), "a string or a whole number", (_ID, StringType())),
-        ("delayColumn", delayColumn, (NumericType,), "a number of seconds", (_DELAY, DoubleType())),
-        ("atColumn", atColumn, (TimestampType,), "a timestamp", (_AT, TimestampType())),
-    ):
-        if name is not None:
-            found = table.name(name)
-            table.check(option, found, kinds, wanted)
-            used.add(found)
-            selected[column] = kind, quoted(found).cast(kind)
+    for option, name in chosen.items():
+        kinds, wanted, column, kind = _CHOSEN[option]
+        found = table.name(name)
+        table.check(option, found, kinds, wanted)
+        used.add(found)
+        selected[column] = kind, quoted(found).cast(kind)
     node, arguments = _arguments(table, task, used)
-    if idColumn is None:  # as the caller's are for a content id
+    if id_column is None:  # as the caller's are for a content id
         node = Fields(tuple(sorted(node.fields, key=itemgetter(0))))
-    if not arguments and idColumn is None:
+    if not arguments and id_column is None:
         raise InvalidArgument("idColumn", None, "a column of ids, as the task takes no arguments")
     delay_ms = to_ms("delay", options.delay or 0, zero=True)
     if delay_ms:
         selected[_DELAY] = DoubleType(), sql.lit(delay_ms / 1000)
     if options.at is not None:
         selected[_AT] = TimestampType(), sql.lit(options.at)
-    delay, at = (name if name in selected else None for name in (_DELAY, _AT))
+    others = [name for name in (_DELAY, _AT, _PRIORITY, _GROUP, _EXPIRES) if name in selected]
     fields = [StructField(_ID, StringType()), StructField(_DATA, BinaryType())]
-    fields += [StructField(name, selected[name][0]) for name in (delay, at) if name]
+    fields += [StructField(name, selected[name][0]) for name in others]
     plan = AddPlan(
         task=task.name,
         arguments=node,
         now_ms=due_ms - delay_ms,
-        columns=Columns((), _ID, (), _DATA, delay, at),
-        content_id=idColumn is None,
+        columns=Columns((), id=_ID, id_from=(), data=_DATA, **_named(others), same=same),
+        content_id=id_column is None,
         schema=StructType(fields),
     )
     columns = [column.alias(name) for name, (_, column) in selected.items()]
@@ -270,18 +280,40 @@ def planned(
     return df.select(*columns), plan
 
 
-def _check_options(options: CallOptions, item_id: str | None, delay: str | None, at: str | None) -> None:
+def _named(columns: Sequence[str]) -> dict[str, str | None]:
+    return {name: name if name in columns else None for name in (_DELAY, _AT, _PRIORITY, _GROUP, _EXPIRES)}
+
+
+def _checked_options(
+    task: Task[..., Any], options: CallOptions, chosen: Mapping[str, str], same: AddOptions
+) -> AddOptions:
+    """Check the options of a task against those of the format; return those that all its items have."""
     if options.id is not None:
         raise InvalidArgument("id", options.id, "no id for all rows: name a column of ids, as idColumn")
-    for name, value in options.of_item.items():
-        raise InvalidArgument(name, value, f"a task without {name}: Spark adds items without it")
-    if options.content_id and item_id is not None:
-        raise InvalidArgument("idColumn", item_id, "no column of ids with content_id=True")
+    for name, value in (("dedupe_for", options.dedupe_for), ("replace", options.replace)):
+        if value is not None:
+            raise InvalidArgument(name, value, f"a task without {name}: Spark adds items without it")
+    if options.content_id and "idColumn" in chosen:
+        raise InvalidArgument("idColumn", chosen["idColumn"], "no column of ids with content_id=True")
+    delay, at = chosen.get("delayColumn"), chosen.get("atColumn")
     if (options.delay or options.at is not None) and (delay or at):
         allowed = "no such column when the options of the task have a delay or a time"
         raise InvalidArgument("delayColumn" if delay else "atColumn", delay or at, allowed)
     if delay and at:
         raise InvalidArgument("atColumn", at, "a delay or a time, not both")
+    of_task = options.of_item
+    if task.definition.limit is not None:  # a group of its own has the limits of a task
+        of_task = {**of_task, "group": task.definition.limit.group}
+    for name, column in (
+        (_PRIORITY, "priorityColumn"),
+        (_GROUP, "groupColumn"),
+        ("expires_in", "expiresColumn"),
+    ):
+        given = [text for text in (name in of_task and "the task", name in same and "an option") if text]
+        given += [column] if column in chosen else []
+        if len(given) > 1:
+            raise InvalidArgument(name, " and ".join(given), f"one {name} of each item")
+    return {**of_task, **same}
 
 
 def _arguments(table: Table, task: Task[..., Any], used: set[str]) -> tuple[Fields, list[Column]]:

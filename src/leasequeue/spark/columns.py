@@ -8,7 +8,7 @@ import difflib
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 from leasequeue.durations import LONGEST_SECONDS
 from leasequeue.errors import InvalidArgument
 from leasequeue.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES
+from leasequeue.queue.encoding import MAX_LEVEL, AddOptions, adding, check_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -139,12 +140,18 @@ def _plain(value: object) -> Any:
 
 
 #: The options that choose columns.
-OPTIONS = ("idColumn", "idFrom", "dataColumn", "delayColumn", "atColumn")
+OPTIONS = (
+    *("idColumn", "idFrom", "dataColumn", "delayColumn", "atColumn"),
+    *("priorityColumn", "groupColumn", "expiresColumn", "priority", "group", "expiresIn"),
+)
 #: Columns with this prefix belong to a job. They are left out of the row as JSON.
 OWN = "_leasequeue_"
 _LONGEST_MS = LONGEST_SECONDS * 1000
 #: Which delays are allowed.
 DELAY_ALLOWED = f"seconds, 0 or more, at most {LONGEST_SECONDS / 86400:g} days"
+#: Which priorities and lives are allowed.
+LEVEL_ALLOWED = f"a whole number from -{MAX_LEVEL} to {MAX_LEVEL}"
+EXPIRES_ALLOWED = f"seconds, more than 0, at most {LONGEST_SECONDS / 86400:g} days"
 #: Which data are allowed.
 DATA_ALLOWED = f"bytes or a string of at most {MAX_DATA_BYTES:,} bytes"
 
@@ -160,6 +167,10 @@ class Columns:
         data: The column of the data; None: the row as JSON.
         delay: The column of the delay before the item can be leased, in seconds.
         at: The column of the time from which on it can be leased.
+        priority: The column of the priority.
+        group: The column of the group.
+        expires: The column of the seconds after which it is discarded if no worker has begun with it.
+        same: The options that all items have.
     """
 
     every: tuple[str, ...]
@@ -168,6 +179,10 @@ class Columns:
     data: str | None
     delay: str | None
     at: str | None
+    priority: str | None = None
+    group: str | None = None
+    expires: str | None = None
+    same: AddOptions = field(default_factory=AddOptions)
 
     @classmethod
     def chosen(cls, options: FormatOptions, schema: StructType, *, exact: bool = False) -> Columns:
@@ -199,10 +214,19 @@ class Columns:
         if at:
             wanted = "a timestamp (TIMESTAMP_NTZ has no time zone)"
             table.check("atColumn", at, (TimestampType,), wanted)
-        return cls(tuple(row), item_id, id_from, data, delay, at)
+        return cls(
+            tuple(row),
+            item_id,
+            id_from,
+            data,
+            delay,
+            at,
+            **_columns_of_options(table, options),
+            same=same_options(options),
+        )
 
     def rows(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[list[bytes]]:
-        """Encode a batch as ids, data and delays, as `add_once` takes them."""
+        """Encode a batch as ids, data, delays, and how items are added, as `add_once` takes them."""
         ids = self._ids(batch, where)
         if self.id is not None:
             row, where = where, lambda at: f"{row(at)}, id {ids[at].decode()!r}"
@@ -215,7 +239,7 @@ class Columns:
         for at, text in enumerate(data if self.data is None else ()):
             if len(text) > MAX_DATA_BYTES:
                 raise InvalidArgument(f"the row as JSON, {where(at)}", text, DATA_ALLOWED)
-        return [ids, data, self.delays(batch, where)]
+        return [ids, data, self.delays(batch, where), self.options(batch, where)]
 
     def _ids(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
         if self.id is None:
@@ -247,6 +271,63 @@ class Columns:
             # Rounded up: never too early.
             return [b"0" if one is None else b"@%d" % -(-one // 1000) for one in micros]
         return [b"0"] * batch.num_rows
+
+    def options(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
+        """Encode how the items of a batch are added, with what `adding` makes of the options of each."""
+        chosen = {"priority": self.priority, "group": self.group, "expires_in": self.expires}
+        named = {option: column for option, column in chosen.items() if column}
+        if not named:
+            return [adding(**self.same)] * batch.num_rows
+        values = [
+            (batch.column(column).cast(pa.float64()) if column == self.expires else batch.column(column))
+            for column in named.values()
+        ]
+        known: dict[tuple[Any, ...], bytes] = {}
+        found = []
+        for at, row in enumerate(zip(*(one.to_pylist() for one in values), strict=True)):
+            if row not in known:
+                given: Any = {name: one for name, one in zip(named, row, strict=True) if one is not None}
+                try:
+                    known[row] = adding(**self.same | given)
+                except InvalidArgument as error:
+                    what = f"column {named[error.argument]!r}, {where(at)}"
+                    raise InvalidArgument(what, given[error.argument], error.allowed) from error
+            found.append(known[row])
+        return found
+
+
+#: The columns of the options of an item: the types of each, and what it has to be.
+ITEM_COLUMNS: tuple[tuple[str, tuple[type[DataType], ...], str], ...] = (
+    ("priority", (IntegralType,), LEVEL_ALLOWED),
+    ("group", (StringType,), "a string"),
+    ("expires", (NumericType,), "a number of seconds"),
+)
+
+
+def _columns_of_options(table: Table, options: FormatOptions) -> dict[str, Any]:
+    """Check the columns of the options of an item; return their names."""
+    same = same_options(options)
+    found = {}
+    for name, kinds, wanted in ITEM_COLUMNS:
+        if column := table.name(options.text(f"{name}Column")):
+            table.check(f"{name}Column", column, kinds, wanted)
+            if ("expires_in" if name == "expires" else name) in same:
+                allowed = f"no such column when all rows have the same, by the option {name}"
+                raise InvalidArgument(f"{name}Column", column, allowed)
+            found[name] = column
+    return found
+
+
+def same_options(options: FormatOptions) -> AddOptions:
+    """Read the options that all items of a table have."""
+    found = AddOptions()
+    if options.text("priority"):
+        found["priority"] = options.check_int("priority", 0, minimum=-MAX_LEVEL, maximum=MAX_LEVEL)
+    if group := options.text("group"):
+        found["group"] = check_group(group)
+    if options.text("expiresIn"):
+        found["expires_in"] = options.seconds("expiresIn", 0)
+    return found
 
 
 class Table:

@@ -146,7 +146,7 @@ STEP = 250
 #: How long sets and readers are remembered after their leases have expired (ms): a week.
 KEEP_MS = 7 * 24 * 3600 * 1000
 #: Values per item in the reply of `set_read`.
-FIELDS = 7
+FIELDS = 8
 #: The maximum number of calls that reclaim expired and due items; later calls reclaim the rest.
 MAX_RECLAIMS = 10_000
 
@@ -379,7 +379,7 @@ async def read_set(
         peek: Whether to return only id and token of the items not abandoned, and to abandon none.
 
     Returns:
-        How many positions were read (0: the set ends before), the server's time in ms, and seven values per
+        How many positions were read (0: the set ends before), the server's time in ms, and eight values per
         item, in the order of `set_read`.
     """
 

@@ -14,10 +14,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 
 from leasequeue.durations import to_ms
 from leasequeue.errors import InvalidArgument
+from leasequeue.queue.views import read_options
 from leasequeue.spark.lease_sets import FIELDS, STEP, LeaseSet, LeaseSets, SetId, read_set
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import QueuePortal, call_with_retries, check_queue, check_server, open_queue
-from leasequeue.spark.schema import ITEMS, batch_of, check_columns, readable
+from leasequeue.spark.schema import ITEMS, batch_of, check_columns, expires_us, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -278,7 +279,8 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield self._batch(flat, now_ms, set_id.holder)
 
     def _batch(self, flat: list[Any], now_ms: int, holder: str) -> pa.RecordBatch:
-        ids, sizes, data, tokens, attempt, ends, leased = (flat[at::FIELDS] for at in range(FIELDS))
+        ids, sizes, data, tokens, attempt, ends, leased, texts = (flat[at::FIELDS] for at in range(FIELDS))
+        options = [*map(read_options, texts)]
         columns = {
             "id": [readable(one) for one in ids],
             "state": ["leased"] * len(ids),
@@ -290,5 +292,8 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "due": [one * 1000 for one in ends],
             "age": [(now_ms - one) / 1000 for one in leased],
             "error": [None] * len(ids),
+            "priority": [one.priority for one in options],
+            "group": [one.group for one in options],
+            "expires": [expires_us(one) for one in options],
         }
         return batch_of(columns, self._schema)

@@ -21,7 +21,14 @@ from pyspark.sql.types import (
 from leasequeue.durations import LONGEST_SECONDS
 from leasequeue.errors import InvalidArgument
 from leasequeue.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES
-from leasequeue.spark.columns import DATA_ALLOWED, DELAY_ALLOWED, FINITE_ALLOWED
+from leasequeue.queue.encoding import GROUP_ALLOWED, MAX_GROUP_BYTES, MAX_LEVEL
+from leasequeue.spark.columns import (
+    DATA_ALLOWED,
+    DELAY_ALLOWED,
+    EXPIRES_ALLOWED,
+    FINITE_ALLOWED,
+    LEVEL_ALLOWED,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,6 +93,26 @@ def _rules(columns: Columns, types: dict[str, Any]) -> Iterator[_Rule]:
         ms = delay.cast("double") * 1000  # to Spark, NaN is greater than any number
         bad = (ms <= -1) | (ms > LONGEST_SECONDS * 1000)
         yield _Rule(f"column {columns.delay!r}", bad, delay, DELAY_ALLOWED)
+    yield from _of_options(columns)
+
+
+def _of_options(columns: Columns) -> Iterator[_Rule]:
+    """Check the columns of the options of an item. Without a value in a row, its item has the default."""
+    bad: Column
+    if columns.priority is not None:
+        level = quoted(columns.priority)
+        yield _Rule(
+            f"column {columns.priority!r}", ~level.between(-MAX_LEVEL, MAX_LEVEL), level, LEVEL_ALLOWED
+        )
+    if columns.group is not None:
+        group = quoted(columns.group)
+        bad = group.isin("", "*") | group.contains("\0") | (sql.octet_length(group) > MAX_GROUP_BYTES)
+        yield _Rule(f"column {columns.group!r}", bad, group, GROUP_ALLOWED)
+    if columns.expires is not None:
+        wait = quoted(columns.expires)
+        number = wait.cast("double")
+        bad = (number <= 0) | (number > LONGEST_SECONDS)
+        yield _Rule(f"column {columns.expires!r}", bad, wait, EXPIRES_ALLOWED)
 
 
 def _sized(name: str, minimum: int, maximum: int, allowed: str) -> Iterator[_Rule]:

@@ -23,6 +23,8 @@ from leasequeue.errors import InvalidArgument
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from leasequeue.queue.views import ItemOptions
+
 #: The columns of an item, in a snapshot and in the lease stream, where every item is leased.
 ITEMS = StructType(
     [
@@ -42,6 +44,11 @@ ITEMS = StructType(
         StructField("age", DoubleType()),
         #: the error of the last attempt, of a dead letter or an item that is retried
         StructField("error", StringType()),
+        #: items of a higher one are leased first
+        StructField("priority", IntegerType(), nullable=False),
+        StructField("group", StringType()),
+        #: when it is discarded if no worker has begun with it
+        StructField("expires", TimestampType()),
     ]
 )
 
@@ -93,6 +100,11 @@ def batch_of(columns: Mapping[str, Sequence[Any]], schema: StructType) -> pa.Rec
             values = [None if one is None else one.decode(errors="replace") for one in values]
         arrays.append(pa.array(values, type=kind))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+
+def expires_us(options: ItemOptions) -> int | None:
+    """Return when an item expires, in microseconds since 1970; None: never."""
+    return None if options.expires is None else round(options.expires * 1000) * 1000
 
 
 def readable(item_id: bytes) -> str:

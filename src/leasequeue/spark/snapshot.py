@@ -23,9 +23,10 @@ from pyspark.sql.datasource import (
 
 from leasequeue.item import MAX_DATA_BYTES
 from leasequeue.queue.bulk import MAX_ROWS
+from leasequeue.queue.views import read_options
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import call_with_retries, check_queue, check_server, open_queue
-from leasequeue.spark.schema import ITEMS, batch_of, check_columns, readable
+from leasequeue.spark.schema import ITEMS, batch_of, check_columns, expires_us, readable
 from leasequeue.states import STATES
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _COMPARISONS = {
 
 #: One item: the columns of `schema.ITEMS` in their order, with the id as bytes; times in µs since 1970.
 Row = tuple[Any, ...]
-_ID, _STATE, _DATA, _AGE = 0, 1, 2, 8
+ID, STATE, _DATA, _AGE, ERROR = 0, 1, 2, 8, 9
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class ItemFilter:
     def select(self, rows: list[Row]) -> list[Row]:
         """Return the rows whose state and age match. Only matching ids are looked up."""
         if len(self.states) < len(STATES):
-            rows = [row for row in rows if row[_STATE] in self.states]
+            rows = [row for row in rows if row[STATE] in self.states]
         for name, seconds in self.ages:
             compare = _COMPARISONS[name]
             rows = [row for row in rows if row[_AGE] is not None and compare(row[_AGE], seconds)]
@@ -113,7 +114,7 @@ async def look_up(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, *, da
     """
     if data and condition.ages:
         # Most items are too young or too old: select first, without their data.
-        ids = [row[_ID] for row in await _fetch(bulk, ids, condition, data=False)]
+        ids = [row[ID] for row in await _fetch(bulk, ids, condition, data=False)]
     return await _fetch(bulk, ids, condition, data=data)
 
 
@@ -124,9 +125,9 @@ async def _fetch(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, *, dat
     while ids:
         rows = await _request(bulk, ids, condition, REPLY_BYTES)
         # Both rows of an id that is live and dead must be from one reply: a second one shows a later moment.
-        ids = [*dict.fromkeys(row[_ID] for row in rows if row[_DATA] is None)]
+        ids = [*dict.fromkeys(row[ID] for row in rows if row[_DATA] is None)]
         cut = {*ids}
-        whole = [row for row in rows if row[_ID] not in cut]
+        whole = [row for row in rows if row[ID] not in cut]
         found += whole
         if ids and not whole:
             # The first item is larger than a whole reply: request it alone.
@@ -140,9 +141,10 @@ async def _request(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, max_
     now_ms, *values = await bulk.find(ids, which=condition.which, max_bytes=max_bytes)
     rows: list[Row] = []
     for at in range(0, len(values), _FIELDS):
-        state, item_id, size, data, due_ms, holder, token, attempt, since_ms, error, *_ = values[
+        state, item_id, size, data, due_ms, holder, token, attempt, since_ms, error, stored, _ = values[
             at : at + _FIELDS
         ]
+        options = read_options(stored)
         rows.append(
             (
                 item_id,
@@ -155,6 +157,9 @@ async def _request(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, max_
                 None if due_ms < 0 else due_ms * 1000,
                 max(0, now_ms - since_ms) / 1000 if since_ms else None,
                 _text(error),
+                options.priority,
+                options.group,
+                expires_us(options),
             )
         )
     return rows

@@ -20,7 +20,7 @@ from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
 from leasequeue.spark.row_checks import quoted
 from leasequeue.spark.sessions import active, is_connect
-from leasequeue.spark.snapshot import ItemFilter, look_up
+from leasequeue.spark.snapshot import ERROR, ID, STATE, ItemFilter, look_up
 from leasequeue.spark.source import register
 from leasequeue.spark.task_types import ARRAYS, RECORDS, Array, Entries, Fields, Leaf, Nullable
 from leasequeue.tasks.wire import read_result
@@ -190,8 +190,8 @@ async def _look_up(bulk: Bulk, ids: Sequence[str | None]) -> dict[str, tuple[str
         if not keys:
             break
         dead: dict[str, tuple[str, Any]] = {}
-        for item_id, state, *_, error in await look_up(bulk, keys, ItemFilter(), data=False):
-            (dead if state == "dead" else found)[item_id.decode()] = state, error
+        for row in await look_up(bulk, keys, ItemFilter(), data=False):
+            (dead if row[STATE] == "dead" else found)[row[ID].decode()] = row[STATE], row[ERROR]
         gone = [one for one in keys if one.decode() not in found]
         results = await bulk.run("result", gone) if gone else []
         for key, result in zip(gone, results, strict=True):

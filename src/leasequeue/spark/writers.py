@@ -8,7 +8,7 @@ from collections import deque
 from concurrent.futures import wait
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -95,10 +95,9 @@ def _requests(batches: Iterable[pa.RecordBatch], columns: Columns, partition: in
         def where(at: int, before: int = before) -> str:
             return f"row {before + at + 1:,} of partition {partition}"
 
-        ids, data, delays = columns.rows(batch, where)
-        for start, stop in trips([ROW_BYTES + len(one) for one in data], maximum=MAX_ROWS):
-            part = slice(start, stop)
-            yield [*chain.from_iterable(zip(ids[part], data[part], delays[part], repeat(b"0")))]
+        rows = columns.rows(batch, where)
+        for start, stop in trips([ROW_BYTES + len(one) for one in rows[1]], maximum=MAX_ROWS):
+            yield [*chain.from_iterable(zip(*(one[start:stop] for one in rows), strict=True))]
         before += batch.num_rows
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from leasequeue.spark.options import QueueTarget
 
 #: The columns of the snapshot; the data are added only if the condition uses them.
-_COLUMNS = "id string, state string, size long, attempt int, token long, age double, error string"
+_COLUMNS = (
+    "id string, state string, size long, attempt int, token long, age double, error string, "
+    "priority int, `group` string, expires timestamp"
+)
 #: The counts of a task.
 _COUNTS = "chosen long, requeued long, already_there long"
 
