@@ -21,11 +21,10 @@
 --   has now; 1 if there may be more to lease or to reclaim, else 0; how many ids wait.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items leased, 500 reclaimed, 2,000 ids checked a call.
--- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), controlled (controlled), count_waiting (count),
---   flush (emit),
---   in_chunks (keys), begin_leases, choose, chosen, drop_checked, last_token, take_tokens, unreadable,
---   unreadable_error, write_leases (lease), lease_lanes (lease_lanes), can_reclaim, reclaim (reclaim),
---   is_stream_owner (stream_owner)
+-- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), controlled (controlled), count_waiting
+--   (count), flush (emit), in_chunks (keys), begin_leases, choose, chosen, drop_checked, last_token,
+--   take_tokens, unreadable, unreadable_error, write_leases (lease), lease_lanes (lease_lanes), can_reclaim,
+--   reclaim (reclaim), is_stream_owner (stream_owner)
 
 local set_key = prefix .. ':set:' .. set
 local had = redis.call('LLEN', set_key)

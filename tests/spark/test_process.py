@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from leasequeue import ConnectionLost, InvalidArgument, Item
-from leasequeue.spark import OutputTakenOver, process
+from leasequeue.spark import HandlerFailed, OutputTakenOver, process
 from leasequeue.spark.output import OutputFolder
 from tests.eventually import eventually
 from tests.spark.programs.process_program import OUTCOMES
@@ -134,8 +135,12 @@ async def test_a_batch_that_failed_runs_again_and_replaces_its_output(
         if "0025" in seen:
             raise LookupError("at the end")
 
-    with pytest.raises(PySparkException, match="at the end"):
+    with pytest.raises(HandlerFailed) as raised:
         place.process(fail, batch=20)
+    first = str(raised.value).splitlines()[0]
+    assert first.startswith("LookupError: at the end (line ")
+    assert "test_process.py, in fail; items '00" in first
+    assert isinstance(raised.value.__cause__, PySparkException)
     done_before = {row[0] for row in place.rows()}
     unfinished = {key[-4:].decode() async for key in redis.scan_iter(f"{name}:item:*")}
     assert len(unfinished) == 20
@@ -220,12 +225,64 @@ async def test_a_handler_that_leaves_items_unread_ends_the_run(place: Place, que
     def lazy(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return iter([pa.record_batch({"id": ["0"], "length": [1]})])
 
-    with pytest.raises(PySparkException, match=r"reads all its batches: \d+ items left unread"):
+    with pytest.raises(HandlerFailed, match=r"^handler: got .* reads all its batches: \d+ items left unread"):
         place.process(lazy)
     assert (await queue.counts()).total == 20
     # Each task has one batch, and reads it: none is left.
     assert place.process(first_rows).items == 20
     assert place.rows() == expected
+
+
+async def test_a_run_that_finds_only_leased_items_says_so(
+    place: Place, queue: AsyncWorkQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = await put(queue, 0, 10)
+
+    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise KeyError(next(batches).num_rows)
+
+    with pytest.raises(HandlerFailed, match=r"^KeyError: \d+ \(line "):
+        place.process(fail)
+    before = datetime.now(UTC)
+    done = place.process(output=str(tmp_path / "another"))
+    assert (done.items, done.leased) == (0, 10)
+    assert done.leased_until is not None
+    assert before < done.leased_until
+    [record] = [one for one in caplog.records if one.name == "leasequeue.spark.process"]
+    assert "10 are leased, the last until" in record.getMessage()
+    caplog.clear()
+    done = place.process()
+    assert (done.items, done.leased, done.leased_until) == (10, 0, None)
+    assert place.rows() == expected
+    assert not [one for one in caplog.records if one.name == "leasequeue.spark.process"]
+
+
+async def test_spark_gets_a_short_text_of_an_error_and_knows_a_stop_by_it(
+    place: Place, queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's pattern for a stop recurs at each character of the text, and its stack is not that deep."""
+    await put(queue, 0, 3)
+    proxy = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.parquet"
+    trace = "\tat org.apache.spark.Some.method(Some.scala:1)\n" * 2_000
+    texts: list[str] = []
+
+    def broken(text: str) -> Any:
+        def write(*_: Any) -> None:
+            raise InvalidArgument("output", "x", "a folder") from RuntimeError(text)
+
+        return write
+
+    for name in ("java.io.IOException", "java.lang.InterruptedException"):
+        monkeypatch.setattr(OutputFolder, "write", broken(f"{proxy}\n: {name}\n{trace}"))
+        with pytest.raises(InvalidArgument, match="output: got 'x'") as raised:
+            place.process()
+        texts.append(str(raised.value.__cause__))
+    streaming = place.spark._jvm.org.apache.spark.sql.execution.streaming.runtime.StreamExecution  # type: ignore[union-attr]
+    context = place.spark.sparkContext._jsc.sc()
+    error = place.spark._jvm.py4j.Py4JException  # type: ignore[union-attr]
+    stopped = [streaming.isInterruptionException(error(text), context) for text in texts]
+    assert stopped == [False, True]
+    assert max(map(len, texts)) < 5_000
 
 
 async def test_a_loaded_stream_is_processed(place: Place, queue: AsyncWorkQueue, redis_url: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from leasequeue import Reject, Retry, RetryPolicy
-from leasequeue.spark import OutputTakenOver, Processed, QueryStopped, process
+from leasequeue.spark import HandlerFailed, OutputTakenOver, Processed, QueryStopped, process
 from tests.eventually import eventually
 from tests.queue.keyspace import audit
 from tests.spark.test_process import SCHEMA, Place, measure, place, put
@@ -132,10 +132,10 @@ async def test_wrong_columns_write_and_complete_nothing(place: Place, queue: Asy
             yield batch.rename_columns(["id", "size"])
 
     for handler, expected in ((swapped, "column 'id' .* string"), (renamed, "'length' is missing, 'size'")):
-        with pytest.raises(PySparkException, match=expected):
+        with pytest.raises(HandlerFailed, match=expected):
             place.process(handler)
         assert await queue.counts() == (0, 20, 0, 0)
-    with pytest.raises(PySparkException, match="without_output: got "):
+    with pytest.raises(HandlerFailed, match=r"^without_output: got "):
         place.process(lambda _: None, kind="item", without_output="refuse")
     assert await queue.counts() == (0, 20, 0, 0)
     with pytest.raises(PySparkException, match=r"UNABLE_TO_INFER_SCHEMA|PATH_NOT_FOUND"):

@@ -18,13 +18,14 @@ except ImportError as error:
 
 from leasequeue.spark.adding import add, add_task
 from leasequeue.spark.backlog import StreamBacklog, backlogs
-from leasequeue.spark.errors import OutputTakenOver, QueryStopped, StreamTakenOver
+from leasequeue.spark.errors import HandlerFailed, OutputTakenOver, QueryStopped, StreamTakenOver
 from leasequeue.spark.process import Processed, process
 from leasequeue.spark.source import LeasequeueSource, register
 from leasequeue.spark.task_results import task_results
 from leasequeue.spark.writers import Report
 
 __all__ = [
+    "HandlerFailed",
     "LeasequeueSource",
     "OutputTakenOver",
     "Processed",

@@ -3,10 +3,13 @@
 LeasequeueError
 ├── StreamTakenOver            a second query reads the lease stream of the same checkpoint
 ├── OutputTakenOver            a second run writes into the same output folder
-└── QueryStopped               the query of a run was stopped before it had ended
+├── QueryStopped               the query of a run was stopped before it had ended
+└── HandlerFailed              a handler of `process` has a bug
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from leasequeue.errors import LeasequeueError
 
@@ -57,3 +60,40 @@ class QueryStopped(LeasequeueError):
             f"the query {query} was stopped before all its input was processed, by query.stop() or because "
             "another query was started with its checkpoint. Run it again with the same folders to continue"
         )
+
+
+class HandlerFailed(LeasequeueError):
+    """A handler of `process` raised an error that ends the run, or yielded what cannot be written.
+
+    No item of its batch was completed. Spark's error is the cause, with the traceback of the handler.
+
+    Attributes:
+        reason: The error, where it was raised, and the items that the handler had; or what it yielded.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"{reason}\nNo item of this batch was completed: correct the handler and run it again with the "
+            "same folders, or other workers get the items when their leases expire"
+        )
+
+
+def reason_of(message: str) -> tuple[str, str]:
+    """Find the text and the class name of a Leasequeue error in Spark's message.
+
+    Without one, return the last line of a Python traceback or the first line of the message, and no name.
+    """
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    for line in lines:
+        name, colon, text = line.partition(": ")
+        if colon and name.startswith("leasequeue.") and name.replace(".", "").replace("_", "").isalnum():
+            return text, name.rpartition(".")[2]
+    raised = [line for before, line in pairwise(lines) if _ends_traceback(before, line)]
+    return (raised[-1] if raised else lines[0] if lines else "Spark gave no reason"), ""
+
+
+def _ends_traceback(before: str, line: str) -> bool:
+    name, colon, _ = line.partition(":")
+    ends = bool(colon) and name.isidentifier() and name.endswith(("Error", "Exception"))
+    return ends and not before.startswith("at ")

@@ -7,6 +7,7 @@ counts.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
@@ -16,8 +17,10 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from leasequeue.describing import text_of
 from leasequeue.errors import InvalidArgument
 from leasequeue.queue.encoding import failing
+from leasequeue.spark.errors import HandlerFailed
 from leasequeue.spark.output_columns import ITEM, OUTCOME, OutputColumns
 from leasequeue.worker.outcomes import Fail, outcome_of
 
@@ -36,6 +39,8 @@ MARKER = "_leasequeue"
 #: How many bytes of errors a task reports in full, since all pass through the memory of the driver at once;
 #: and how many bytes of the end of each later one.
 FULL_ERRORS, SHORT_ERROR = 2 << 20, 500
+#: The maximum of characters of the text of an error that ends a run.
+MAX_REASON = 500
 MARKER_TYPE = StructType(
     [
         # a failure
@@ -78,7 +83,7 @@ class HandlerTask:
         """Process the items of one task."""
         tally = Tally(self)
         runs = {"arrow": self._run_arrow, "pandas": self._run_pandas, "item": self._run_items}
-        for batch in runs[self.kind](tally.read(batches), tally):
+        for batch in tally.explained(runs[self.kind](tally.read(batches), tally)):
             if rows := tally.take(batch):
                 yield from self._marked(rows)
         if unread := sum(map(len, batches)):
@@ -151,13 +156,35 @@ class Tally:
     _written: set[str] = field(default_factory=set)
     _named: bool = True
     _error_bytes: int = 0
+    #: The error of Spark's that the handler got when it asked for its items.
+    _of_input: Exception | None = None
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield batches with the columns that the handler gets, and note their items."""
-        for batch in batches:
+        for batch in self._received(batches):
             self.last, attempts, sizes = (batch.column(name).to_pylist() for name in NEEDED)
             self._items.update(zip(self.last, map(_Item, attempts, sizes), strict=True))
             yield batch.select(list(self.task.given))
+
+    def _received(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except Exception as error:
+            self._of_input = error
+            raise
+
+    def explained(self, made: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield what a handler yields; say of its error where it was raised, and which items it had."""
+        try:
+            yield from made
+        except Exception as error:
+            if error is self._of_input or isinstance(error, InvalidArgument):
+                raise
+            *_, frame = traceback.extract_tb(error.__traceback__)
+            some = f"{self.last[0]!r} to {self.last[-1]!r}" if self.last else "none yet"
+            text = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
+            place = f"line {frame.lineno} of {frame.filename}, in {frame.name}"
+            raise HandlerFailed(f"{text[:MAX_REASON]} ({place}; items {some})") from error
 
     def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Check a batch of the handler, note its failures, and return the rows of the output."""

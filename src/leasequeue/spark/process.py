@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import secrets
 import time
+import traceback
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,14 +19,15 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import to_str
 
 from leasequeue.errors import InvalidArgument, LeasequeueError
+from leasequeue.log import Log
 from leasequeue.retry import RetryPolicy
-from leasequeue.spark.errors import QueryStopped
-from leasequeue.spark.handlers import KINDS, MARKER, NEEDED, HandlerTask
+from leasequeue.spark.errors import HandlerFailed, QueryStopped, reason_of
+from leasequeue.spark.handlers import KINDS, MARKER, MAX_REASON, NEEDED, HandlerTask
 from leasequeue.spark.lease_sets import DIES, PAGE, ItemFailure, record
 from leasequeue.spark.leases import READER, LeasesReader
-from leasequeue.spark.output import OutputFolder
+from leasequeue.spark.output import FAILURES, OutputFolder
 from leasequeue.spark.output_columns import OutputColumns
-from leasequeue.spark.portal import open_queue
+from leasequeue.spark.portal import call_with_retries, open_queue
 from leasequeue.spark.schema import ITEMS
 from leasequeue.spark.sessions import check_classic
 from leasequeue.spark.source import LeasequeueSource, register
@@ -48,6 +51,13 @@ if TYPE_CHECKING:
 QUERY = "sql.streaming.queryId"
 #: The maximum of tasks of a batch.
 MAX_PARTITIONS = 10_000
+#: The errors of Java by which Spark knows that a stop has interrupted a batch, in a text that begins so.
+_INTERRUPTED = (
+    *("java.lang.InterruptedException", "java.io.InterruptedIOException"),
+    "java.nio.channels.ClosedByInterruptException",
+)
+_PROXY_ERROR = "py4j.protocol.Py4JJavaError: An error occurred while calling"
+_log = Log(__name__)
 _SOURCE = "a session, with `queue`, or a lease stream as it was loaded, so that no row is hidden"
 
 
@@ -64,6 +74,9 @@ class Processed:
             output has no column of ids.
         batches: How many micro-batches they came in.
         seconds: How long the run took.
+        leased: How many items of the queue are leased after the run: by workers, or by an earlier run, with
+            another checkpoint, that has failed.
+        leased_until: When the last of these leases expires, if it is not renewed; None: there is none.
     """
 
     items: int = 0
@@ -73,6 +86,8 @@ class Processed:
     without_output: int | None = 0
     batches: int = 0
     seconds: float = 0.0
+    leased: int = 0
+    leased_until: datetime | None = None
 
     @property
     def failed(self) -> int:
@@ -162,7 +177,8 @@ def process(  # noqa: PLR0913 - all but the first two are options
         StreamTakenOver: If another query, started later, reads the stream. If the stream notices that first,
             it is part of a StreamingQueryException.
         QueryStopped: If the query was stopped.
-        pyspark.errors.StreamingQueryException: If the handler, the server or the file system fails.
+        HandlerFailed: If a handler of batches raises an error, or a handler yields what cannot be written.
+        pyspark.errors.StreamingQueryException: If the server or the file system fails.
     """
     check_classic(source, "process")
     if kind not in KINDS:
@@ -191,7 +207,25 @@ def process(  # noqa: PLR0913 - all but the first two are options
     with open_queue(reader.target) as portal:
         run = _Run(task, folder, location, reader, portal, progress)
         drain(_with_needed(stream, given), location, run.write, folder)
-    return replace(run.done, seconds=time.monotonic() - began)
+        done = _with_leases(run.done, portal, reader)
+    return replace(done, seconds=time.monotonic() - began)
+
+
+def _with_leases(done: Processed, portal: QueuePortal, reader: LeasesReader) -> Processed:
+    """Say of the result of a run what is leased after it; of one that found nothing, in the log, too."""
+    counts = portal.call(call_with_retries, portal.queue.counts, reader.retry_timeout)
+    if not counts.leased:
+        return done
+    last = partial(portal.queue.inspect, "leased", start=-1, count=1, data=False)
+    ends = [one.due for one in portal.call(call_with_retries, last, reader.retry_timeout) if one.due]
+    until = datetime.fromtimestamp(ends[0], UTC) if ends else None
+    if not done.items:
+        _log.warning(
+            "no item of %s waited, but %d are leased, the last until %s: by workers, or by a run that has "
+            "failed, with another checkpoint; continue it with its folders, or run again after that time",
+            *(reader.target.queue, counts.leased, until and until.isoformat(" ", "seconds")),
+        )
+    return replace(done, leased=counts.leased, leased_until=until)
 
 
 @dataclass
@@ -326,9 +360,19 @@ def drain(
     def guarded(batch: DataFrame, number: int) -> None:
         try:
             write(batch, number)
+        except FAILURES as error:
+            reason, kind = reason_of(str(error))
+            if kind in ("HandlerFailed", "InvalidArgument"):
+                errors.append(HandlerFailed(reason))
+            if not isinstance(error, PySparkException):
+                raise  # Spark gets the exception of Java itself
+            # Spark matches the text with a pattern that recurs at each character: a long one, of an error
+            # with Java's traceback, ends its thread with a StackOverflowError.
+            raise _BatchFailed(_shortened(str(error), reason)) from None
         except LeasequeueError as error:
             errors.append(error)
-            raise
+            text = "".join(traceback.format_exception(error))
+            raise _BatchFailed(_shortened(text, f"{type(error).__name__}: {error}")) from None
 
     writer = stream.writeStream.option("checkpointLocation", checkpoint).trigger(availableNow=True)
     query = writer.foreachBatch(guarded).start()
@@ -343,6 +387,16 @@ def drain(
         raise
     finally:
         query.stop()
+
+
+class _BatchFailed(Exception):
+    """What Spark gets of an error of a batch: its beginning."""
+
+
+def _shortened(text: str, reason: str) -> str:
+    """Return what Spark has to know of an error: why, or that its thread was interrupted by a stop."""
+    found = next((name for name in _INTERRUPTED if name in text), None)
+    return f"{_PROXY_ERROR} a batch: {found}" if found else reason[:MAX_REASON]
 
 
 def _has_ended(query: StreamingQuery) -> bool:

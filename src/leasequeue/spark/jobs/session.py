@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -16,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from leasequeue.errors import LeasequeueError
+from leasequeue.spark.errors import reason_of
 from leasequeue.spark.sessions import is_connect
 from leasequeue.spark.source import register
 
@@ -33,26 +33,6 @@ class SparkFailed(LeasequeueError):
     def __init__(self, message: str) -> None:
         reason, self.kind = reason_of(message)
         super().__init__(reason)
-
-
-def reason_of(message: str) -> tuple[str, str]:
-    """Find the text and the class name of a Leasequeue error in Spark's message.
-
-    Without one, return the last line of a Python traceback or the first line of the message, and no name.
-    """
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    for line in lines:
-        name, colon, text = line.partition(": ")
-        if colon and name.startswith("leasequeue.") and name.replace(".", "").replace("_", "").isalnum():
-            return text, name.rpartition(".")[2]
-    raised = [line for before, line in pairwise(lines) if _ends_traceback(before, line)]
-    return (raised[-1] if raised else lines[0] if lines else "Spark gave no reason"), ""
-
-
-def _ends_traceback(before: str, line: str) -> bool:
-    name, colon, _ = line.partition(":")
-    ends = bool(colon) and name.isidentifier() and name.endswith(("Error", "Exception"))
-    return ends and not before.startswith("at ")
 
 
 #: Called with a few words about each step of a job.
