@@ -302,7 +302,7 @@ def _checked_options(
     if delay and at:
         raise InvalidArgument("atColumn", at, "a delay or a time, not both")
     of_task = options.of_item
-    if task.definition.limit is not None:  # a group of its own has the limits of a task
+    if task.definition.limit is not None:  # limits are those of its group
         of_task = {**of_task, "group": task.definition.limit.group}
     for name, column in (
         (_PRIORITY, "priorityColumn"),

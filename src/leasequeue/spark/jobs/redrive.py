@@ -48,7 +48,7 @@ def redrive(
         spark: The session.
         queue: The queue's name.
         where: Which dead letters: a condition in SQL over id, data, size, attempt, token, age (in
-            seconds) and error; None: all.
+            seconds), error, priority and group; None: all.
         dry_run: Whether only to count them.
         url: The server's URL; None: that of the environment, or this machine's default port.
         cluster: Whether the server is a node of a cluster.
