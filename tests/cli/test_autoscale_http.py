@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -129,7 +130,8 @@ async def test_a_stale_report_does_not_count(path: str) -> None:
     kept = Kept(replace(REPORT, age=51.0))
     async with serving(kept) as server:
         status, answer = get(server, path)
-        assert (status, "the last pass began 51 s ago" in str(answer)) == (503, True)
+        assert status == 503
+        assert re.search(r"the last pass began 5\d s ago", str(answer)), "it becomes older meanwhile"
         server.show(REPORT)
         assert get(server, path)[0] == 200
     async with serving(Kept(None)) as server:
