@@ -190,6 +190,20 @@ async def test_a_queue_or_a_state_without_items(leasequeue: Leasequeue, queue: A
     assert (outcome.code, outcome.out, outcome.error) == (0, "", f"{queue.name} has no leased items")
 
 
+async def test_it_says_that_items_wait_because_of_a_pause(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
+) -> None:
+    await queue.add_item(Item(b"x", id="one"))
+    await queue.add_item(Item(b"x", id="other"), group="shop")
+    assert "paused" not in (await leasequeue("show", queue.name)).err
+    await queue.pause(group="shop")
+    assert f"the group shop of {queue.name} is paused: " in (await leasequeue("show", queue.name)).err
+    assert "paused" not in (await leasequeue("show", queue.name, "one")).err
+    await queue.pause(reason="no mail server")
+    outcome = await leasequeue("show", queue.name, "one")
+    assert f"{queue.name} is paused (no mail server): " in outcome.err
+
+
 async def test_one_item_is_printed_in_full(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"two\nlines", id="x"))
     lease = await take(queue, 100)

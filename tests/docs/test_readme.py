@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import shlex
@@ -156,3 +157,12 @@ def test_the_task_of_the_tutorial_runs(terminals: Terminals, capsys: pytest.Capt
             if block.reason:
                 run_block(page, block, runner, namespace)
                 assert capsys.readouterr().out == block.output
+
+
+def test_the_blocks_of_the_tutorial_can_be_pasted_into_a_prompt() -> None:
+    """Before Python 3.13, an empty line has to end a block of code before the next statement."""
+    for block in blocks(TUTORIAL):
+        lines = block.code.splitlines() if block.language == "python" and not block.title else []
+        for line, following in itertools.pairwise(lines):
+            if line.startswith(" ") and following and not following.startswith((" ", ")", "]", "}")):
+                assert following.startswith(("except", "else", "elif", "finally")), following

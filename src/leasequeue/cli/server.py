@@ -22,7 +22,7 @@ from leasequeue.queue.queue import engine_of
 from leasequeue.wire.discovery import KNOWN_BY, MAX_KEYS, MAX_QUEUES, STEP_KEYS, find_queues
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 
 Parameters = ParamSpec("Parameters")
 
@@ -187,6 +187,30 @@ def run_command(work: Coroutine[Any, Any, Code]) -> NoReturn:
         typer.Exit: Always, with the exit code. A LeasequeueError is printed as one line on standard error.
     """
     run_blocking_command(lambda: asyncio.run(work))
+
+
+def run_confirmed(
+    work: Callable[[], Coroutine[Any, Any, Code]],
+    question: str,
+    *,
+    yes: bool,
+    url: str,
+    names: Sequence[str],
+) -> NoReturn:
+    """Run a command that cannot be undone, if its queues exist and the user agrees; see `run_command`."""
+
+    async def look() -> None:
+        for name in names:
+            async with open_queue(url, name):
+                pass
+
+    def confirmed() -> Code:
+        if not yes:
+            asyncio.run(look())
+            confirm(question, yes=yes)
+        return asyncio.run(work())
+
+    run_blocking_command(confirmed)
 
 
 def run_blocking_command(work: Callable[[], Code]) -> NoReturn:

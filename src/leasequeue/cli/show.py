@@ -67,7 +67,21 @@ async def show(
     print_views(queue.name, views, as_json=as_json)
     if not as_json:
         _note_others(queue.name, counts, states, len(views))
+        await _note_pause(queue, {view.group for view in views if view.state == "waiting"})
     return Code.DONE
+
+
+async def _note_pause(queue: AsyncWorkQueue, groups: set[str | None]) -> None:
+    """Say whether items wait because the queue or their group is paused."""
+    if not groups:
+        return
+    limits = await queue.limits.get()
+    for group in (None, *sorted(one for one in groups if one is not None)):
+        pause = limits.paused if group is None else limits.paused_groups.get(group)
+        if pause is not None:
+            what = queue.name if group is None else f"the group {group} of {queue.name}"
+            why = f" ({pause.reason})" if pause.reason else ""
+            note(f"{what} is paused{why}: leasequeue limits {queue.name} shows until when")
 
 
 def print_views(name: str, views: Sequence[ItemView], *, as_json: bool) -> None:
@@ -118,6 +132,8 @@ async def _show_one(queue: AsyncWorkQueue, item_id: str, *, as_json: bool) -> Co
         return Code.DONE
     if view:
         _print_item(view)
+        if view.state == "waiting":
+            await _note_pause(queue, {view.group})
     if letter:
         print_dead_letter(letter)
     if result is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,6 +24,7 @@ from leasequeue.cli.server import (
     queue_command,
     report_changes,
     run_command,
+    run_confirmed,
 )
 from leasequeue.queue import list_queues
 
@@ -82,8 +84,9 @@ def purge(
     """
     others = [text for wanted, text in ((scheduled, "scheduled items"), (dead, "dead letters")) if wanted]
     what = ", ".join(["all waiting items", *others])
-    confirm(f"Remove {what} of {name}, with their data?", yes=yes)
-    run_command(_purge(url, name, scheduled=scheduled, dead=dead, as_json=as_json))
+    question = f"Remove {what} of {name}, with their data?"
+    work = partial(_purge, url, name, scheduled=scheduled, dead=dead, as_json=as_json)
+    run_confirmed(work, question, yes=yes, url=url, names=[name])
 
 
 async def _purge(url: str, name: str, *, scheduled: bool, dead: bool, as_json: bool) -> Code:
@@ -104,8 +107,8 @@ def rm(
     Workers are notified, and cancel what they run. Run the command again if it was interrupted:
     until it has ended, nothing can be added to the queue. Then the name can be used again.
     """
-    confirm(f"Delete {', '.join(queues)}, with all items and all that is kept?", yes=yes)
-    run_command(_rm(url, queues, as_json=as_json))
+    question = f"Delete {', '.join(queues)}, with all items and all that is kept?"
+    run_confirmed(partial(_rm, url, queues, as_json=as_json), question, yes=yes, url=url, names=queues)
 
 
 async def _rm(url: str, names: list[str], *, as_json: bool) -> Code:
