@@ -93,6 +93,16 @@ async def test_every_other_command_is_refused(
             assert await is_refused(client, *line.split()), line
 
 
+@pytest.mark.parametrize(
+    "words", ["PUBLISH q:push:x stop", "EVAL return 1 0", "SCRIPT LOAD x", "HSET q:idle a b"]
+)
+async def test_a_watcher_may_not_publish_write_or_send_a_script(permit: Permit, words: str) -> None:
+    """Named here, not taken from the rules. What it reads would be enough to forge messages."""
+    async with Redis.from_url(await permit("q", role="watcher"), single_connection_client=True) as client:
+        with pytest.raises(NoPermissionError):
+            await command(client, *words.split())
+
+
 @pytest.mark.parametrize("role", Role)
 async def test_every_other_key_is_refused(
     admin: Redis, own: EmbeddedServer, permit: Permit, role: Role

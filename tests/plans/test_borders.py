@@ -197,6 +197,48 @@ async def test_a_forged_run_adds_no_item_to_a_queue_that_its_worker_does_not_dec
         assert f"feeds={{'{border.shop.name}': ['{border.pay.name}']}}" in caplog.text
 
 
+@pytest.mark.parametrize("way", ["a stage follows", "a step was interrupted", "one path is added twice"])
+async def test_no_path_of_a_forged_run_hides_an_item_that_is_refused(border: Border, way: str) -> None:
+    """A stage without a name, and a path of two items of which one may be added."""
+    paid = json.dumps({"queue": border.pay.name, "data": call("payout", to="mallory").decode()})
+    followed = {"queue": border.shop.name, "data": call("greet").decode(), "then": [""]}
+    payout = json.dumps({"data": call("payout", to="mallory").decode()})
+    own = json.dumps({"queue": border.pay.name})
+    path, fields = {
+        "a stage follows": (
+            "greet",
+            {"s_greet": "w", "n_greet": json.dumps(followed), "n_": paid, "active": "1"},
+        ),
+        "a step was interrupted": (
+            "greet",
+            {"s_greet": "w", "s_": "w", "n_": paid, "adding": "\0", "active": "2"},
+        ),
+        "one path is added twice": (
+            "g",
+            {
+                "s_g": "x",
+                "j_g": "1 0 0 0 0 1",
+                "s_g/0": "x",
+                "j_g/0": "2 0 0 0 0 1",
+                "k_g/0": payout,
+                "k_g/0/0": own,
+                "adding": "g/0\0",
+                "active": "3",
+            },
+        ),
+    }[way]
+    await border.forge_run("r", border.greet(), border.greet("last"), **fields)
+    await border.forge_item(f"r/{path}", f"{border.shop.name}\0r\0{path}", call("greet"))
+    async with asyncio.timeout(TIMEOUT):
+        await new_worker(border.shop).drain()
+        rewritten = ("k:g/0", paid, "s:g/0", "w", "state", "active")
+        if path == "g":
+            await command(border.mallory, "HSET", f"{border.shop.name}:run:r", *rewritten)
+        await border.worker().drain()
+    assert not await border.paid()
+    assert ("payout", "mallory") not in border.ran
+
+
 async def test_a_declared_queue_is_fed_and_a_user_may_retry_what_was_refused(border: Border) -> None:
     plan = FlowPlan((border.greet(), border.payout(after=("greet",))))
     for run in ("refused", "declared"):

@@ -125,25 +125,22 @@ end
 
 -- Fail the stages and children whose queues cannot be used, and what follows: a retry would be refused, too.
 local function fail_refused(run)
-  local is_over = false
-  while not is_over do
-    local added, failed, reasons, any = run.added, {}, {}, false
+  local failed
+  repeat
+    local added = run.added
+    run.added, failed = {}, {}
     for _, one in ipairs(added) do
-      reasons[one.path] = refusal_of(run, one)
-      any = any or reasons[one.path]
-    end
-    if not any then return end
-    run.added = {}
-    for _, one in ipairs(added) do
-      local list = reasons[one.path] and one.path ~= '' and failed or run.added
+      one.refusal = refusal_of(run, one)
+      -- Without a path, it is what adds the first stages, unless another client has written a stage of no name.
+      local fails = one.refusal and (one.path ~= '' or is_undeclared(run, one.queue))
+      local list = fails and failed or run.added
       list[#list + 1] = one
     end
     for _, one in ipairs(failed) do
       local state = run_field(run, 's:' .. one.path)
-      if state == 'w' or state == 'x' then end_stage(run, one.path, 'f', reasons[one.path]) end
+      if state == 'w' or state == 'x' then end_stage(run, one.path, 'f', one.refusal) end
     end
-    is_over = #failed == 0
-  end
+  until not failed[1]
 end
 
 -- Note which items a step adds, as it may be interrupted before it has: see `heal_run`.

@@ -137,7 +137,8 @@ def commands_of(role: Role, server: ServerFacts) -> frozenset[str]:
     scripts = [script for script in load().values() if _uses(role, script, server)]
     used = {command.lower() for script in scripts for command in script.commands}
     if role is Role.WATCHER:
-        used = {command for command in used if not server.writes.get(command)}  # see `NOTING`
+        # See `NOTING`. What is published changes no key, and is no reading either.
+        used = {one for one in used if not server.writes.get(one) and not one.endswith("publish")}
     sent = {name for name, one in CONNECTIONS.items() if role in one.roles}
     cluster = CLUSTER if server.is_cluster else ()
     return frozenset(name for name in {*used, *sent, *cluster} if server.knows(name))
