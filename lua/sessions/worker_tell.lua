@@ -13,7 +13,8 @@
 -- Limits: none.
 
 if redis.call('HEXISTS', workers, worker) == 0 then return 0 end
-local number = string.match(redis.call('HGET', workers, 'told:' .. worker) or '', '%d+$') or 0
+local number = tonumber(string.match(redis.call('HGET', workers, 'told:' .. worker) or '', '%d+$') or 0)
+if number > 1e14 then number = 0 end -- another client wrote it, and a worker would not read the next one
 number = string.format('%.0f', number + 1)
 redis.call('HSET', workers, 'told:' .. worker, what .. ' ' .. number)
 redis.pcall('PUBLISH', prefix .. ':push:' .. worker, 'told ' .. number)

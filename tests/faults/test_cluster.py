@@ -323,7 +323,7 @@ async def test_a_queue_waits_while_its_slot_is_being_moved(nodes: list[Redis], c
             ]
             await asyncio.sleep(0.02)
         completing = [asyncio.create_task(queue.complete(lease)) for lease in held]
-        leaving = asyncio.create_task(queue._engine().run("leave", stays=1, word=""))
+        leaving = asyncio.create_task(queue._engine().run("leave", stays=1, word=b""))
         await asyncio.sleep(0.02)
         assert not [call for call in (*calls[-4:], *completing, leaving) if call.done()], "they wait"
         await finish_moving(nodes, name, source, target)

@@ -112,6 +112,9 @@ async def test_a_worker_is_told_by_a_message_and_at_its_next_heartbeat(space: Sp
     await space.run("worker_tell", worker=ME, what="resume")
     assert await received(channel) == b"told 2"
     assert (await beat(space))[2] == "resume 2"
+    await space.redis.hset(space.key("workers"), f"told:{ME}", "x 9999999999999999")
+    await space.run("worker_tell", worker=ME, what="stop")
+    assert (await beat(space))[2] == "stop 1", "what another client wrote is not counted on"
     await space.run("worker_leave")
     assert await space.snapshot() == {}
 

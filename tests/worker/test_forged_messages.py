@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
+from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -205,6 +206,10 @@ async def test_a_forged_event_is_not_read(make_queue: MakeQueue, redis: Redis, p
 
     await eventually("it has subscribed", is_connected)
     forged = [text, f"{SEAL} {text}", '{"off":true}', f'{SEAL} {{"off":true}}', "{", b"\xff" * 50]
+    # Who may read the secret can seal any text.
+    for text in ("{", "[]", '{"first":1}', '{"first":"1","events":[1]}', "[" * 100_000):
+        secret = live_events._secret
+        forged.append(sha1(text.encode() + secret, usedforsecurity=False).hexdigest() + f" {text}")
     await publish(f"{queue.name}:live", *forged)
     await has_dropped(queue, len(forged))
     await other.add_item(Item(b"x", id="b"))

@@ -115,6 +115,7 @@ local function refusal_of(run, one)
       .. run.home
       .. ' may add items to the queue '
       .. there
+      .. ': see `feeds` of Worker'
   end
   if known_refusals[there] == nil then
     local why = why_refused(there)
@@ -131,7 +132,8 @@ local function fail_refused(run)
     run.added, failed = {}, {}
     for _, one in ipairs(added) do
       one.refusal = refusal_of(run, one)
-      -- Without a path, it is what adds the first stages, unless another client has written a stage of no name.
+      -- Without a path, it is what adds the first stages, or a stage of no name that another
+      -- client has written.
       local fails = one.refusal and (one.path ~= '' or is_undeclared(run, one.queue))
       local list = fails and failed or run.added
       list[#list + 1] = one

@@ -186,11 +186,15 @@ class LiveEvents:
         if text is None:
             self._unverified.add()
             return
-        parsed = json.loads(text.decode(errors="surrogateescape"))
-        if "off" in parsed:
-            self._end(NoEventsPublished())
+        try:
+            parsed = json.loads(text.decode(errors="surrogateescape"))
+            if "off" in parsed:
+                self._end(NoEventsPublished())
+                return
+            events = [event_of_json(parsed["first"] + at, one) for at, one in enumerate(parsed["events"])]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            self._unverified.add()  # who may read the secret has made it
             return
-        events = [event_of_json(parsed["first"] + at, one) for at, one in enumerate(parsed["events"])]
         for reader in self._readers:
             reader.put(events, len(message))
 
