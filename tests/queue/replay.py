@@ -10,6 +10,8 @@ from tests.lua.space import Expiring, snapshot
 from tests.stateful.model import Held, Known, Letter, Model
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from redis.asyncio import Redis
 
     from leasequeue.views import Event
@@ -37,8 +39,8 @@ class Replay(Model):
 
     def states_of(self, item_id: str) -> set[str]:
         """Return the states in which there is an item or a dead letter of this id."""
-        places = zip(STATES, (self.waiting, self.leased, self.scheduled, self.dead), strict=True)
-        return {state for state, ids in places if item_id in ids}
+        places: tuple[Collection[str], ...] = (self.waiting, self.leased, self.scheduled, self.dead)
+        return {state for state, ids in zip(STATES, places, strict=True) if item_id in ids}
 
     def _apply(self, event: Event) -> None:
         item_id, at = event.id, round(event.at * 1000)
