@@ -128,19 +128,19 @@ end
 local function fail_refused(run)
   local failed
   repeat
-    local added = run.added
+    local added, refusals = run.added, {}
     run.added, failed = {}, {}
     for _, one in ipairs(added) do
-      one.refusal = refusal_of(run, one)
+      refusals[one] = refusal_of(run, one)
       -- Without a path, it is what adds the first stages, or a stage of no name that another
       -- client has written.
-      local fails = one.refusal and (one.path ~= '' or is_undeclared(run, one.queue))
+      local fails = refusals[one] and (one.path ~= '' or is_undeclared(run, one.queue))
       local list = fails and failed or run.added
       list[#list + 1] = one
     end
     for _, one in ipairs(failed) do
       local state = run_field(run, 's:' .. one.path)
-      if state == 'w' or state == 'x' then end_stage(run, one.path, 'f', one.refusal) end
+      if state == 'w' or state == 'x' then end_stage(run, one.path, 'f', refusals[one]) end
     end
   until not failed[1]
 end
