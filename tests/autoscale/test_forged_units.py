@@ -44,6 +44,7 @@ class Case(NamedTuple):
 
     mark: str = "{own}/{name}"
     argument: str = "{name}"
+    #: Whether it leads its session; else what leads it has no name of a unit.
     session: bool = True
     #: Its real, effective and saved user ids; None: those of the autoscaler.
     users: tuple[int, int, int] | None = None
@@ -54,7 +55,7 @@ CASES = {
     "the mark of another tier": Case(mark="{other}/{name}"),
     "the mark of another unit": Case(mark="{own}/{name}2"),
     "no name among its arguments": Case(argument=""),
-    "no session of its own": Case(session=False),
+    "another leader of its session": Case(session=False),
 }
 if os.geteuid() == 0:
     CASES |= {
@@ -69,21 +70,24 @@ async def victim(url: str, prefix: str, case: Case) -> AsyncIterator[int]:
     """Run a process that ends with `UNHARMED` if it was not signalled, which is checked at the end."""
     words = {"own": mark_of(url, prefix), "other": mark_of(url, f"{prefix}x"), "name": f"{prefix}1"}
     users = case.users
-    environment = {"PATH": os.environ["PATH"], MARK: case.mark.format_map(words)}
+    environment = {"PATH": os.environ["PATH"], "ARGUMENT": case.argument.format_map(words)}
+    if case.mark:
+        environment[MARK] = case.mark.format_map(words)
+    script = f"echo $$; read line; exit {UNHARMED}"
+    leader = ["sh", "-p", "-c", f"sh -p -c '{script}' sh $ARGUMENT; exit $?"]
     process = subprocess.Popen(  # noqa: ASYNC220 - it takes a millisecond
-        ["sh", "-p", "-c", f"echo up; read line; exit {UNHARMED}", "sh", case.argument.format_map(words)],
-        env={name: value for name, value in environment.items() if value},
+        ["sh", "-p", "-c", script, "sh", environment["ARGUMENT"]] if case.session else leader,
+        env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=case.session,
+        start_new_session=True,
         preexec_fn=None if users is None else lambda: os.setresuid(*users),  # noqa: PLW1509 - no threads need it
     )
     with process:
         assert process.stdin
         assert process.stdout
         try:
-            assert process.stdout.readline() == b"up\n"
-            yield process.pid
+            yield int(process.stdout.readline())
         except BaseException:
             process.kill()
             raise
@@ -152,6 +156,16 @@ async def test_a_process_that_has_got_the_id_of_a_unit_is_not_adopted(
         monkeypatch.setattr(processes, "find_units", lambda _: [(pid, f"{bench.prefix}1")])
         assert await backend.requested() == 0
         assert await refusal(backend, 0) == ""
+
+
+async def test_a_session_that_was_begun_outside_a_container_proves_no_unit(
+    bench: ProcessBench, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getsid", lambda _: 0)
+    monkeypatch.setattr(processes, "RECEIVED_SECONDS", 0.0)
+    async with victim(bench.url, bench.prefix, Case()) as pid:
+        backend = bench.open(SLEEP, stop_within=0.0, kill_after=0.0)
+        await attack(redis, backend, name, f"{bench.prefix}1", pid)
 
 
 async def test_on_a_system_that_proves_nothing_only_its_own_children_are_units(

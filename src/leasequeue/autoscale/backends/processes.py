@@ -112,9 +112,12 @@ def leader_of(pid: int, name: str, mark: str) -> int | None:
 
 
 def session_of(pid: int) -> int | None:
-    """Return which process leads the session of another; None: there is none, or the system does not say."""
+    """Return which process leads the session of another; None: there is none, or the system does not say.
+
+    It does not say (0) of a session that was begun outside a container: what the container runs joined it.
+    """
     try:
-        return os.getsid(pid)
+        return os.getsid(pid) or None
     except (OSError, OverflowError):
         return None
 
