@@ -131,7 +131,9 @@ class Server:
     async def start(self) -> None:
         """Start the server, after the first time at the same port."""
         port = self._server.port if self._server else 0
-        self._server = await EmbeddedServer.start(dir=self._data, port=port, binary=self._program)
+        self._server = await EmbeddedServer.start(
+            dir=self._data, port=port, binary=self._program, password=""
+        )
         async with Redis.from_url(self._server.url) as admin:
             await admin.config_set("appendfsync", "always")
             # Small, so that the server rewrites the file during a soak.
