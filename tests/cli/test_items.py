@@ -369,7 +369,7 @@ async def test_a_task_that_fans_out_is_started_as_a_flow_run(
     [
         ("send_mial", MAIL, "tasks", "has no task 'send_mial'; it has send_mail, send_all"),
         ("send_mail", '{"too": "ann"}', "tasks", "send_mail: it has no argument 'too' (it has to, on)"),
-        ("send_mail", "{}", "tasks", "send_mail: to is missing"),
+        ("send_mail", "{}", "tasks", "send_mail: the argument 'to' is missing"),
         ("send_mail", '{"to": 7}', "tasks", "send_mail: Expected `str`, got `int`"),
         ("send_mail", '{"to": "ann", "on": "soon"}', "tasks", "Invalid RFC3339"),
         ("send_mail", MAIL, "number", "is 7 (int), not a TaskQueue"),

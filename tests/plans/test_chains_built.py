@@ -370,7 +370,7 @@ def test_children_that_cannot_be_are_refused() -> None:
         fan_out([one.call(1)], join=AtLeast(2))
     with pytest.raises(InvalidFanOut, match="another iterable, of calls"):
         fan_out(one.call(1))  # type: ignore[call-overload]
-    with pytest.raises(InvalidCall, match="number is missing"):
+    with pytest.raises(InvalidCall, match="the argument 'number' is missing"):
         fan_out(one.call() for _ in range(1))  # type: ignore[call-arg, arg-type]
 
 

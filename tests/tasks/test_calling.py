@@ -271,7 +271,7 @@ async def test_a_call_shows_what_it_is(tasks: TaskQueue) -> None:
         (("ann",), {"smtp": "x"}, "the worker fills in smtp: leave it out of the call"),
         (("ann",), {"cc": "x"}, r"it has no argument 'cc' \(it has to, count, order, ratio\)"),
         (("ann",), {"to": "bob"}, "two values for to"),
-        ((), {"count": 1}, "to is missing"),
+        ((), {"count": 1}, "^send: the argument 'to' is missing$"),
         (("ann", 1, None, 0.5, 5), {}, "it takes 4 positional arguments, and not 5"),
         ((object(),), {}, "cannot be written as JSON: a value of type object"),
         (("ann",), {"ratio": float("nan")}, "cannot be written as JSON: nan"),
@@ -296,6 +296,14 @@ async def test_arguments_that_do_not_fit_are_refused_where_the_task_is_added(
         await send.add(*args, **kwargs)
     assert not any(await tasks.queue.counts())
     assert issubclass(InvalidCall, TypeError)
+
+
+async def test_all_arguments_that_are_missing_are_named(tasks: TaskQueue) -> None:
+    @tasks.task
+    async def send(to: str, text: str, html: str = "") -> None: ...
+
+    with pytest.raises(InvalidCall, match=r"^send: the arguments 'to', 'text' are missing$"):
+        send.call()  # type: ignore[call-arg]  # as the test says
 
 
 async def test_a_failure_reaches_the_waiter(tasks: TaskQueue) -> None:

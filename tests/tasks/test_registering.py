@@ -44,6 +44,9 @@ async def generator() -> Any:
     yield 1
 
 
+def plain(to: str) -> None: ...
+
+
 async def listed(numbers: list[int]) -> None: ...
 async def two_lists(numbers: list[int], others: list[int]) -> None: ...
 async def no_list(number: int) -> None: ...
@@ -78,7 +81,8 @@ def in_process(number: int, *, lease: Lease = Provided()) -> None: ...
         ),
         (not_imported, {}, "import them outside of `if TYPE_CHECKING`"),
         (generator, {}, "a function that returns; a generator would not run"),
-        (listed, {"run_in": "thread"}, "run_in is to be a plain function"),
+        (listed, {"run_in": "thread"}, """run_in='thread': expected None or "loop" for an async function"""),
+        (plain, {"run_in": "loop"}, """run_in='loop': expected None, "thread" or "process" for a plain f"""),
         (two_lists, {"batch": 2}, "with batch= it takes one argument, a list, and not numbers, others"),
         (only_by_name, {"batch": 2}, "with batch= it takes one argument"),
         (no_list, {"batch": 2}, r"with batch= it takes a list, such as number: list\[str\]"),
@@ -175,7 +179,7 @@ async def test_an_unknown_option_is_refused_with_those_that_there_are(tasks: Tas
     @tasks.task
     async def send(to: str) -> None: ...
 
-    known = "id, content_id, delay, at, priority, group, expires_in, dedupe_for, replace"
+    known = "id, content_id, delay, at, correlation, priority, group, expires_in, dedupe_for, replace"
     with pytest.raises(TypeError) as raised:
         send.options(prio=3)  # type: ignore[call-arg]  # that is the test
     assert str(raised.value) == f"unexpected keyword argument 'prio': options() takes {known}"

@@ -270,6 +270,7 @@ async def test_a_task_that_a_worker_does_not_know_waits_for_another_worker(
             status = await job.status()
             assert (status.state, status.attempt) == ("scheduled", 0)
             assert sum(f"does not know {what}" in text for text in caplog.messages) == 1
+        assert all(text.endswith("and is a dead letter after 24.0 h") for text in caplog.messages)
         clock.advance(60)
         await new_worker(new).drain()
         assert [await job.result(timeout=120) for job in jobs[:2]] == ["cat", "annbob"]

@@ -113,6 +113,21 @@ async def test_each_stage_is_linked_to_those_that_led_to_it(
         assert led_to(f"{many.id}/rewards/{number}") == {places[f"{many.id}/rewards"]}
 
 
+async def test_the_span_of_a_job_has_its_correlation_id(
+    redis_url: str, name: str, recorded: Recorded
+) -> None:
+    async with TaskQueue.from_url(redis_url, name) as tasks:
+
+        @tasks.task
+        async def note() -> None: ...
+
+        await note.options(correlation="request 9").add()
+        await new_worker(tasks).drain()
+    (run,) = recorded.runs
+    assert (run.attributes or {})["messaging.message.conversation_id"] == "request 9"
+    assert "leasequeue.flow" not in (run.attributes or {})
+
+
 async def test_the_first_stages_are_linked_to_the_call_that_started_the_run(
     queue: AsyncWorkQueue, redis_url: str, name: str, recorded: Recorded
 ) -> None:

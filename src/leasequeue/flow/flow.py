@@ -24,7 +24,7 @@ from leasequeue.tasks.definition import Definition, TaskSettings
 from leasequeue.tasks.fitting import accepts_none, fits, name_of
 from leasequeue.tasks.task import AsyncTask
 from leasequeue.tasks.wire import data_of
-from leasequeue.worker.stage_context import current_stage
+from leasequeue.worker.stage_context import correlation_id, current_stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -239,7 +239,8 @@ class Flow(Generic[Result]):
         Args:
             id: The id of the run, 1 to 200 bytes of UTF-8 without `/`; None makes a random one. A second run
                 of an id is not started while there is the first.
-            correlation: What is carried through all stages: in logs, traces and `correlation_id`.
+            correlation: What is carried through all stages: in logs, traces and `correlation_id`; None:
+                that of the code that starts it, if any.
             priority: Is added to the priority of each stage; the sum is between -9 and 9.
             attributes: The attributes of the run. One whose type has None may be left out.
 
@@ -338,7 +339,7 @@ class Flow(Generic[Result]):
             self._attributes.encode(attributes),
             run_id,
             keep_ms=keep_ms,
-            correlation=correlation,
+            correlation=correlation_id.get() if correlation is None else correlation,
             priority=priority,
         )
         created = await self.tasks.queue.flow_runs.start(plan, run_id)

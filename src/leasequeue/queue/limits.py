@@ -143,7 +143,7 @@ class Limits:
 
         Args:
             rate: How many items may be leased in a time, by the server's clock: `"10/s"`, `"100/m"`,
-                `"5000/h"`, `"1/5s"`. They are leased evenly: of `"10/s"`, one each 100 ms.
+                `"5000/h"`, `"1/5s"`. They are leased evenly: of `"10/s"`, one every 100 ms.
             burst: How many items may be leased at once when fewer than the rate were leased before; 1 if it
                 is not given with the rate. Alone, it changes that of a rate which is set.
             concurrency: How many items may be under lease at once.

@@ -179,6 +179,7 @@ class AddPlan:
 
     task: str
     arguments: Fields
+    correlation: str | None
     now_ms: int
     columns: Columns
     content_id: bool
@@ -208,7 +209,7 @@ class AddPlan:
                 raise InvalidCall(self.task, f"{where(at)}: {text_of(error)}") from error
             arguments.append(written)
         data = [
-            data_of(self.task, one, self._due_ms(delay))
+            data_of(self.task, one, self._due_ms(delay), correlation=self.correlation)
             for one, delay in zip(arguments, self.columns.delays(batch, where), strict=True)
         ]
         made = {
@@ -269,6 +270,7 @@ def planned(
     plan = AddPlan(
         task=task.name,
         arguments=node,
+        correlation=options.correlation,
         now_ms=due_ms - delay_ms,
         columns=Columns((), id=_ID, id_from=(), data=_DATA, **_named(others), same=same),
         content_id=id_column is None,

@@ -235,7 +235,8 @@ class Arguments:
                 raise InvalidCall(self._task, f"there are two values for {name}")
             bound[name] = value
         if missing := [name for name in self._required if name not in bound and name not in filled]:
-            raise InvalidCall(self._task, f"{', '.join(missing)} is missing")
+            are = "s {} are" if len(missing) > 1 else " {} is"
+            raise InvalidCall(self._task, f"the argument{are.format(str(missing)[1:-1])} missing")
         return {name: bound[name] for name in self._names if name in bound}
 
     def _unknown(self, lease: Lease) -> list[str]:

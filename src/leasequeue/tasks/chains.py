@@ -14,6 +14,7 @@ from leasequeue.queue.plans.building import End, PlanBuilder, join_of
 from leasequeue.queue.plans.flow_runs import FlowRun, lookup_texts
 from leasequeue.queue.plans.plan import KEEP_MS, FlowPlan, Join, check_run_id
 from leasequeue.tasks.fitting import list_of, name_of
+from leasequeue.worker.stage_context import correlation_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -166,7 +167,8 @@ class Flowing(Step[R_co]):
                 run of an id is not started while the first one is kept.
             keep: How long the run and its results are kept when it has ended, in seconds; 0: not at all, or
                 for a minute if a caller waits for them.
-            correlation: An id for logs and traces, which functions read as `correlation_id`.
+            correlation: An id for logs and traces, which functions read as `correlation_id`; None: that of
+                the code that adds it, if any.
             priority: Is added to the level of each of its items, which stays within -9 to 9.
             lookup: Values by which `queue.flow_runs.find` finds the run; of a list, each of its elements.
 
@@ -183,7 +185,7 @@ class Flowing(Step[R_co]):
         plan = builder.plan(
             result,
             keep_ms=to_ms("keep", keep, zero=True, longest=LONGEST_KEPT_SECONDS),
-            correlation=correlation,
+            correlation=correlation_id.get() if correlation is None else correlation,
             priority=priority,
             lookup={name: lookup_texts(value) for name, value in (lookup or {}).items()},
         )

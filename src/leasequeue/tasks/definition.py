@@ -68,7 +68,8 @@ class Definition:
         try:
             self.run_in = check_run_in(function, settings.run_in)
         except InvalidArgument as error:
-            raise InvalidTask(name, f"{error.argument} is to be {error.allowed}") from error
+            what = "it is to be" if error.argument == "handler" else f"run_in={error.given}: expected"
+            raise InvalidTask(name, f"{what} {error.allowed}") from error
         self.name = name
         self.function = function
         self.queue = queue

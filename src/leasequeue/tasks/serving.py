@@ -11,11 +11,12 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from leasequeue.durations import duration_text
 from leasequeue.errors import PayloadError
 from leasequeue.log import Log
 from leasequeue.retry import RetryPolicy
 from leasequeue.tasks.arguments import UnknownArguments
-from leasequeue.tasks.wire import first_due_of, task_of, write_result
+from leasequeue.tasks.wire import correlation_of, first_due_of, task_of, write_result
 from leasequeue.worker.dispatch import Dispatcher
 from leasequeue.worker.handler import Handler, Inputs
 from leasequeue.worker.outcomes import Reject, Signal, Snooze
@@ -84,11 +85,11 @@ class UnknownTasks:
             self._warned[what] = now
             log.warning(
                 "this worker does not know %s (item %s, %s): it is released for others, and is a dead letter "
-                "after %.0f s",
+                "after %s",
                 what,
                 lease.id,
                 lease.queue_name,
-                self._keep,
+                duration_text(self._keep),
             )
 
 
@@ -144,6 +145,7 @@ def handler_of(
             required=resources,
         ),
         encode=write_result,
+        correlation_of=correlation_of,
         fits=definition.read_output,
         may_return=definition.may_return,
         fan_misfit=definition.fan_misfit,

@@ -34,7 +34,7 @@ from leasequeue.tasks.chains import Chain, OneCall
 from leasequeue.tasks.fitting import misfit
 from leasequeue.tasks.job import Job
 from leasequeue.tasks.wire import content_id_of, data_of
-from leasequeue.worker.stage_context import FanOut, Next
+from leasequeue.worker.stage_context import FanOut, Next, correlation_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -60,6 +60,7 @@ class CallOptions:
     content_id: bool = False
     delay: Duration | None = None
     at: datetime | None = None
+    correlation: str | None = None
     priority: int | None = None
     group: str | None = None
     expires_in: Duration | None = None
@@ -134,7 +135,8 @@ class Call(OneCall[R_co]):
         options = self._options
         at_ms = _first_due_ms(options, self._clock)
         item_id = content_id_of(self.task, self._arguments) if options.content_id else options.id
-        return Item(data_of(self.task, self._arguments, at_ms), item_id)
+        correlation = options.correlation or correlation_id.get()
+        return Item(data_of(self.task, self._arguments, at_ms, correlation=correlation), item_id)
 
     # `Never` stands for a function that does not say what it returns: only Any is both. Each overload is
     # narrower than the next.
@@ -157,7 +159,9 @@ class Call(OneCall[R_co]):
             QueueClosed, ServerError: As in `AsyncWorkQueue.add_item`.
         """
         if self._definition.fans:
-            return await self.chain().add()
+            plain = dataclasses.replace(self._options, correlation=None)
+            chain = dataclasses.replace(self, _options=plain).chain()
+            return await chain.add(correlation=self._options.correlation)
         item = self.item()
         added = self.queue.add_item(item, delay=self.delay, at=self.at, **self.options)
         created = await (added if telemetry.active is None else telemetry.adding(self.task, added))
@@ -207,6 +211,8 @@ class Call(OneCall[R_co]):
 
     def _as_part(self) -> Self:
         options, task = self._options, self.task
+        if options.correlation is not None:
+            raise InvalidCall(task, "a stage has the correlation id of its run: give that to `add()`")
         if options.id is not None or options.content_id:
             raise InvalidCall(task, "a stage has the id of its run: leave out `id` and `content_id`")
         if options.dedupe_for is not None or options.replace:
@@ -296,6 +302,7 @@ class Task(Generic[P, R_co]):
         content_id: bool | None = None,
         delay: Duration | None = None,
         at: datetime | None = None,
+        correlation: str | None = None,
         **of_item: Unpack[AddOptions],
     ) -> Self:
         """Return the task with other options. Those that are None stay as they are.
@@ -309,6 +316,8 @@ class Task(Generic[P, R_co]):
                 dicts and sets are sent sorted.
             delay: Seconds before it may run; 0 is none.
             at: Or the time from which it may run: a `datetime` with a time zone.
+            correlation: An id for logs and traces, a string like an id, which the function reads as
+                `correlation_id`, and which what it adds has, too; by default that of the code that adds it.
             priority: The level of the item, -9 to 9: calls of a higher level run first.
             group: The group of the item, which may have separate limits.
             expires_in: Seconds after which it is discarded, unless a worker has begun with it.
@@ -332,6 +341,8 @@ class Task(Generic[P, R_co]):
         if at is not None:
             moment_ms("at", at)
             changes["at"] = at
+        if correlation is not None:
+            changes["correlation"] = check_id(correlation, argument="correlation")
         adding(**of_item)  # checks them
         limit = self._definition.limit
         if limit is not None and of_item.get("group") is not None:

@@ -2,7 +2,8 @@
 
 Data: `{"task": name, "args": {…by name…}, "meta": {…}}`. A result: `{"result": value}`, or
 `{"error": {"type": …, "message": …}}`. In `meta`, `at` is when the task was to run first, in ms since 1970,
-and `needs` says what a stage of a flow run takes from the run: a `Need` by the name of its argument.
+`correlation` an id for logs and traces, and `needs` says what a stage of a flow run takes from the run: a
+`Need` by the name of its argument.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class _CallText(msgspec.Struct):
 
 class _CallMeta(msgspec.Struct):
     at: int | None = None
+    correlation: Any = None
 
 
 class _CallWithMeta(msgspec.Struct):
@@ -57,7 +59,12 @@ _RESULT = msgspec.json.Decoder(_Result)
 
 
 def data_of(
-    task: str, arguments: bytes, at_ms: int | None, *, needs: Mapping[str, Need] | None = None
+    task: str,
+    arguments: bytes,
+    at_ms: int | None,
+    *,
+    needs: Mapping[str, Need] | None = None,
+    correlation: str | None = None,
 ) -> bytes:
     """Return the data of an item.
 
@@ -66,10 +73,13 @@ def data_of(
         arguments: A JSON object.
         at_ms: When the task is to run first, in ms since 1970; None: it is not said, as for a schedule.
         needs: What its other arguments take from a flow run, by name.
+        correlation: An id for logs and traces; None: it has none, or that of its flow run.
     """
     meta: dict[str, Any] = {} if at_ms is None else {"at": at_ms}
     if needs:
         meta["needs"] = needs
+    if correlation is not None:
+        meta["correlation"] = correlation
     return b'{"task":%b,"args":%b,"meta":%b}' % (codec.encode(task), arguments, codec.encode(meta))
 
 
@@ -102,6 +112,17 @@ def first_due_of(data: bytes) -> float | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return None if at_ms is None else at_ms / 1000
+
+
+def correlation_of(data: bytes) -> str | None:
+    """Return the correlation id of a task; None if its data has none."""
+    if b'"correlation"' not in data:  # most have none, and this is asked before each run
+        return None
+    try:
+        found = _WITH_META.decode(data).meta.correlation
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def write_result(value: Any) -> bytes:

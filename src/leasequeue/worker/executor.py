@@ -28,11 +28,9 @@ from leasequeue.worker.outcomes import (
 )
 from leasequeue.worker.payload import encode_error
 from leasequeue.worker.run import RUNNING, Interruption
-from leasequeue.worker.stage_context import FanOut, Next
+from leasequeue.worker.stage_context import CURRENT, FanOut, Next, correlation_id
 from leasequeue.worker.stages import (
     EntryReader,
-    enter,
-    leave,
     prepare,
     stage_done,
     stage_failed,
@@ -298,6 +296,8 @@ class Executor:
         if not self._start(run, task):
             return
         running = RUNNING.set(run)
+        correlation = run.correlation
+        correlated = None if correlation is None else correlation_id.set(correlation)
         active = telemetry.active
         span = None if active is None or active.tracer is None else begin(active, run)
         failure: BaseException | None = None
@@ -320,6 +320,8 @@ class Executor:
                 self._log_return(run)
         finally:
             RUNNING.reset(running)
+            if correlated is not None:
+                correlation_id.reset(correlated)
             ended = time.monotonic()
             seconds, items = ended - run.began, len(run.leases)
             work = self.work[run.handler]
@@ -337,11 +339,11 @@ class Executor:
         except LeasequeueError as error:
             run.outcomes = _decide_all(run, error)
             return
-        entered = enter(run.stages)
+        entered = CURRENT.set(run.stages.only)
         try:
             await self._execute(run, task)
         finally:
-            leave(entered)
+            CURRENT.reset(entered)
 
     def _start(self, run: ActiveRun, task: asyncio.Task[None]) -> bool:
         """Return whether the handler is to be called; if not, the run has its outcomes."""

@@ -119,6 +119,7 @@ class Handler(Consumer):
         name: str | None = None,
         inputs: Inputs | None = None,
         encode: Callable[[Any], bytes] = encode_result,
+        correlation_of: Callable[[bytes], str | None] = lambda _: None,
         fits: Callable[[bytes], object] | None = None,
         may_return: Callable[[type[Any]], bool] | None = None,
         fan_misfit: Callable[[FanOut[Any]], str | None] = lambda _: None,
@@ -143,6 +144,7 @@ class Handler(Consumer):
         self.keep_result = None if keep_result is None else seconds("keep_result", keep_result, zero=False)
         self.inputs = _inputs(function, self.run_in, self.batch) if inputs is None else inputs
         self.encode = encode
+        self.correlation_of = correlation_of
         self.fits = fits
         self.may_return = may_return
         self.fan_misfit = fan_misfit
@@ -206,10 +208,11 @@ def check_run_in(function: Callable[..., Any], wanted: RunIn | None) -> RunIn:
         raise InvalidArgument("run_in", wanted, '"loop", "thread" or "process"')
     if is_async and wanted in ("thread", "process"):
         raise InvalidArgument(
-            "run_in", wanted, f"a plain function; {function!r} is async and runs in the loop"
+            "run_in", wanted, 'None or "loop" for an async function, unless you make it a plain one'
         )
     if not is_async and wanted == "loop":
-        raise InvalidArgument("run_in", wanted, f"an async function; {function!r} would block the event loop")
+        advice = "which would block the event loop, unless you make it async"
+        raise InvalidArgument("run_in", wanted, f'None, "thread" or "process" for a plain function, {advice}')
     return wanted or ("loop" if is_async else "thread")
 
 

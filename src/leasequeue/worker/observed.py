@@ -30,10 +30,8 @@ def begin(active: Instruments, run: ActiveRun) -> RunSpan | None:
         [lease.id for lease in leases],
         [lease._trace for lease in leases],  # noqa: SLF001 - as bytes, which need not be decoded
         run.attempt,
-        {}
-        if stage is None
-        else {FLOW: stage.flow, FLOW_RUN: stage.run, STAGE: stage.path}
-        | ({} if stage.correlation is None else {CORRELATION: stage.correlation}),
+        ({} if stage is None else {FLOW: stage.flow, FLOW_RUN: stage.run, STAGE: stage.path})
+        | ({} if run.correlation is None else {CORRELATION: run.correlation}),
     )
     if run.stages is not None and span is not None:
         run.stages.trace = span.trace

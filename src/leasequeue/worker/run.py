@@ -184,7 +184,19 @@ class ActiveRun(Run):
             "item": self.leases[0].id if len(self.leases) == 1 else [lease.id for lease in self.leases],
             "attempt": self.attempt,
         }
+        if (correlation := self.correlation) is not None:
+            fields["correlation"] = correlation
         return fields if self.stages is None else fields | self.stages.log_fields
+
+    @property
+    def correlation(self) -> str | None:
+        """The correlation id that all of its items have; None: they have none, or different ones."""
+        if self.stages is not None:
+            return self.stages.correlation
+        if len(self.leases) == 1:
+            return self.handler.correlation_of(self.leases[0].data)
+        found = {self.handler.correlation_of(lease.data) for lease in self.leases}
+        return found.pop() if len(found) == 1 else None
 
     def start(self, task: asyncio.Task[None], loop: asyncio.AbstractEventLoop) -> bool:
         """Start the time limit, before the handler is called in `task`.

@@ -27,7 +27,8 @@ R_co = TypeVar("R_co", covariant=True)
 #: The longest key of a step, in bytes of UTF-8.
 MAX_KEY_BYTES = 256
 
-#: The correlation id of the flow run that the present code works for; None: it has none.
+#: The correlation id of the task or the flow run that the present code works for; None: it has none. What
+#: is added has the same one, if it is given no other one.
 correlation_id: ContextVar[str | None] = ContextVar("leasequeue correlation id", default=None)
 
 

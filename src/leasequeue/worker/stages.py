@@ -22,18 +22,16 @@ from leasequeue.queue.plans.stages import FinishRow, child_text, fan_all, finish
 from leasequeue.queue.queue import engine_of
 from leasequeue.worker.outcomes import Complete, Fail, Outcome, Release, Signal, by_exception
 from leasequeue.worker.run import FlowItems
-from leasequeue.worker.stage_context import CURRENT, FanOut, Next, correlation_id
+from leasequeue.worker.stage_context import FanOut, Next
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from contextvars import Token
     from typing import Self
 
     from leasequeue.queue.lease import Lease
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.retry import RetryPolicy
     from leasequeue.worker.run import ActiveRun
-    from leasequeue.worker.stage_context import StageContext
 
 #: How long an item waits whose flow run could not be read, since the server was away (s).
 UNREAD_SECONDS = 0.5
@@ -42,9 +40,6 @@ DENIED_SECONDS = 5.0
 
 #: How many children of a stage are written in one turn of the event loop: that takes about 2 ms.
 CHILDREN_PER_TURN = 200
-
-#: What `enter` returns, for `leave`.
-Entered: TypeAlias = "tuple[Token[StageContext | None], Token[str | None]]"
 
 #: Leases whose stages are to be read, and where their states go.
 _Asked: TypeAlias = "tuple[Sequence[Lease], asyncio.Future[list[EntryState]]]"
@@ -298,18 +293,6 @@ def _without_a_run(lease: Lease, state: EntryState) -> Outcome | None:
     if state.stage == "w" and state.run in ("active", "failed"):
         return None
     return StageDropped(f"its flow run {'is ' + state.run if state.run else 'is gone'}")
-
-
-def enter(stages: FlowItems) -> Entered:
-    """Let the present context work for the stages of a run, until `leave`."""
-    return CURRENT.set(stages.only), correlation_id.set(stages.correlation)
-
-
-def leave(entered: Entered) -> None:
-    """End what `enter` has begun."""
-    stage, correlation = entered
-    correlation_id.reset(correlation)
-    CURRENT.reset(stage)
 
 
 async def write_children(run: ActiveRun, value: Any) -> Any:
