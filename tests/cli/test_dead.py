@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from leasequeue import AsyncWorkQueue
     from tests.cli.program import Leasequeue
+    from tests.queue.fixtures import MakeQueue
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "work.py", line 1, in work\n'
 
@@ -99,7 +100,7 @@ async def test_ls_and_requeue_choose_by_task_error_and_time(
     assert [row[0] for row in outcome.table[1:]] == ids
     assert outcome.err == "" if ids else outcome.error == f"{queue.name} has no such dead letters"
     tried = await leasequeue("dead", "requeue", queue.name, "--all", "--dry-run", *filters)
-    assert (tried.code, tried.out) == (0, f"{len(ids)} chosen\n")
+    assert (tried.code, tried.out) == (0, f"{len(ids)} would be requeued\n")
     assert len(await left(queue)) == 9
     done = await leasequeue("dead", "requeue", queue.name, "--all", *filters)
     assert (done.code, done.out) == (0, f"{len(ids)} requeued\n")
@@ -113,7 +114,9 @@ async def test_old_dead_letters_are_left_out_by_the_servers_clock(
     outcome = await leasequeue("dead", "ls", queue.name, "--since", "1h", "--count", "2")
     assert [row[0] for row in outcome.table[1:]] == ["d4", "d3"]
     assert outcome.error == "2 more: see --count and --start"
-    assert (await leasequeue("dead", "requeue", queue.name, "--all", "--dry-run")).out == "5 chosen\n"
+    assert (
+        await leasequeue("dead", "requeue", queue.name, "--all", "--dry-run")
+    ).out == "5 would be requeued\n"
     await leasequeue("dead", "requeue", queue.name, "--all", "--since", "1h")
     assert await left(queue) == ["d1"]
 
@@ -211,3 +214,33 @@ async def test_drop_asks_for_a_confirmation_on_a_terminal(
         os.close(ours)
         os.close(theirs)
     assert len(await left(queue)) == stay
+
+
+async def test_ls_without_a_queue_lists_the_newest_of_all_queues(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
+) -> None:
+    other, spoiled = make_queue(name=f"{queue.name}-b"), make_queue(name=f"{queue.name}-c")
+    await other.add_item(Item(b'{"task": "send_mail", "args": {}}', id="m1"))
+    await other.fail(await take(other), "TimeoutError")
+    await redis.zadd(f"{other.name}:dead", {"m1": (time.time() + 60) * 1000})
+    await redis.set(f"{spoiled.name}:dead", "of another type")
+    outcome = await leasequeue("dead", "ls", "--count", "3")
+    assert [row[:2] for row in outcome.table] == [
+        ["queue", "id"],
+        *([other.name, "m1"], [queue.name, "d4"], [queue.name, "d3"]),
+    ]
+    assert outcome.err == "leasequeue: 3 more: see --count\n"
+
+    found = (await leasequeue("dead", "ls", "--json")).documents
+    assert [one["id"] for one in found] == ["m1", "d4", "d3", "d2", "d1", "d0"]
+    assert {one["queue"] for one in found} == {queue.name, other.name}
+    chosen = await leasequeue("dead", "ls", "--task", "send_mail", "--since", "1h")
+    assert [row[:2] for row in chosen.table[1:]] == [[other.name, "m1"]]
+    both = await leasequeue("dead", "ls", queue.name, other.name, "--error", "ValueError")
+    assert [row[1] for row in both.table[1:]] == ["d4", "d3", "d2", "d1", "d0"]
+    healthy = await leasequeue("dead", "ls", spoiled.name, queue.name, "--count", "1")
+    assert [row[1] for row in healthy.table[1:]] == ["d4"]
+    assert healthy.err.startswith(f"leasequeue: {spoiled.name}: ")
+    assert (await leasequeue("dead", "ls", "--error", "unheard of")).err.endswith("no such dead letters\n")
+    refused = await leasequeue("dead", "ls", "--start", "1")
+    assert (refused.code, "needs one QUEUE" in refused.err) == (2, True)

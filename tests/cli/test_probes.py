@@ -78,7 +78,8 @@ def test_many_clients_may_connect_at_the_same_moment(monkeypatch: pytest.MonkeyP
 def test_other_paths_and_methods_are_refused() -> None:
     with serving({"/live": note("x", 200), "/metrics": fails}) as server:
         assert get(server, "/") == (404, "GET /live\nGET /metrics\n")
-        assert get(server, "/live/") == (404, "GET /live\nGET /metrics\n")
+        assert get(server, "/live/") == (200, "x\n")
+        assert get(server, "/lives") == (404, "GET /live\nGET /metrics\n")
         assert get(server, "/live", "POST") == (405, "GET it\n")
         assert get(server, "/metrics") == (500, "see the log\n")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from datetime import UTC, datetime, timedelta
 from subprocess import PIPE
 from typing import TYPE_CHECKING
 
@@ -57,8 +58,8 @@ async def test_without_names_the_queues_of_the_server_are_counted(
     outcome = await leasequeue("ls", "--json", "--all")
     assert (outcome.code, outcome.err) == (0, "")
     assert [line for line in outcome.documents if line["queue"] in (busy.name, done.name)] == [
-        {"queue": "a b:ü", "waiting": 4, "leased": 3, "scheduled": 2, "dead": 1},
-        {"queue": "{done}", "waiting": 0, "leased": 0, "scheduled": 0, "dead": 0},
+        {"queue": "a b:ü", "waiting": 4, "leased": 3, "scheduled": 2, "dead": 1, "paused": False},
+        {"queue": "{done}", "waiting": 0, "leased": 0, "scheduled": 0, "dead": 0, "paused": False},
     ]
 
 
@@ -184,6 +185,25 @@ async def test_limits_are_set_shown_and_removed(leasequeue: Leasequeue, queue: A
     assert (found.queue, found.each_group, found.groups) == (Limit(), Limit(concurrency=2), {})
 
 
+async def test_ls_marks_queues_that_are_paused_now(
+    leasequeue: Leasequeue, redis: Redis, queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    names = queue.name, make_queue(name=f"{queue.name}-other").name
+    await use(queue)
+    await use(other := make_queue(name=names[1]))
+    await queue.pause(reason="deploy")
+    await other.pause(group="g")
+    outcome = await leasequeue("ls", *names)
+    assert [row[-1] for row in outcome.table] == ["paused", "yes", "-"]
+    assert [line["paused"] for line in (await leasequeue("ls", *names, "--json")).documents] == [True, False]
+
+    await queue.pause(until=datetime.now(UTC) + timedelta(hours=1))
+    assert (await leasequeue("ls", queue.name, "--json")).document["paused"] is True
+    await redis.hset(f"{queue.name}:control", "paused", "1000 1 deploy")  # its time has passed
+    assert (await queue.limits.get()).paused is not None
+    assert (await leasequeue("ls", queue.name)).table[0] == TITLES
+
+
 async def test_a_queue_and_a_group_are_paused_and_resumed(
     leasequeue: Leasequeue, queue: AsyncWorkQueue
 ) -> None:
@@ -191,13 +211,12 @@ async def test_a_queue_and_a_group_are_paused_and_resumed(
     assert (await leasequeue("resume", queue.name)).error == f"{queue.name!r} was not paused"
     assert await leasequeue("pause", queue.name, "--reason", "the mail server is down") == (
         0,
-        f"{queue.name!r} is paused until `leasequeue resume` ends that: no item of it is leased\n",
+        f"{queue.name!r} is paused: its items wait until you call `leasequeue resume`\n",
         "",
     )
     timed = await leasequeue("pause", queue.name, "--group", "g", "--for", "10")
-    starts = f"the group 'g' of {queue.name!r} is paused for 10 s, until 20"
+    starts = f"the group 'g' of {queue.name!r} is paused for 10 s: its items wait until 20"
     assert (timed.code, timed.out.startswith(starts)) == (0, True)
-    assert timed.out.endswith("Z: no item of it is leased\n")
     outcome = await leasequeue("pause", queue.name, "--group", "g", "--for", "1h", "--json")
     assert (outcome.code, outcome.document["group"], outcome.document["reason"]) == (0, "g", "")
     outcome = await leasequeue("limits", queue.name)

@@ -60,7 +60,7 @@ def metrics_of(exporter: Exporter) -> dict[str, float]:
     environ: WSGIEnvironment = {}
     setup_testing_defaults(environ)
     body = b"".join(exporter.answer(environ, lambda *_: bytes))
-    lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
+    lines = [line for line in body.decode().splitlines() if not line.startswith(("#", "target_info"))]
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
@@ -308,8 +308,13 @@ async def test_metrics_are_served_until_a_signal(queue: AsyncWorkQueue, redis_ur
         await until("it is sampled", is_sampled)
         assert await get(port, "/live") == (200, "ok\n")
         async with httpx.AsyncClient() as client:
-            answer = await client.get(f"http://127.0.0.1:{port}/metrics")
-        assert answer.headers["content-type"].startswith("text/plain; version=")
+            for path in ("/metrics", "/metrics/"):
+                answer = await client.get(f"http://127.0.0.1:{port}{path}")
+                assert (answer.status_code, answer.headers["content-type"][:20]) == (
+                    200,
+                    "text/plain; version=",
+                )
+                assert '\ntarget_info{service_name="leasequeue-stats"} 1.0\n' in answer.text
         process.send_signal(signal.SIGTERM)
         _, err = await process.communicate()
         assert (process.returncode, err) == (0, b"")

@@ -108,7 +108,7 @@ async def test_the_service_runs(redis_url: str) -> None:
         for part, port in ports.items():
             await stack.enter_async_context(running(part, port, redis_url))
         http = await stack.enter_async_context(
-            httpx.AsyncClient(timeout=30, follow_redirects=True, headers={"X-Api-Key": "the key"})
+            httpx.AsyncClient(timeout=30, headers={"X-Api-Key": "the key"})
         )
         for probe in (f"{web}/tasks/ready", f"{worker}/ready", f"{exporter}/live"):
             await answered(http, probe)
@@ -129,7 +129,11 @@ async def test_the_service_runs(redis_url: str) -> None:
             [schedule] = await queue.schedules.list()
         assert (schedule.name, schedule.expression) == ("make_reports", "0 6 1 * *")
 
-        sent = (await http.get(f"{web}/metrics")).text
+        assert (await http.get(f"{web}/metrics/")).status_code == 200, "it does not redirect"
+        answer = await http.get(f"{web}/metrics")
+        assert answer.status_code == 200
+        sent = answer.text
+        assert 'service_name="reports-web"' in sent
         assert re.search(r'^messaging_client_sent_messages_total\{.*"reports".*\} 1\.0$', sent, re.MULTILINE)
         runs = (await http.get(f"{worker}/metrics")).text
         assert re.search(

@@ -219,3 +219,11 @@ def _imports(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module.split(".")[0]
+
+
+def test_texts_name_extras_that_there_are(root: Path) -> None:
+    texts = "".join(path.read_text() for path in (root / "src").rglob("*.py"))
+    named = {*re.findall(r'ExtraMissing\("[^"]*", "(\w+)"\)', texts)}
+    assert {"spark", "schedules", "telemetry", "prometheus", "fastapi", "kubernetes"} <= named
+    assert named | {*re.findall(r"pip install .leasequeue\[(\w+)\]", texts)} <= {*USERS}
+    assert "./leasequeue[" not in texts

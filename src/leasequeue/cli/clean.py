@@ -21,7 +21,7 @@ from leasequeue.worker.maintenance import Maintenance
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
-    from leasequeue.views import CleanReport
+    from leasequeue.queue import CleanReport
 
 
 #: Seconds between two cleans: the minimum and the default.

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from leasequeue.cli.formatting import print_json, print_table, shortened, view_document
+from leasequeue.cli.formatting import print_json, print_line, print_table, shortened, view_document
 from leasequeue.cli.options import duration_option, format_time, number_option
 from leasequeue.cli.server import (
     DEFAULT_URL,
+    AnyQueues,
     AsJson,
     Code,
     QueueName,
     Url,
+    command,
     confirm,
     fail,
     group_of,
@@ -24,18 +25,19 @@ from leasequeue.cli.server import (
     queue_command,
     report_changes,
     run_command,
+    server_time,
+    visit,
 )
 from leasequeue.cli.show import print_dead_letter
 from leasequeue.durations import LONGEST_KEPT_SECONDS
 from leasequeue.errors import summary_of
-from leasequeue.queue.queue import engine_of
 from leasequeue.tasks.wire import task_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from leasequeue import AsyncWorkQueue
-    from leasequeue.views import DeadLetter
+    from leasequeue.queue import DeadLetter
 
 app = group_of(help="List, show, requeue and drop dead letters.")
 
@@ -48,6 +50,9 @@ Since = Annotated[
     float | None,
     duration_option("Only those that died at most so long ago: 30s, 5m, 2d.", longest=LONGEST_KEPT_SECONDS),
 ]
+Filters: TypeAlias = tuple[str | None, str | None, float | None]
+#: Without --task, --error and --since.
+NO_FILTERS: Filters = (None, None, None)
 #: How many dead letters are read at once.
 PAGE = 100
 
@@ -58,9 +63,7 @@ async def _chosen(
     """Yield the dead letters to which all applies that is given, the newest first."""
     oldest = 0.0
     if since is not None:
-        [now] = await engine_of(queue).runner.ask((b"TIME",))
-        # This machine's time, if the server permits no other one.
-        oldest = (time.time() if isinstance(now, BaseException) else int(now[0])) - since
+        oldest = await server_time(queue) - since
     start = 0
     while page := await queue.dead_letters.list(start=start, count=PAGE):
         start += PAGE
@@ -75,39 +78,64 @@ async def _chosen(
 
 
 @app.command("ls")
-@queue_command
+@command
 async def list_letters(
-    queue: AsyncWorkQueue,
+    queues: AnyQueues = None,
     *,
     count: Annotated[int, number_option("How many.", minimum=1, maximum=1000)] = 100,
     start: Annotated[int, number_option("Where to begin: 0 is the newest, -1 the oldest.")] = 0,
     task: OfTask = None,
     error: WithError = None,
     since: Since = None,
+    url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
-    """List dead letters, the newest first. With --json each dead letter is a line."""
+    """List dead letters of queues, the newest first. With --json each dead letter is a line."""
     filters = task, error, since
-    if all_of_them := filters == (None, None, None):
-        letters = await queue.dead_letters.list(start=start, count=count)
-        more = await queue.dead_letters.count() - len(letters)
-    elif start:
+    only = queues[0] if queues and len({*queues}) == 1 else None
+    if start and filters != NO_FILTERS:
         raise typer.BadParameter("cannot be combined with --task, --error and --since", param_hint="--start")
-    else:
-        letters, more = [], 0
-        async for letter in _chosen(queue, *filters):
-            letters, more = (letters, more + 1) if len(letters) == count else ([*letters, letter], more)
+    if start and only is None:
+        raise typer.BadParameter("needs one QUEUE", param_hint="--start")
+    first = 0 if only is None else 1  # of one queue, the column that names it is left out
+    found, total = await _newest(url, queues, filters, start=start, count=count)
     if as_json:
-        for letter in letters:
-            print_json({"queue": queue.name, **view_document(letter)})
+        for name, letter in found:
+            print_json({"queue": name, **view_document(letter)})
         return Code.DONE
-    if letters:
-        print_table(("id", "task", "died", "attempt", "bytes", "error"), map(_row, letters))
-    if more > 0:
-        note(f"{more:,} more: see --count and --start")
-    elif not letters:
-        note(f"{queue.name} has no {'' if all_of_them else 'such '}dead letters")
+    if found:
+        titles = ("queue", "id", "task", "died", "attempt", "bytes", "error")
+        print_table(titles[first:], [[name, *_row(letter)][first:] for name, letter in found])
+    if total > len(found):
+        note(f"{total - len(found):,} more: see --count" + " and --start" * first)
+    elif not found:
+        whose = "there are" if only is None else f"{only} has"
+        note(f"{whose} no {'' if filters == NO_FILTERS else 'such '}dead letters")
     return Code.DONE
+
+
+async def _newest(
+    url: str, queues: Sequence[str] | None, filters: Filters, *, start: int, count: int
+) -> tuple[list[tuple[str, DeadLetter]], int]:
+    """Return the newest dead letters of queues, each with its queue, and how many there are."""
+    found: list[tuple[str, DeadLetter]] = []
+    total = 0
+
+    async def look(queue: AsyncWorkQueue) -> None:
+        nonlocal found, total
+        letters: list[DeadLetter] = []
+        if filters == NO_FILTERS:
+            letters = await queue.dead_letters.list(start=start, count=count)
+            total += await queue.dead_letters.count()
+        else:
+            async for letter in _chosen(queue, *filters):
+                total += 1
+                letters += [letter] * (len(letters) < count)
+        both = [*found, *((queue.name, letter) for letter in letters)]
+        found = sorted(both, key=lambda one: -one[1].died_at)[:count]
+
+    await visit(url, queues, look)
+    return found, total
 
 
 def _row(letter: DeadLetter) -> list[str | int | None]:
@@ -161,7 +189,7 @@ async def requeue(
     """
     _check_one_way(ids, "--all" if everything else None)
     letters, filters = queue.dead_letters, (task, error, since)
-    chooses = dry_run or filters != (None, None, None)
+    chooses = dry_run or filters != NO_FILTERS
     if ids and chooses:
         options = "--task, --error, --since and --dry-run"
         raise typer.BadParameter(f"{options} go with --all, not with ids", param_hint="ID")
@@ -170,7 +198,10 @@ async def requeue(
             return report_changes(queue.name, "requeued", await letters.requeue_all(), [], as_json=as_json)
         found = [letter.id async for letter in _chosen(queue, *filters)]
         if dry_run:
-            return report_changes(queue.name, "chosen", len(found), [], as_json=as_json)
+            if not as_json:
+                print_line(f"{len(found):,} would be requeued")
+                return Code.DONE
+            return report_changes(queue.name, "chosen", len(found), [], as_json=True)
         done = sum(await letters.requeue(*found[::-1]))
         return report_changes(queue.name, "requeued", done, [], as_json=as_json)
     answers = await letters.requeue(*ids)

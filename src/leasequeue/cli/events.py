@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from leasequeue import AsyncWorkQueue
-    from leasequeue.views import Event
+    from leasequeue.queue import Event
 
 #: What each line of text begins with.
 _FIRST = ("number", "what", "id", "at")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -110,7 +111,7 @@ class Exporter:
         samples = {
             name: None if one is None or one.at < fresh else one.stats for name, one in self._samples.items()
         }
-        return registry_of([*metrics_of(samples)])
+        return registry_of([_target(), *metrics_of(samples)])
 
     def _open(self, names: Iterable[str]) -> None:
         for name in names:
@@ -190,6 +191,14 @@ def registry_of(metrics: Iterable[Metric]) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(_Collected([one for one in metrics if one.samples]))
     return registry
+
+
+def _target() -> Metric:
+    """Return what tells which service the metrics are of, as the exporter of OpenTelemetry does."""
+    found = Metric("target_info", "The service that these metrics are of", "gauge")
+    name = os.environ.get("OTEL_SERVICE_NAME") or "leasequeue-stats"
+    found.add_sample("target_info", {"service_name": plain(name)}, 1)
+    return found
 
 
 class _Collected(Collector):

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from leasequeue.queue.schedules import ScheduleView
-    from leasequeue.views import DeadLetter, ItemView
+    from leasequeue.queue import DeadLetter, ItemView, ScheduleView
 
 #: How many characters of data or of an error a table row shows.
 PREVIEW = 48

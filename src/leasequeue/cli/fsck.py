@@ -10,7 +10,7 @@ from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueNames, Url, co
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from leasequeue.views import Finding
+    from leasequeue.queue import Finding
 
 
 @command

@@ -123,9 +123,9 @@ async def pause(
     if as_json:
         print_json({"queue": queue.name, "group": group, **_paused(pause)})
     else:
-        ends = f"until {format_time(pause.until)}" if pause.until else "until `leasequeue resume` ends that"
-        lasts = "" if for_ is None else f"for {duration_text(for_)}, "
-        print_line(f"{_what(queue.name, group)} is paused {lasts}{ends}: no item of it is leased")
+        end = format_time(pause.until) if pause.until else "you call `leasequeue resume`"
+        lasts = "" if for_ is None else f" for {duration_text(for_)}"
+        print_line(f"{_what(queue.name, group)} is paused{lasts}: its items wait until {end}")
     return Code.DONE
 
 

@@ -7,23 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasequeue.cli.formatting import print_rows
-from leasequeue.cli.server import (
-    DEFAULT_URL,
-    AnyQueues,
-    AsJson,
-    Code,
-    Url,
-    all_queues,
-    command,
-    note,
-    open_queue,
-)
-from leasequeue.errors import WrongKeyType
+from leasequeue.cli.server import DEFAULT_URL, AnyQueues, AsJson, Code, Url, command, note, server_time, visit
+from leasequeue.queue.limits import read_pause
 from leasequeue.queue.queue import engine_of
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
-    from leasequeue.views import Counts
+    from leasequeue.queue import Counts
 
 All = Annotated[
     bool,
@@ -48,23 +38,30 @@ async def ls(
 ) -> Code:
     """Count the items of queues: waiting, leased, scheduled, dead.
 
-    Without names, the command scans the server's keys, at most two million, to
-    find the queues. With --json each queue is a line.
+    A queue that is paused is marked. Without names, the command scans the
+    server's keys, at most two million, to find the queues. With --json each
+    queue is a line.
     """
     rows: list[dict[str, Any]] = []
     hidden = 0
-    for name in queues or await all_queues(url):
-        async with open_queue(url, name, create=not queues or None) as queue:
-            try:
-                counts = await queue.counts()
-                if not queues and not everything and await is_idle(queue, counts):
-                    hidden += 1
-                    continue
-                rows.append({"queue": name, **counts._asdict()})
-                if not (counts.waiting or counts.leased):
-                    await _note_deletion(queue)
-            except WrongKeyType as error:
-                note(f"{name}: {error}")
+
+    async def look(queue: AsyncWorkQueue) -> None:
+        nonlocal hidden
+        counts = await queue.counts()
+        if not queues and not everything and await is_idle(queue, counts):
+            hidden += 1
+            return
+        rows.append({"queue": queue.name, **counts._asdict(), "paused": await _is_paused(queue)})
+        if not (counts.waiting or counts.leased):
+            await _note_deletion(queue)
+
+    await visit(url, queues, look)
+    if not as_json:
+        is_any = any(row["paused"] for row in rows)
+        for row in rows:
+            paused = row.pop("paused")
+            if is_any:  # the column is for them alone
+                row["paused"] = "yes" if paused else None
     print_rows(rows, as_json=as_json)
     if hidden and not as_json:
         note(f"{hidden:,} more, in which nothing is to be done: see --all")
@@ -83,6 +80,13 @@ async def is_idle(queue: AsyncWorkQueue, counts: Counts) -> bool:
     prefix = queue.name.encode()
     keys = [b"%b:%b" % (prefix, key) for key in _IN_USE]
     return not total and await engine_of(queue).runner.ask((b"EXISTS", *keys)) == [0]
+
+
+async def _is_paused(queue: AsyncWorkQueue) -> bool:
+    """Return whether the whole queue is paused now."""
+    [text] = await engine_of(queue).runner.ask((b"HGET", f"{queue.name}:control".encode(), b"paused"))
+    pause = read_pause(text.decode(errors="surrogateescape")) if isinstance(text, bytes) else None
+    return pause is not None and (pause.until is None or pause.until > await server_time(queue))
 
 
 async def _note_deletion(queue: AsyncWorkQueue) -> None:

@@ -148,7 +148,7 @@ class ProbeServer:
                 server.serve_forever(POLL_SECONDS)
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ["PATH_INFO"] or "/"
+        path = environ["PATH_INFO"].rstrip("/") or "/"
         if environ["REQUEST_METHOD"] not in {"GET", "HEAD"}:
             answer: Iterable[bytes] = _answer(start_response, 405, "GET it")
         elif path not in self._routes:

@@ -8,6 +8,7 @@ import functools
 import inspect
 import signal
 import sys
+import time
 import warnings
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSpec, get_type_hints
@@ -16,13 +17,20 @@ import typer
 
 from leasequeue.cli.formatting import print_json, print_line
 from leasequeue.describing import TEXT_LENGTH, plain
-from leasequeue.errors import ConnectionLost, InvalidArgument, LeasequeueError, QueueClosed, ServerError
+from leasequeue.errors import (
+    ConnectionLost,
+    InvalidArgument,
+    LeasequeueError,
+    QueueClosed,
+    ServerError,
+    WrongKeyType,
+)
 from leasequeue.queue import AsyncWorkQueue
 from leasequeue.queue.queue import engine_of
 from leasequeue.wire.discovery import KNOWN_BY, MAX_KEYS, MAX_QUEUES, STEP_KEYS, find_queues
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 
 Parameters = ParamSpec("Parameters")
 
@@ -123,6 +131,24 @@ async def all_queues(url: str) -> list[str]:
     if not names:
         note("found no queue on this server")
     return names
+
+
+async def visit(
+    url: str, names: Sequence[str] | None, look: Callable[[AsyncWorkQueue], Awaitable[None]]
+) -> None:
+    """Call `look` with each of these queues, or of all on the server; report keys of a wrong type."""
+    for name in dict.fromkeys(names or await all_queues(url)):
+        async with open_queue(url, name, create=not names or None) as queue:
+            try:
+                await look(queue)
+            except WrongKeyType as error:
+                note(f"{name}: {error}")
+
+
+async def server_time(queue: AsyncWorkQueue) -> float:
+    """Return the server's time, in seconds since 1970; this machine's if the access rules forbid to ask."""
+    [now] = await engine_of(queue).runner.ask((b"TIME",))
+    return time.time() if isinstance(now, BaseException) else int(now[0])
 
 
 #: Makes a group of commands.

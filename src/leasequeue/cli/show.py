@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasequeue import AsyncWorkQueue
-    from leasequeue.views import Counts, DeadLetter, ItemView
+    from leasequeue.queue import Counts, DeadLetter, ItemView
 
 
 #: What is said to `--state dead`.

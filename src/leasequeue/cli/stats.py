@@ -14,22 +14,11 @@ from leasequeue.cli.formatting import print_rows
 from leasequeue.cli.ls import All, is_idle
 from leasequeue.cli.options import duration_option, format_time, number_option
 from leasequeue.cli.probes import AddressUnusable, ProbeServer, one_at_a_time, probe
-from leasequeue.cli.server import (
-    DEFAULT_URL,
-    AnyQueues,
-    AsJson,
-    Code,
-    Url,
-    all_queues,
-    command,
-    fail,
-    note,
-    open_queue,
-)
-from leasequeue.errors import ExtraMissing, WrongKeyType
+from leasequeue.cli.server import DEFAULT_URL, AnyQueues, AsJson, Code, Url, command, fail, note, visit
+from leasequeue.errors import ExtraMissing
 
 if TYPE_CHECKING:
-    from leasequeue.queue import QueueStats
+    from leasequeue.queue import AsyncWorkQueue, QueueStats
 
 #: The shortest interval between two samples (s).
 SHORTEST = 0.1
@@ -61,14 +50,13 @@ async def stats(
     if port is not None:
         return await _serve(url, queues or [], port=port, host=host, every=every)
     found: list[QueueStats] = []
-    for name in queues or await all_queues(url):
-        async with open_queue(url, name, create=not queues or None) as queue:
-            try:
-                one = await queue.stats()
-                if queues or everything or not await is_idle(queue, one.counts):
-                    found.append(one)
-            except WrongKeyType as error:
-                note(f"{name}: {error}")
+
+    async def look(queue: AsyncWorkQueue) -> None:
+        one = await queue.stats()
+        if queues or everything or not await is_idle(queue, one.counts):
+            found.append(one)
+
+    await visit(url, queues, look)
     print_rows([*map(_document if as_json else _row, found)], as_json=as_json)
     return Code.DONE
 

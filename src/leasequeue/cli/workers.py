@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasequeue import AsyncWorkQueue
-    from leasequeue.views import WorkerView
+    from leasequeue.alive import WorkerView
 
 app = group_of(help="List the workers of queues; fail, quiet or stop one.")
 

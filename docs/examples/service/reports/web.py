@@ -9,7 +9,8 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
-from prometheus_client import make_asgi_app
+from opentelemetry.sdk.resources import Resource
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 
 from leasequeue import ServerError, telemetry
@@ -30,8 +31,15 @@ app = FastAPI(title="Reports", lifespan=lifespan(tasks, worker=False))
 # The state and results of jobs, counts of the queue, workers, /tasks/live and /tasks/ready.
 app.include_router(router(tasks, reads=[Depends(login)], writes=[Depends(login)]), prefix="/tasks")
 
-telemetry.instrument(meter_provider=MeterProvider([PrometheusMetricReader()]))
-app.mount("/metrics", make_asgi_app())
+resource = Resource.create({"service.name": "reports-web"})
+telemetry.instrument(meter_provider=MeterProvider([PrometheusMetricReader()], resource))
+
+
+@app.get("/metrics", include_in_schema=False)
+@app.get("/metrics/", include_in_schema=False)
+def metrics() -> Response:
+    """Answer with the metrics of this process, for Prometheus."""
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 
 @app.exception_handler(ServerError)
