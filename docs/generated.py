@@ -53,6 +53,8 @@ MODULES = (
     "leasequeue.spark",
 )
 RESULTS = ROOT / "benchmarks" / "results"
+#: What a reader of the unbuilt page is told.
+_NOTE = re.compile(r"^> In a checkout, .*\n\n", re.MULTILINE)
 _PART = re.compile(r"<!-- (\w+)((?: [\w.-]+)*) -->")
 _KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)
 _ROW = re.compile(r"^\| ([A-Z]{3}-[A-Z]\d+) \|.*\|$", re.MULTILINE)
@@ -67,7 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put the generated parts into the text of a page."""
-    text = _PART.sub(lambda match: PARTS[match[1]](*match[2].split()), markdown)
+    text = _PART.sub(lambda match: PARTS[match[1]](*match[2].split()), _NOTE.sub("", markdown))
     text = _ROW.sub(lambda match: f"{match[0]} {_marked(marked_tests().get(match[1], ()))} |", text)
     text = _KEY.sub(lambda match: f"| `P:{match[1]}` | {' | '.join(_key(match[1]))} |", text)
     return _CONSTANT.sub(lambda match: f"| `{match[1]}.{match[2]}` | {_constant(match[1], match[2])} |", text)

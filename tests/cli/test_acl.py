@@ -295,6 +295,19 @@ async def test_a_producer_can_add_wait_and_cancel_but_not_lease(
         await queue.lease(30, block=False)
 
 
+async def test_a_producer_can_also_pause_limit_and_purge_as_the_docs_warn(
+    permit: Permit, opened: Callable[[str, str], AsyncWorkQueue]
+) -> None:
+    """These need no other commands than adding and cancelling do, and access rules tell only those apart."""
+    queue = opened(await permit("q", role="producer"), "q")
+    assert await queue.add_item(Item(b"x", id="a"))
+    await queue.pause()
+    assert await queue.limits.set(rate="1/s")
+    assert await queue.schedules.every(60, "often", b"x")
+    assert await queue.admin.purge() == 1
+    assert await queue.admin.delete() == 0
+
+
 Hint: TypeAlias = tuple[str, str, "Callable[[AsyncWorkQueue], Awaitable[object]]", str]
 #: A role, a command that is taken from it, a call that needs that, and the least role that permits the call.
 HINTS: list[Hint] = [

@@ -17,6 +17,7 @@ from tests.docs.pages import REFERENCE, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 #: The further options of some calls.
 OPTIONS = ("leasequeue.queue.encoding.AddOptions", "leasequeue.flow.stage.StageSettings")
@@ -52,6 +53,18 @@ def test_every_public_name_is_on_one_page(module: str) -> None:
 def test_every_part_of_a_queue_is_on_one_page() -> None:
     for part in generated.parts("leasequeue.AsyncWorkQueue").split("\n\n"):
         assert shown()[part.split()[1]] == 1
+
+
+@pytest.mark.parametrize("page", sorted(REFERENCE.glob("*.md")), ids=lambda page: page.name)
+def test_a_page_that_is_filled_in_from_the_code_says_where_to_read_without(page: Path) -> None:
+    text = page.read_text()
+    notes = re.findall(r"^> In a checkout, .*\n\n", text, re.MULTILINE)
+    without = re.sub("|".join(map(re.escape, notes)), "", text)
+    built = generated.on_page_markdown(text)
+    assert len(notes) == (built != without or "\n::: " in built)
+    assert "> In a checkout" not in built
+    for note in notes:
+        assert (ROOT / re.findall(r"`([^`]+)`", note)[0]).exists()
 
 
 @pytest.mark.parametrize("module", generated.MODULES)
