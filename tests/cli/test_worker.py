@@ -7,10 +7,9 @@ import json
 import os
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # comes with mkdocs, without types
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Item, TaskQueue, Worker
@@ -18,7 +17,6 @@ from leasequeue.cli.worker import process
 from leasequeue.cli.worker.settings import WorkerSettings
 from leasequeue.cli.worker.target import Unusable, find_worker
 from leasequeue.queue.lease import Failure
-from leasequeue.worker.signals import LAST_SECONDS
 from tests.cli.program import usage_error
 from tests.cli.worker_bench import LIMITS, PROGRAM, TARGET, Bench
 from tests.docs.pages import DOCS, blocks
@@ -456,19 +454,6 @@ async def test_the_program_on_the_page_can_run(
     assert (outcome.code, outcome.err) == (0, "")
     assert re.search(r"^letters +send +loop", outcome.out, re.MULTILINE)
     assert "50 runs at once, grace 30 s" in outcome.out
-
-
-def test_the_manifest_gives_a_worker_enough_time_to_stop() -> None:
-    manifest: Any = yaml.safe_load(titled(HOW_TO / "shutdown.md", "worker.yaml"))
-    assert (manifest["apiVersion"], manifest["kind"]) == ("apps/v1", "Deployment")
-    pod = manifest["spec"]["template"]
-    assert manifest["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
-    [container] = pod["spec"]["containers"]
-    assert container["command"][:2] == ["leasequeue", "worker"]
-    arguments = container["args"]
-    assert all(isinstance(argument, str) for argument in arguments)
-    grace = float(arguments[arguments.index("--grace") + 1])
-    assert pod["spec"]["terminationGracePeriodSeconds"] >= grace + LAST_SECONDS + 5
 
 
 async def test_the_pages_name_only_options_that_exist(leasequeue: Leasequeue) -> None:
