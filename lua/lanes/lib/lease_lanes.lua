@@ -5,7 +5,8 @@
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), begin_writes (begin_writes), end_control, settle
 --   (control), LANE_END, NO_LEVEL, PARKED, PLAIN_LANE, PLAIN_LEVEL, QUEUE_END, TOKEN_LIMIT, TO_PARKED,
 --   TURNS_PER_MS (encodings), is_ours (foreign), group_gate (group_gate), data_key, in_chunks (keys), lanes
---   (lanes), choose, chosen (lease), reversed (lists), check_processing (processing), read_clock (read_clock)
+--   (lanes), choose, chosen (lease), reversed, scored (lists), check_processing (processing), read_clock
+--   (read_clock)
 
 -- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the
 -- ids of each group; `till` is when their leases end.
@@ -22,11 +23,7 @@ local function note_use(gate, gates, ids, by_group, till)
     for _, rate in ipairs(gates[group] and gates[group].rates or {}) do
       rate.use(#members)
     end
-    noted = {}
-    for i, id in ipairs(members) do
-      noted[2 * i - 1], noted[2 * i] = till, id
-    end
-    in_chunks('ZADD', prefix .. ':running:' .. group, noted)
+    in_chunks('ZADD', prefix .. ':running:' .. group, scored(till, members))
   end
 end
 
