@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from leasequeue.item import Item
     from leasequeue.keys import KeyPrefix
     from leasequeue.queue import AsyncWorkQueue, AtLeast, Failure, Lease, lease_from, list_queues
-    from leasequeue.retry import RetryPolicy
     from leasequeue.sync import call_sync
     from leasequeue.tasks import Call, Chain, FlowRun, Group, Job, Provided, Task, TaskQueue, fan_out, group
     from leasequeue.worker import (
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
         current_stage,
         once,
     )
+    from leasequeue.worker.retry import RetryPolicy
 
 __all__ = [
     "AsyncWorkQueue",
@@ -103,7 +103,6 @@ if not TYPE_CHECKING:  # type checkers would accept any name
         "errors",
         "keys",
         "item",
-        "retry",
         "queue",
         "alive",
         "worker",

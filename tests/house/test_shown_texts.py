@@ -12,7 +12,7 @@ ROOT = Path(leasequeue.__file__).parent
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 #: Who asks for a logger of the standard library: `Log` itself, and what sets levels and handlers.
 MAKE_LOGGERS = {
-    *("log.py", "cli/worker/settings.py", "cli/autoscale/command.py", "cli/demo/workers.py"),
+    *("errors/log.py", "cli/worker/settings.py", "cli/autoscale/command.py", "cli/demo/workers.py"),
     "spark/jobs/session.py",
 }
 #: Who prints: what makes texts plain, and what prints no text of others but by `plain`: a server's address,
@@ -20,7 +20,7 @@ MAKE_LOGGERS = {
 #: error of a handler of log lines.
 PRINTING = {
     *("cli/formatting.py", "cli/server.py", "cli/serve.py", "cli/demo/command.py", "cli/pipeline.py"),
-    *("cli/app.py", "cli/__init__.py", "log.py"),
+    *("cli/app.py", "cli/__init__.py", "errors/log.py"),
 }
 
 
@@ -104,4 +104,4 @@ def test_no_error_shows_its_text_in_a_way_of_its_own() -> None:
         if any(name_of(base).endswith(("Error", "Exception")) for base in node.bases)
         and any(isinstance(one, ast.FunctionDef) and one.name == "__str__" for one in node.body)
     ]
-    assert own == ["errors.py: LeasequeueError"]
+    assert own == ["errors/__init__.py: LeasequeueError"]

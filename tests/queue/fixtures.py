@@ -13,7 +13,7 @@ import redis as redis_py
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue
-from leasequeue.describing import describe, shown
+from leasequeue.errors.describing import describe, shown
 from tests.eventually import LIMIT_SECONDS, eventually
 
 if TYPE_CHECKING:

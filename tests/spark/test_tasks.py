@@ -19,8 +19,9 @@ from pydantic import BaseModel
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from leasequeue import InvalidArgument, Item, Provided, Reject, Retry, TaskQueue, Worker, codec
+from leasequeue import InvalidArgument, Item, Provided, Reject, Retry, TaskQueue, Worker
 from leasequeue.errors import InvalidCall
+from leasequeue.item import codec
 from leasequeue.spark import add_task, task_results
 from leasequeue.spark.adding import _find_problem, planned
 from leasequeue.spark.task_results import column_of, decoder_of

@@ -9,8 +9,8 @@ import pytest
 
 from leasequeue import InvalidArgument, Lease, Provided, TaskQueue
 from leasequeue.errors import InvalidTask
-from leasequeue.retry import RetryPolicy
 from leasequeue.worker import maintenance
+from leasequeue.worker.retry import RetryPolicy
 from tests.eventually import eventually
 from tests.queue.asking import until
 from tests.worker.working import counted, new_worker, working

@@ -14,7 +14,7 @@ import msgspec
 import pydantic
 import pytest
 
-from leasequeue.codec import UnknownType, decoder, encode
+from leasequeue.item.codec import UnknownType, decoder, encode
 from tests.worker.models import Mail, Opaque, Order, Parcel
 
 

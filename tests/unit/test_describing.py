@@ -8,15 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue.describing import (
-    describe,
-    full_traceback_of,
-    indented,
-    plain,
-    shown,
-    text_of,
-    traceback_of,
-)
 from leasequeue.errors import (
     BackendError,
     ConnectionLost,
@@ -32,7 +23,16 @@ from leasequeue.errors import (
     ScriptFailed,
     WorkerUnknown,
 )
-from leasequeue.log import Log
+from leasequeue.errors.describing import (
+    describe,
+    full_traceback_of,
+    indented,
+    plain,
+    shown,
+    text_of,
+    traceback_of,
+)
+from leasequeue.errors.log import Log
 from leasequeue.queue.encoding import error_text
 from tests.hostile import LONG, TEXT, harm_of
 from tests.unreadable import UNREADABLE, Delegating, Escape, Silent

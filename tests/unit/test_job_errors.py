@@ -10,8 +10,8 @@ import pytest
 from pydantic import BaseModel
 
 from leasequeue import JobFailed, JobUnknown
-from leasequeue.describing import traceback_of
 from leasequeue.errors import InvalidCall, InvalidTask, ResultError, summary_of
+from leasequeue.errors.describing import traceback_of
 from leasequeue.worker import RetryPolicy
 from leasequeue.worker.outcomes import Fail, Reject, attempts_used_up, outcome_of
 

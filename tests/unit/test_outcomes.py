@@ -9,9 +9,9 @@ import pytest
 
 from leasequeue import InvalidArgument
 from leasequeue.errors import PayloadError
-from leasequeue.retry import RetryPolicy
 from leasequeue.worker import Reject, Retry, Signal, Snooze
 from leasequeue.worker.outcomes import Fail, Outcome, Release, attempts_used_up, outcome_of
+from leasequeue.worker.retry import RetryPolicy
 from tests.docs.pages import REFERENCE
 
 DECLARATIONS = ("counted_as", "is_attempt", "acknowledge", "__str__")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from leasequeue import InvalidArgument, errors
-from leasequeue.retry import Backoff, RetryPolicy
+from leasequeue.durations import Backoff
+from leasequeue.worker.retry import RetryPolicy
 
 STEADY = RetryPolicy(first=1, longest=60, jitter=False)
 

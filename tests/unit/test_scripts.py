@@ -47,8 +47,10 @@ def checkout(tmp_path: Path) -> Path:
     """Return a copy of what composes and loads scripts, with a few files of scripts, not composed yet."""
     shutil.copytree(ROOT / "lua", tmp_path / "lua", ignore=other_scripts)
     package, copied = ROOT / "src/leasequeue", tmp_path / "src/leasequeue"
-    (copied / "wire").mkdir(parents=True)
-    for file in (*package.glob("*.py"), package / "wire/__init__.py", package / "wire/scripts.py"):
+    for folder in ("wire", "errors"):
+        (copied / folder).mkdir(parents=True)
+    wire = package / "wire/__init__.py", package / "wire/scripts.py"
+    for file in (*package.glob("*.py"), *package.glob("errors/*.py"), *wire):
         shutil.copy(file, copied / file.relative_to(package))
     return tmp_path
 

@@ -11,7 +11,7 @@ import pytest
 
 from leasequeue import Item, RetryPolicy, TaskQueue, telemetry
 from leasequeue.cli.worker.settings import JsonLines
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from tests.hostile import BYTES, FORGED, LONG, NAME, SHOWN, TEXT, harm_of, write_item, write_worker
 from tests.telemetry.recorded import Recorded
 from tests.worker.working import new_worker

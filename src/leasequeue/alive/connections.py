@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from leasequeue.errors import LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.queue.queue import engines_of
 
 if TYPE_CHECKING:

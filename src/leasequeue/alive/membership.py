@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from leasequeue.alive.connections import OwnConnections
 from leasequeue.alive.ring import PeerWatch
 from leasequeue.errors import LeasequeueError, QueueClosed
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.queue.queue import engine_of, engines_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from leasequeue.alive.connections import CannotAsk, Mark, OwnConnections, present
 from leasequeue.errors import LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.queue.queue import engine_of, engines_of
 from leasequeue.queue.registry import read_facts
 

@@ -24,8 +24,8 @@ from leasequeue.alive.connections import NOT_CHECKABLE, Mark
 from leasequeue.alive.ring import LeaderWatch
 from leasequeue.autoscale.flow_children import Learned  # noqa: TC001 - msgspec reads the types when it runs
 from leasequeue.errors import LeasequeueError
+from leasequeue.errors.log import Log
 from leasequeue.item import Item
-from leasequeue.log import Log
 from leasequeue.queue.encoding import encoded, encoded_id
 from leasequeue.queue.queue import engine_of
 

@@ -19,9 +19,9 @@ from leasequeue.autoscale.backends import open_backend as open_configured
 from leasequeue.autoscale.leader import Leadership, State, digest_of
 from leasequeue.autoscale.passes import CONFIGURATION, Parts, Passes
 from leasequeue.autoscale.report import PassError, PassReport, read_report
-from leasequeue.describing import describe
 from leasequeue.errors import InvalidArgument, LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.describing import describe
+from leasequeue.errors.log import Log
 from leasequeue.queue.queue import engine_of
 from leasequeue.worker.maintenance import Maintenance
 

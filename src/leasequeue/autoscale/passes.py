@@ -15,9 +15,9 @@ from leasequeue.autoscale.model import TierUnits
 from leasequeue.autoscale.planning import plan
 from leasequeue.autoscale.report import PassError
 from leasequeue.autoscale.tiers import PlanMemory
-from leasequeue.describing import counted, describe
 from leasequeue.errors import BackendError, LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.describing import counted, describe
+from leasequeue.errors.log import Log
 from leasequeue.queue.queue import AsyncWorkQueue
 from leasequeue.wire.endpoints import client_for, close_client
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from leasequeue.autoscale.model import JobReport, TierReport  # noqa: TC001 - msgspec reads the types when it runs
-from leasequeue.describing import counted
+from leasequeue.errors.describing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, structs
 
 from leasequeue.autoscale.model import TierReport
-from leasequeue.describing import counted
+from leasequeue.errors.describing import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -16,7 +16,7 @@ from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note,
 from leasequeue.cli.worker.settings import set_up_logs
 from leasequeue.durations import LONGEST_KEPT_SECONDS
 from leasequeue.errors import ServerError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.worker.maintenance import Maintenance
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import typer
 from leasequeue.cli.formatting import encoded, print_json, print_line, readable
 from leasequeue.cli.options import format_time
 from leasequeue.cli.server import AsJson, Code, fail, note, queue_command, until_signal
-from leasequeue.describing import TEXT_LENGTH, plain
 from leasequeue.errors import NoEventsKept, NoEventsPublished
+from leasequeue.errors.describing import TEXT_LENGTH, plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

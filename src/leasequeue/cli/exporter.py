@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
 from prometheus_client.registry import Collector
 
-from leasequeue.describing import plain, text_of
 from leasequeue.errors import LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.describing import plain, text_of
+from leasequeue.errors.log import Log
 from leasequeue.queue import AsyncWorkQueue
 from leasequeue.wire.discovery import MAX_KEYS, MAX_QUEUES, find_queues
 from leasequeue.wire.endpoints import client_of, close_client

@@ -18,8 +18,8 @@ from leasequeue.cli.formatting import (
 from leasequeue.cli.fsck import print_findings
 from leasequeue.cli.options import choice_option, format_time, number_option
 from leasequeue.cli.server import AsJson, Code, fail, group_of, note, queue_command, report_changes
-from leasequeue.codec import dump_compact
 from leasequeue.errors import FlowRunUnfinished, JobUnknown, summary_of
+from leasequeue.item.codec import dump_compact
 from leasequeue.queue.plans.reading import FLOW_RUN_STATES, FlowRunState
 
 if TYPE_CHECKING:

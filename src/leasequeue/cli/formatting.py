@@ -1,7 +1,7 @@
 """Printing the results of the commands: lines, tables, and JSON. All that a command prints passes here.
 
-Ids, data and errors are texts of others, which a terminal must not act on: see `leasequeue.describing`. JSON
-has them in full, in ASCII.
+Ids, data and errors are texts of others, which a terminal must not act on: see
+`leasequeue.errors.describing`. JSON has them in full, in ASCII.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from leasequeue.cli.options import format_time
-from leasequeue.describing import NAME_LENGTH, TEXT_LENGTH, TRACEBACK_LENGTH, indented, plain
+from leasequeue.errors.describing import NAME_LENGTH, TEXT_LENGTH, TRACEBACK_LENGTH, indented, plain
 from leasequeue.tasks.wire import call_of, task_of
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from rich.text import Text
 from leasequeue.cli.formatting import print_facts, print_json
 from leasequeue.cli.options import choice_option, number_option
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, fail, group_of, run_blocking_command
-from leasequeue.describing import TEXT_LENGTH, plain
 from leasequeue.durations import duration_text
 from leasequeue.errors import InvalidArgument, ServerError
+from leasequeue.errors.describing import TEXT_LENGTH, plain
 from leasequeue.wire.urls import holds_login
 
 if TYPE_CHECKING:

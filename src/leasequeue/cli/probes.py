@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from leasequeue.errors import LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

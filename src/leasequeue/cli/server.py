@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSp
 import typer
 
 from leasequeue.cli.formatting import print_json, print_line
-from leasequeue.describing import TEXT_LENGTH, plain
 from leasequeue.errors import (
     ConnectionLost,
     InvalidArgument,
@@ -25,6 +24,7 @@ from leasequeue.errors import (
     ServerError,
     WrongKeyType,
 )
+from leasequeue.errors.describing import TEXT_LENGTH, plain
 from leasequeue.queue import AsyncWorkQueue
 from leasequeue.queue.queue import engine_of
 from leasequeue.wire.discovery import KNOWN_BY, MAX_KEYS, MAX_QUEUES, STEP_KEYS, find_queues

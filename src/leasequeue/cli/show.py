@@ -19,7 +19,7 @@ from leasequeue.cli.formatting import (
 )
 from leasequeue.cli.options import choice_option, format_time, number_option
 from leasequeue.cli.server import AsJson, Code, fail, note, queue_command
-from leasequeue.codec import dump_compact
+from leasequeue.item.codec import dump_compact
 from leasequeue.states import ITEM_STATES, State
 from leasequeue.tasks.wire import task_of
 

@@ -11,8 +11,8 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from leasequeue.describing import describe
-from leasequeue.log import Log
+from leasequeue.errors.describing import describe
+from leasequeue.errors.log import Log
 from leasequeue.worker.signals import SIGNALS, end_process
 
 if TYPE_CHECKING:

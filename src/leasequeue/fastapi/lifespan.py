@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from leasequeue.durations import check_bool
 from leasequeue.errors import ConnectionLost, InvalidArgument, LeasequeueError
+from leasequeue.errors.log import Log
 from leasequeue.fastapi.embedded_worker import EmbeddedWorker
-from leasequeue.log import Log
 from leasequeue.queue.queue import AsyncWorkQueue
 from leasequeue.tasks.queue import TaskQueue
 from leasequeue.worker.worker import Worker

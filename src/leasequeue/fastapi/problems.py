@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
 from leasequeue.errors import LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 
 MEDIA_TYPE = "application/problem+json"
 #: When a client may repeat a request that failed because the server is unavailable (s).

@@ -14,6 +14,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from leasequeue.alive import Fleet
 from leasequeue.durations import check_list
 from leasequeue.errors import InvalidArgument, LeasequeueError, ServerRefused
+from leasequeue.errors.log import Log
 from leasequeue.fastapi.dependencies import find_serving
 from leasequeue.fastapi.jobs import Jobs, until_disconnected
 from leasequeue.fastapi.lifespan import Source, Sources
@@ -46,7 +47,6 @@ from leasequeue.fastapi.problems import (
     answers,
     path_of,
 )
-from leasequeue.log import Log
 
 #: The longest time that a request may wait for a result (s): proxies end silent connections, and a server
 #: that stops waits for its requests.

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
-from leasequeue import codec
 from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, to_ms
 from leasequeue.errors import InvalidArgument, InvalidFlow
 from leasequeue.flow.inputs import FlowAttributes, FlowInputs
 from leasequeue.flow.stage import FlowDeclaration, HandOverSettings, Stage, StageSettings
+from leasequeue.item import codec
 from leasequeue.queue.encoding import refuse_options
 from leasequeue.queue.plans.building import PlanBuilder
 from leasequeue.queue.plans.diagram import Box, draw, joined, shape_of
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from leasequeue.flow.inputs import Input
     from leasequeue.queue.plans.flow_runs import FlowRuns
     from leasequeue.queue.queue import AsyncWorkQueue
-    from leasequeue.retry import RetryPolicy
     from leasequeue.tasks.queue import TaskQueue
     from leasequeue.tasks.task import Task
     from leasequeue.worker.dispatch import Dispatcher
+    from leasequeue.worker.retry import RetryPolicy
     from leasequeue.worker.stage_context import FanOut, Next
 
     Result = typing_extensions.TypeVar("Result", default=Any)

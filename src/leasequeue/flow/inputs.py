@@ -6,11 +6,11 @@ import keyword
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leasequeue import codec
-from leasequeue.describing import text_of
 from leasequeue.durations import check_list
 from leasequeue.errors import InvalidArgument, InvalidFlow, UnknownAttribute
+from leasequeue.errors.describing import text_of
 from leasequeue.flow.stage import Member, Stage
+from leasequeue.item import codec
 from leasequeue.queue.plans.flow_runs import lookup_texts
 from leasequeue.queue.plans.plan import certain_before, no_stage, stages_before
 from leasequeue.tasks.fitting import accepts_none, list_of, misfit, name_of, plain

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, cast
 
-from leasequeue import codec
-from leasequeue.describing import text_of
 from leasequeue.durations import check_bool, check_int, check_list, to_ms
 from leasequeue.errors import InvalidArgument, InvalidCall, InvalidFlow
+from leasequeue.errors.describing import text_of
+from leasequeue.item import codec
 from leasequeue.keys import check_prefix, hash_tag
 from leasequeue.queue.encoding import MAX_LEVEL, check_group
 from leasequeue.queue.plans.plan import StagePlan, check_stage_name, join_text
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from leasequeue.durations import Duration
     from leasequeue.queue.plans.plan import Join
-    from leasequeue.retry import RetryPolicy
     from leasequeue.tasks.queue import TaskQueue
+    from leasequeue.worker.retry import RetryPolicy
 
 R_co = TypeVar("R_co", covariant=True)
 

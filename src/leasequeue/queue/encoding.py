@@ -6,9 +6,9 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 
-from leasequeue.describing import traceback_of
 from leasequeue.durations import Duration, check_bool, check_int, moment_ms, to_ms
 from leasequeue.errors import InvalidArgument
+from leasequeue.errors.describing import traceback_of
 from leasequeue.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
 from leasequeue.wire.link import LARGE_BYTES
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue import telemetry
 from leasequeue.errors import AccessDenied, LeasequeueError, QueueClosed
+from leasequeue.errors.log import Log
 from leasequeue.keys import QueueKeys
-from leasequeue.log import Log
 from leasequeue.queue.bulk import Bulk
 from leasequeue.queue.encoding import TRIP_ROWS
 from leasequeue.queue.leasing import LeaseDispatcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.codec import is_moment, read_number, read_stored
+from leasequeue.item.codec import is_moment, read_number, read_stored
 from leasequeue.states import DETAILS
 
 if TYPE_CHECKING:

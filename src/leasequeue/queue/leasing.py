@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from leasequeue import telemetry
 from leasequeue.errors import LeasequeueError, copied
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.queue.encoding import MAX_REPLY_BYTES
 from leasequeue.queue.observed import observed_lease
 from leasequeue.wire.batcher import TripGate

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.durations import Duration, check_bool, check_int, check_list, to_ms
 from leasequeue.errors import InvalidArgument, LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.queue.encoding import encoded
 from leasequeue.queue.lease import Lease
 from leasequeue.queue.queue import MAX_AT_ONCE, AsyncWorkQueue, engine_of, engines_of, waiting_time

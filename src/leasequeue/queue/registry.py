@@ -7,7 +7,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from leasequeue.codec import read_stored
+from leasequeue.item.codec import read_stored
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

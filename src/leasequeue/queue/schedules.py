@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from leasequeue.errors import ExtraMissing, InvalidArgument
+from leasequeue.errors.log import Log
 from leasequeue.item import MAX_ID_BYTES, Item, check_id
-from leasequeue.log import Log
 from leasequeue.queue.cron import Cron, Every, Timing, moment, read_timing, stamp
 from leasequeue.queue.encoding import MAX_REPLY_BYTES, encoded_id
 

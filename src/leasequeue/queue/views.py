@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasequeue.codec import is_moment, read_stored
+from leasequeue.item.codec import is_moment, read_stored
 from leasequeue.queue.encoding import MAX_LEVEL
 from leasequeue.queue.findings import joined
 from leasequeue.queue.pushes.progress import read_progress

@@ -26,10 +26,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from leasequeue import codec
-from leasequeue.describing import text_of
 from leasequeue.durations import to_ms
 from leasequeue.errors import InvalidArgument, InvalidCall, ServerError
+from leasequeue.errors.describing import text_of
+from leasequeue.item import codec
 from leasequeue.spark.columns import LEVEL_ALLOWED, Columns, Table, same_options
 from leasequeue.spark.options import LOCATION, FormatOptions, server_options
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue

@@ -17,8 +17,8 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from leasequeue.describing import text_of
 from leasequeue.errors import InvalidArgument
+from leasequeue.errors.describing import text_of
 from leasequeue.queue.encoding import failing
 from leasequeue.spark.errors import HandlerFailed
 from leasequeue.spark.output_columns import ITEM, OUTCOME, OutputColumns
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from leasequeue.retry import RetryPolicy
+    from leasequeue.worker.retry import RetryPolicy
 
 #: What a handler takes and yields.
 Kind: TypeAlias = Literal["arrow", "pandas", "item"]

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasequeue.errors import LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.queue.encoding import row_size, trips
 from leasequeue.spark.errors import StreamTakenOver
 from leasequeue.spark.portal import call_with_retries

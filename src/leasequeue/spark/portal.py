@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
+from leasequeue.durations import Backoff
 from leasequeue.errors import InvalidArgument, LeasequeueError, ScriptFailed
 from leasequeue.queue import AsyncWorkQueue
 from leasequeue.queue.queue import engine_of
-from leasequeue.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

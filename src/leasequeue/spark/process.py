@@ -19,8 +19,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import to_str
 
 from leasequeue.errors import InvalidArgument, LeasequeueError
-from leasequeue.log import Log
-from leasequeue.retry import RetryPolicy
+from leasequeue.errors.log import Log
 from leasequeue.spark.errors import HandlerFailed, QueryStopped, reason_of
 from leasequeue.spark.handlers import KINDS, MARKER, MAX_REASON, NEEDED, HandlerTask
 from leasequeue.spark.lease_sets import DIES, PAGE, ItemFailure, record
@@ -31,6 +30,7 @@ from leasequeue.spark.portal import call_with_retries, open_queue
 from leasequeue.spark.schema import ITEMS
 from leasequeue.spark.sessions import check_classic
 from leasequeue.spark.source import LeasequeueSource, register
+from leasequeue.worker.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

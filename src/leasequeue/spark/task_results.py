@@ -12,9 +12,8 @@ from msgspec import inspect
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from leasequeue import codec
 from leasequeue.errors import InvalidArgument, JobFailed, ResultError
-from leasequeue.item import MAX_ID_BYTES
+from leasequeue.item import MAX_ID_BYTES, codec
 from leasequeue.spark.columns import Table
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leasequeue import codec
-from leasequeue.describing import text_of
 from leasequeue.errors import InvalidArgument, InvalidCall, InvalidTask, PayloadError
+from leasequeue.errors.describing import text_of
+from leasequeue.item import codec
 from leasequeue.queue.lease import Lease
 from leasequeue.worker.handler import item_type, signature_of
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from inspect import Signature
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from leasequeue import codec
 from leasequeue.errors import InvalidArgument, InvalidTask
+from leasequeue.item import codec
 from leasequeue.queue.encoding import check_group
 from leasequeue.queue.limits import DeclaredLimit
 from leasequeue.queue.schedules import Declaration
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from leasequeue.durations import Duration
     from leasequeue.queue.cron import Timing
     from leasequeue.queue.queue import AsyncWorkQueue
-    from leasequeue.retry import RetryPolicy
     from leasequeue.worker.handler import RunIn
+    from leasequeue.worker.retry import RetryPolicy
 
 
 @dataclass(frozen=True, kw_only=True)

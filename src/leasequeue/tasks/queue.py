@@ -14,11 +14,11 @@ from leasequeue.durations import Duration, check_list, seconds
 from leasequeue.errors import InvalidArgument, InvalidTask
 from leasequeue.queue.cron import timing_of
 from leasequeue.queue.queue import AsyncWorkQueue
-from leasequeue.retry import RetryPolicy
 from leasequeue.tasks.definition import Definition, TaskSettings
 from leasequeue.tasks.serving import UnknownTasks, dispatcher_of, handler_of
 from leasequeue.tasks.task import AsyncTask, BatchTask, Call, PlainTask, Task
 from leasequeue.wire.endpoints import Client, client_for
+from leasequeue.worker.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.durations import duration_text
 from leasequeue.errors import PayloadError
-from leasequeue.log import Log
-from leasequeue.retry import RetryPolicy
+from leasequeue.errors.log import Log
 from leasequeue.tasks.arguments import UnknownArguments
 from leasequeue.tasks.wire import correlation_of, first_due_of, task_of, write_result
 from leasequeue.worker.dispatch import Dispatcher
 from leasequeue.worker.handler import Handler, Inputs
 from leasequeue.worker.outcomes import Reject, Signal, Snooze
+from leasequeue.worker.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

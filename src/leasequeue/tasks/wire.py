@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leasequeue import codec
-from leasequeue.describing import text_of
 from leasequeue.errors import JobFailed, ResultError
-from leasequeue.item import MAX_DATA_BYTES
+from leasequeue.errors.describing import text_of
+from leasequeue.item import MAX_DATA_BYTES, codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

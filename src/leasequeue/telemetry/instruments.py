@@ -24,7 +24,7 @@ from opentelemetry.trace import (
 )
 
 from leasequeue import telemetry
-from leasequeue.describing import (
+from leasequeue.errors.describing import (
     TEXT_LENGTH,
     TRACEBACK_LENGTH,
     describe,

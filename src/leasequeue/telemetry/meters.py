@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 from opentelemetry.metrics import Observation, get_meter
 
 from leasequeue import telemetry
-from leasequeue.describing import plain
-from leasequeue.log import Log
+from leasequeue.errors.describing import plain
+from leasequeue.errors.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

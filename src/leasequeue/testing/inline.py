@@ -14,9 +14,9 @@ from leasequeue.errors import InvalidArgument, TimeLimitExceeded
 from leasequeue.queue.encoding import AddOptions, UniqueOptions
 from leasequeue.queue.plans.flow_runs import FlowRuns
 from leasequeue.queue.queue import AsyncWorkQueue
-from leasequeue.retry import RetryPolicy
 from leasequeue.tasks.queue import TaskQueue
 from leasequeue.worker.outcomes import Reject, outcome_of
+from leasequeue.worker.retry import RetryPolicy
 from leasequeue.worker.run import RUNNING, Interruption
 from leasequeue.worker.worker import Worker
 

@@ -19,7 +19,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from leasequeue.errors import ConnectionLost, ProcessOutOfMemory
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.wire.server_errors import is_lost, translate
 from leasequeue.wire.tls import address_of, connect
 

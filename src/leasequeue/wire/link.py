@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
 
+from leasequeue.durations import Backoff
 from leasequeue.errors import AccessDenied, ServerReadOnly
-from leasequeue.retry import Backoff
 from leasequeue.wire.server_errors import is_unknown_script, translate
 
 if TYPE_CHECKING:

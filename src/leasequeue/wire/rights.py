@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from leasequeue.errors import AccessDenied
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.wire.access import NOTING, READING, Role, least_role, pattern_of, quoted
 from leasequeue.wire.scripts import find_script, load
 

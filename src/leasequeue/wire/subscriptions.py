@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import MovedError, NoPermissionError, ResponseError
 
+from leasequeue.durations import Backoff
 from leasequeue.errors import ConnectionLost, LeasequeueError
-from leasequeue.log import Log
-from leasequeue.retry import Backoff
+from leasequeue.errors.log import Log
 from leasequeue.wire.server_errors import translate
 
 if TYPE_CHECKING:

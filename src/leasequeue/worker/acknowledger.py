@@ -6,9 +6,9 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from leasequeue.durations import Backoff
 from leasequeue.errors import InvalidArgument, LeasequeueError, QueueClosed
-from leasequeue.log import Log
-from leasequeue.retry import Backoff
+from leasequeue.errors.log import Log
 from leasequeue.worker.outcomes import INTERRUPTED, Outcome
 from leasequeue.worker.refusals import Reminder, is_refusal
 from leasequeue.worker.run import by_consumer

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasequeue.errors import WorkerNotRunning
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.queue.queue import engines_of
 from leasequeue.worker.dispatch import foreign_queues
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from leasequeue.errors import LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.queue.encoding import TRIP_ROWS
 from leasequeue.queue.queue import engine_of, engines_of
 

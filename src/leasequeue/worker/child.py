@@ -18,8 +18,8 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from leasequeue import telemetry
-from leasequeue.describing import describe, traceback_of
 from leasequeue.errors import OTHER_PROCESS
+from leasequeue.errors.describing import describe, traceback_of
 from leasequeue.worker.outcomes import Signal
 from leasequeue.worker.stage_context import CURRENT, correlation_id
 

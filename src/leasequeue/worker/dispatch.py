@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from leasequeue.queue.limits import DeclaredLimit
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.queue.schedules import Declaration
-    from leasequeue.retry import RetryPolicy
+    from leasequeue.worker.retry import RetryPolicy
 
 
 class HandlerSource(Protocol):

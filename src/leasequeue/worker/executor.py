@@ -11,9 +11,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from leasequeue import telemetry
-from leasequeue.describing import describe, shown, traceback_of
 from leasequeue.errors import LeasequeueError, PayloadError, ResultMismatch, TimeLimitExceeded
-from leasequeue.log import Log
+from leasequeue.errors.describing import describe, shown, traceback_of
+from leasequeue.errors.log import Log
 from leasequeue.worker.observed import begin, end
 from leasequeue.worker.outcomes import (
     DONE,

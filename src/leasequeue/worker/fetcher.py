@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from leasequeue.errors import LeasequeueError, QueueClosed
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.queue.lease import Lease
 from leasequeue.queue.queue import engine_of, engines_of
 from leasequeue.worker.dispatch import Dispatcher

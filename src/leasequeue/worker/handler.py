@@ -12,9 +12,9 @@ from leasequeue.durations import Duration, check_int, seconds
 from leasequeue.errors import InvalidArgument
 from leasequeue.queue.lease import Lease
 from leasequeue.queue.queue import AsyncWorkQueue
-from leasequeue.retry import RetryPolicy
 from leasequeue.worker.outcomes import Complete
 from leasequeue.worker.payload import Decode, decoder, encode_result
+from leasequeue.worker.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import BrokenWorkerProcess
 
-from leasequeue.log import Log
-from leasequeue.retry import Backoff
+from leasequeue.durations import Backoff
+from leasequeue.errors.log import Log
 from leasequeue.worker.child import IGNORED
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from itertools import cycle, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from leasequeue.describing import describe
 from leasequeue.errors import LeasequeueError, ServerOutOfMemory, ServerRefused
-from leasequeue.log import Lines, Log
+from leasequeue.errors.describing import describe
+from leasequeue.errors.log import Lines, Log
 from leasequeue.queue.queue import engine_of, engines_of
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from leasequeue.describing import shown
 from leasequeue.errors import InvalidArgument, PayloadError
+from leasequeue.errors.describing import shown
 from leasequeue.worker.child import call_plain
 from leasequeue.worker.outcomes import Signal
 from leasequeue.worker.processes import in_process

@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from leasequeue.errors import LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.worker.refusals import Reminder, is_refusal
 from leasequeue.worker.run import by_consumer
 

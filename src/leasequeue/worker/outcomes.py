@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from leasequeue.describing import describe, traceback_of
 from leasequeue.durations import Duration, seconds
 from leasequeue.errors import InvalidFanOut, PayloadError, ResultMismatch
+from leasequeue.errors.describing import describe, traceback_of
 from leasequeue.queue.lease import Failure
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from leasequeue.queue.lease import Lease
     from leasequeue.queue.queue import AsyncWorkQueue
-    from leasequeue.retry import RetryPolicy
+    from leasequeue.worker.retry import RetryPolicy
 
 
 class Signal(Exception):

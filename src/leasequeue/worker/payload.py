@@ -9,10 +9,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from leasequeue import codec
-from leasequeue.describing import text_of
 from leasequeue.errors import InvalidArgument, PayloadError
-from leasequeue.item import MAX_DATA_BYTES, Item
+from leasequeue.errors.describing import text_of
+from leasequeue.item import MAX_DATA_BYTES, Item, codec
 from leasequeue.queue.lease import Lease
 
 Decode = Callable[[Lease], Any]
@@ -22,7 +21,7 @@ def decoder(annotation: Any) -> Decode:
     """Return a function that decodes an item's data into a value of this type.
 
     `bytes` (or no annotation) is the data itself, `str` the text, `Lease` the lease. Any other type is read
-    from JSON and validated: see `leasequeue.codec`. What that does not know, pydantic may, if installed.
+    from JSON and validated: see `leasequeue.item.codec`. What that does not know, pydantic may, if installed.
     The function raises PayloadError if the data does not parse.
     """
     if annotation in (inspect.Parameter.empty, bytes):

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from leasequeue.errors import LeasequeueError, ServerRefused, ServerTooOld
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.queue.queue import engine_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasequeue.alive.membership import MAX_NAMED, Membership, fail_sessions, registration_of
 from leasequeue.errors import LeasequeueError, QueueClosed, WorkerNotRunning
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.queue.queue import engine_of, engines_of
 from leasequeue.worker.acknowledger import Acknowledger, Backlog, drain, release_held
 from leasequeue.worker.background import BackgroundThread, Task

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,10 +7,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
-from leasequeue import codec
-from leasequeue.describing import text_of
 from leasequeue.errors import InvalidArgument, NotAStage, ResultError
-from leasequeue.item import MAX_DATA_BYTES
+from leasequeue.errors.describing import text_of
+from leasequeue.item import MAX_DATA_BYTES, codec
 from leasequeue.queue.lease import StageRef
 from leasequeue.queue.plans.stages import read_outcome, store_outcome
 from leasequeue.queue.queue import engine_of

@@ -11,11 +11,10 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from leasequeue import codec
-from leasequeue.describing import describe, shown, text_of
 from leasequeue.errors import AccessDenied, LeasequeueError, ResultError, ResultMismatch, copied
-from leasequeue.item import MAX_DATA_BYTES
-from leasequeue.log import Log
+from leasequeue.errors.describing import describe, shown, text_of
+from leasequeue.errors.log import Log
+from leasequeue.item import MAX_DATA_BYTES, codec
 from leasequeue.queue.encoding import error_text
 from leasequeue.queue.plans.inputs import EntryState, read_stages
 from leasequeue.queue.plans.stages import FinishRow, child_text, fan_all, finish_stages
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from leasequeue.queue.lease import Lease
     from leasequeue.queue.queue import AsyncWorkQueue
-    from leasequeue.retry import RetryPolicy
+    from leasequeue.worker.retry import RetryPolicy
     from leasequeue.worker.run import ActiveRun
 
 #: How long an item waits whose flow run could not be read, since the server was away (s).

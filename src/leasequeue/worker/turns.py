@@ -13,9 +13,8 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from leasequeue.durations import to_ms
+from leasequeue.durations import Backoff, to_ms
 from leasequeue.queue.leasing import MAX_ITEMS
-from leasequeue.retry import Backoff
 
 if TYPE_CHECKING:
     import asyncio

@@ -22,15 +22,15 @@ from leasequeue.durations import (
     seconds,
 )
 from leasequeue.errors import InvalidArgument, WorkerBusy, WorkerNotRunning
+from leasequeue.errors.log import Log
 from leasequeue.keys import check_prefix
-from leasequeue.log import Log
 from leasequeue.queue.queue import AsyncWorkQueue
-from leasequeue.retry import RetryPolicy
 from leasequeue.worker.child import imports_main
 from leasequeue.worker.dispatch import one_for_each_queue
 from leasequeue.worker.handler import Consumer, Handler, RunIn
 from leasequeue.worker.health import Health
 from leasequeue.worker.refusals import check_admission
+from leasequeue.worker.retry import RetryPolicy
 from leasequeue.worker.runtime import WorkerRuntime
 from leasequeue.worker.signals import INTERRUPTED, STOPPED, UNHEALTHY, SignalHandler
 from leasequeue.worker.turns import Order

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.autoscale.backends.registered import RegisteredUnits
 from leasequeue.errors import BackendError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from leasequeue.describing import describe
 from leasequeue.errors import BackendError, ExtraMissing
+from leasequeue.errors.describing import describe
 
 try:
     import httpx2

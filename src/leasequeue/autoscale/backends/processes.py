@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from leasequeue.autoscale.backends.registered import Registered
 from leasequeue.errors import BackendError, WorkerUnknown
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.worker.supervision import LONG_LIFE, Restarts, SupervisedProcess
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from leasequeue.cli.server import AsJson, Code, command, fail, note
 from leasequeue.cli.worker.settings import set_up_logs
 from leasequeue.durations import duration_text
 from leasequeue.errors import InvalidConfig
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -12,7 +12,7 @@ from leasequeue.autoscale.config import address
 from leasequeue.autoscale.report import metric_values
 from leasequeue.cli.probes import AddressUnusable, ProbeServer, document, note, one_at_a_time, probe
 from leasequeue.errors import LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator

@@ -19,8 +19,8 @@ from leasequeue.cli.demo.run import Demo
 from leasequeue.cli.demo.workers import DemoFailed, find_files
 from leasequeue.cli.options import number_option
 from leasequeue.cli.server import Code, fail
-from leasequeue.describing import TEXT_LENGTH, plain
 from leasequeue.errors import LeasequeueError
+from leasequeue.errors.describing import TEXT_LENGTH, plain
 
 _EXPLAINED = """
 {completed_once} of {items} items were completed exactly once, {items_per_second} a second for {seconds} s.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue import AsyncWorkQueue, Item, LeasequeueError
 from leasequeue.cli.demo.workers import DemoFailed, describe, watch, worker_process
-from leasequeue.describing import plain
+from leasequeue.errors.describing import plain
 from leasequeue.worker.signals import INTERRUPTED, STOPPED
 
 if TYPE_CHECKING:

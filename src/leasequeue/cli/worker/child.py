@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.cli.worker.process import work
 from leasequeue.cli.worker.settings import CRASHED, STOPPED, WorkerSettings
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.worker.signals import LAST_SECONDS, end_process
 
 if TYPE_CHECKING:

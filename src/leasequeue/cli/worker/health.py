@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue import telemetry
 from leasequeue.cli.probes import ProbeServer, note, one_at_a_time, probe
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

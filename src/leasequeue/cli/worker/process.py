@@ -24,7 +24,7 @@ from leasequeue.errors import (
     ServerRefused,
     ServerTooOld,
 )
-from leasequeue.log import Lines, Log
+from leasequeue.errors.log import Lines, Log
 from leasequeue.queue.queue import engine_of
 from leasequeue.worker.processes import usable_cores
 from leasequeue.worker.signals import end_process

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.cli.worker.child import FAIL, NOW, RETIRING, STOP
 from leasequeue.cli.worker.settings import CRASHED, CUT_OFF, MISCONFIGURED, REFUSED, STOPPED, UNHEALTHY
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 from leasequeue.worker.signals import LAST_SECONDS
 from leasequeue.worker.supervision import Restarts, SupervisedProcess
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import leasequeue
-from leasequeue.describing import traceback_of
 from leasequeue.errors import InvalidFlow, LeasequeueError
+from leasequeue.errors.describing import traceback_of
 from leasequeue.flow import Flow, FlowPart
 from leasequeue.tasks import Task, TaskQueue
 from leasequeue.worker import Worker

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVa
 
 import msgspec
 
-from leasequeue import codec, telemetry
-from leasequeue.describing import text_of
+from leasequeue import telemetry
 from leasequeue.durations import Duration, check_bool, check_int, check_list
 from leasequeue.errors import (
     FlowRunUnfinished,
@@ -21,6 +20,8 @@ from leasequeue.errors import (
     JobUnknown,
     ResultError,
 )
+from leasequeue.errors.describing import text_of
+from leasequeue.item import codec
 from leasequeue.queue.cleaning import check_runs
 from leasequeue.queue.encoding import SLOW_ROWS
 from leasequeue.queue.findings import Problem, read_repairs

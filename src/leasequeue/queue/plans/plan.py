@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from leasequeue.codec import read_stored
 from leasequeue.durations import check_int
 from leasequeue.errors import InvalidArgument, InvalidFlow
+from leasequeue.item.codec import read_stored
 from leasequeue.keys import check_prefix, hash_tag
 
 if TYPE_CHECKING:

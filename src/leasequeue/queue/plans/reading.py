@@ -7,8 +7,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from leasequeue.codec import read_number, read_stored
 from leasequeue.errors import summary_of
+from leasequeue.item.codec import read_number, read_stored
 from leasequeue.queue.cron import moment
 from leasequeue.queue.encoding import MAX_REPLY_BYTES
 from leasequeue.queue.plans.plan import (

@@ -13,11 +13,11 @@ import random
 import secrets
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from leasequeue.codec import read_stored
-from leasequeue.describing import describe
 from leasequeue.errors import InvalidArgument, LeaseLost, QueueNotDeclared, ResultMismatch
+from leasequeue.errors.describing import describe
+from leasequeue.errors.log import Log
+from leasequeue.item.codec import read_stored
 from leasequeue.keys import check_prefix, escaped
-from leasequeue.log import Log
 from leasequeue.queue.encoding import ROW_BYTES, SLOW_ROWS, encoded, error_text, trips
 from leasequeue.queue.lease import StageRef
 from leasequeue.queue.plans.plan import (

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
+from leasequeue.durations import Backoff
 from leasequeue.errors import LeasequeueError
 from leasequeue.queue.pushes.deliveries import Deliveries, read_delivery
-from leasequeue.retry import Backoff
 from leasequeue.wire.server_errors import is_unknown_script, translate
 from leasequeue.wire.subscriptions import joined
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from leasequeue import codec
 from leasequeue.errors import InvalidArgument, LeasequeueError, QueueClosed
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
+from leasequeue.item import codec
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

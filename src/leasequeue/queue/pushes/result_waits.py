@@ -10,9 +10,9 @@ from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+from leasequeue.durations import Backoff
 from leasequeue.errors import JobCancelled, JobExpired, JobFailed, JobUnknown, LeasequeueError
 from leasequeue.queue.encoding import TRIP_ROWS
-from leasequeue.retry import Backoff
 from leasequeue.wire.server_errors import translate
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import hmac
 import threading
 import time
 
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 
 #: The length of a seal: a SHA-1 in hexadecimal digits.
 SEAL_BYTES = 40

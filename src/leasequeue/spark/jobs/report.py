@@ -12,9 +12,9 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import parquet
 
-from leasequeue.describing import plain
 from leasequeue.durations import duration_text
 from leasequeue.errors import ExtraMissing, InvalidArgument
+from leasequeue.errors.describing import plain
 from leasequeue.keys import session_origin
 from leasequeue.spark.events import has_events
 from leasequeue.spark.jobs.item_history import COUNTED, DURATIONS, NEEDED, PERCENTILE_NAMES, ItemHistory

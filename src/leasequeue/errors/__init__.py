@@ -65,7 +65,7 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from leasequeue.describing import indented, shown
+from leasequeue.errors.describing import indented, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

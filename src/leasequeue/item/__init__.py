@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from leasequeue.codec import dump_compact
 from leasequeue.errors import InvalidArgument
+from leasequeue.item.codec import dump_compact
 
 #: The longest id, in bytes of UTF-8.
 MAX_ID_BYTES = 512

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import msgspec
 
-from leasequeue.describing import text_of
+from leasequeue.errors.describing import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,8 +1,7 @@
-"""Retries of items whose handler failed, and of calls while the server is unavailable."""
+"""Retries of items whose handler failed."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,40 +89,3 @@ class RetryPolicy:
         # Larger powers may overflow; `longest` is reached long before.
         upper = min(longest, first * self.factor ** min(attempt - 1, 60))
         return random.uniform(0, upper) if self.jitter else upper  # noqa: S311 - no secret
-
-
-#: The first and the longest wait before a call is repeated, or a connection opened again (s).
-FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
-
-
-class Backoff:
-    """Waits between repetitions of a call: each is twice the last, up to a maximum.
-
-    A wait is shortened at random by up to half, so that the clients of a server do not all return at once.
-
-        backoff = Backoff()
-        while not await answered():
-            await backoff.wait()
-    """
-
-    __slots__ = ("_first", "_longest", "failures")
-
-    def __init__(self, *, first: float = FIRST_WAIT, longest: float = LONGEST_WAIT) -> None:
-        self._first = first
-        self._longest = longest
-        #: How many failures there were since the last success.
-        self.failures = 0
-
-    def next(self) -> float:
-        """Count a failure, and return how long to wait, in seconds."""
-        upper = min(self._longest, self._first * 2.0 ** min(self.failures, 60))
-        self.failures += 1
-        return upper * random.uniform(0.5, 1)  # noqa: S311 - no secret
-
-    async def wait(self) -> None:
-        """Wait before the next try."""
-        await asyncio.sleep(self.next())
-
-    def reset(self) -> None:
-        """Start again with the first wait, after a success."""
-        self.failures = 0

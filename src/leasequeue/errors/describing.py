@@ -2,7 +2,7 @@
 
 Whoever can write to a server chooses ids, names and errors. Shown as they are, a line break would forge a
 line of a log, an escape code would reach the terminal, and a mebibyte would be one line. So what is shown
-passes here: of log lines in `leasequeue.log`, of errors in `LeasequeueError`, of commands in
+passes here: of log lines in `leasequeue.errors.log`, of errors in `LeasequeueError`, of commands in
 `leasequeue.cli.formatting`, of metrics and traces where their attributes are made.
 """
 

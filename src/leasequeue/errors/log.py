@@ -1,4 +1,4 @@
-"""A logger that never raises, and whose lines nobody can forge: see `leasequeue.describing`."""
+"""A logger that never raises, and whose lines nobody can forge: see `leasequeue.errors.describing`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.describing import (
+from leasequeue.errors.describing import (
     TEXT_LENGTH,
     TRACEBACK_LENGTH,
     full_traceback_of,
