@@ -31,22 +31,23 @@ USERS = (
     "cli",
     "schedules",
     "fastapi",
+    "dashboard",
     "telemetry",
     "prometheus",
     "spark",
     "kubernetes",
     "testing",
 )
-#: Imported without a requirement: redis[hiredis], lightkube, pyspark and fastapi bring them. The semantic
-#: conventions share the namespace `opentelemetry` with the API.
+#: Imported without a requirement: redis[hiredis], lightkube, pyspark, jinja2 and fastapi bring them. The
+#: semantic conventions share the namespace `opentelemetry` with the API.
 BROUGHT = {
     "hiredis",
     "httpx2",
     "lightkube-models",
+    "markupsafe",
     "opentelemetry-semantic-conventions",
     "py4j",
     "pydantic",
-    "starlette",
     "typing_extensions",  # type checkers know it without it
 }
 

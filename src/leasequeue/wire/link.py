@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from leasequeue.errors import LeasequeueError
     from leasequeue.wire.connection import Connection, OnReply
-    from leasequeue.wire.rights import Rights
+    from leasequeue.wire.rights import KnownRights
     from leasequeue.wire.scripts import Script
     from leasequeue.wire.server import Route
 
@@ -78,7 +78,7 @@ class Link:
         *,
         large: bool,
         check: Callable[[Connection], Awaitable[None]],
-        rights: Rights,
+        rights: KnownRights,
     ) -> None:
         self._route = route
         self._large = large

@@ -29,7 +29,7 @@ ADDING = "LPUSH"
 OPTIONAL = PUBLISHING | {"MSETEX"}
 
 
-class Rights:
+class KnownRights:
     """Which commands and channels the server permits. Until it has answered the probe: all but MSETEX.
 
     Attributes:

@@ -20,7 +20,7 @@ from leasequeue.keys import NONE
 from leasequeue.wire.access import watched
 from leasequeue.wire.connection import ask, future_reply
 from leasequeue.wire.link import LARGE_BYTES, Link, Request
-from leasequeue.wire.rights import Rights
+from leasequeue.wire.rights import KnownRights
 from leasequeue.wire.scripts import Script, find_script
 from leasequeue.wire.server_errors import is_unknown_script
 
@@ -45,11 +45,11 @@ class CommonArguments:
         keys: QueueKeys,
         *,
         return_front: bool,
-        rights: Rights | None = None,
+        rights: KnownRights | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._clock = clock
-        self._rights = rights or Rights()
+        self._rights = rights or KnownRights()
         self._set_many = False
         self._values: Mapping[str, bytes] = {
             "prefix": keys.prefix,

@@ -16,7 +16,7 @@ from leasequeue.errors import ConnectionLost, ServerRefused
 from leasequeue.wire.connection import Connection, ask, open_connection
 from leasequeue.wire.endpoints import close_client, new_connection, separate_client, user_of
 from leasequeue.wire.nodes import ClusterNodes
-from leasequeue.wire.rights import Rights
+from leasequeue.wire.rights import KnownRights
 from leasequeue.wire.server_errors import translate
 from leasequeue.wire.subscriptions import Subscription, Subscriptions, joined
 
@@ -224,7 +224,7 @@ class Servers:
         self.loop = asyncio.get_running_loop()
         self.own_client = separate_client(client)
         self.nodes = self.own_client if isinstance(self.own_client, ClusterNodes) else None
-        self.rights = Rights(user_of(self.own_client))
+        self.rights = KnownRights(user_of(self.own_client))
         # Where this session acts for another one, that one logs it.
         self.rights.warned = adopted
         self.ending = False

@@ -1,0 +1,126 @@
+"""What a viewer does: rights, confirmation, call, log line and the way back, for all actions in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+from starlette.responses import RedirectResponse
+
+from leasequeue.dashboard.rights import ACTIONS
+from leasequeue.errors import InvalidArgument, LeasequeueError
+from leasequeue.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.responses import Response
+
+    from leasequeue.dashboard.rendering import Renderer
+    from leasequeue.dashboard.view import View
+
+#: The maximum size of a form, and the maximum number of its fields.
+MAX_FORM_BYTES, MAX_FIELDS = 1 << 20, 2_000
+#: The field of a form that was confirmed.
+SURE = "sure"
+
+log = Log("leasequeue.dashboard")
+
+
+class Forbidden(LeasequeueError):
+    """The viewer has no right to do this."""
+
+
+@dataclass(kw_only=True, frozen=True)
+class Question:
+    """What is asked before an action that cannot be undone."""
+
+    text: str
+    #: What the button says that does it.
+    button: str
+
+
+@dataclass(kw_only=True, frozen=True)
+class Action:
+    """What a viewer may do, if its name is among the rights."""
+
+    name: str
+    path: str
+    #: Does it, and returns how many were changed; None: there is nothing to count.
+    call: Callable[[View], Awaitable[int | None]]
+    #: What is said then, with `{}` for the number.
+    done: str
+    #: Returns what is asked first; None: it is done at once.
+    ask: Callable[[View], Awaitable[Question]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ACTIONS:
+            raise InvalidArgument("name", self.name, f"one of the actions in rights.py: {', '.join(ACTIONS)}")
+
+
+async def answer(action: Action, view: View, render: Renderer) -> Response:
+    """Do an action, or ask for confirmation.
+
+    Raises:
+        Forbidden: If the viewer may not do it, nor see what it would do.
+    """
+    if not view.may(action.name):
+        allowed = "you may look, and change nothing" if not view.rights.actions else "you may do other things"
+        raise Forbidden(f"{action.name!r} is not among your rights: {allowed}; nothing was changed")
+    posted = view.request.method == "POST"
+    view.form = _fields(await _body(view) if posted else view.request.url.query.encode())
+    back = view.request.scope["path"].removeprefix(view.request.scope.get("root_path", "")).rpartition("/")[0]
+    if action.ask is not None and not (posted and view.form.get(SURE)):
+        question = await action.ask(view)
+        fields = [(name, value) for name, values in view.form.items() for value in values if name != SURE]
+        return render.page(
+            "confirm.html", view, {"question": question, "fields": fields, "back": view.link(back)}
+        )
+    if not posted:
+        return RedirectResponse(view.link(back), 303)
+    who = view.rights.who or (view.request.client.host if view.request.client else "unknown")
+    target = {part: view.text(part) for part in view.request.path_params}
+    try:
+        count = await action.call(view)
+    except LeasequeueError as error:
+        log.warning("dashboard: %s could not do %s on %s: %s", who, action.name, target, error)
+        raise
+    log.info("dashboard: %s did %s on %s: %s", who, action.name, target, "done" if count is None else count)
+    view.board.reads.forget()
+    if "queue" in target:
+        await view.sampler.sample(target["queue"])  # so that the page shows what has changed
+    return RedirectResponse(view.link(back, did=action.name, count=count), 303)
+
+
+async def _body(view: View) -> bytes:
+    body = b""
+    async for chunk in view.request.stream():
+        body += chunk
+        if len(body) > MAX_FORM_BYTES:
+            raise InvalidArgument("form", "a longer one", f"at most {MAX_FORM_BYTES:,} bytes")
+    return body
+
+
+def _fields(body: bytes) -> dict[str, list[str]]:
+    try:
+        given: dict[str, list[str]] = parse_qs(
+            body.decode("ascii"), max_num_fields=MAX_FIELDS, errors="surrogateescape"
+        )
+    except ValueError as error:
+        raise InvalidArgument(
+            "form", body, f"a URL-encoded form with at most {MAX_FIELDS:,} fields"
+        ) from error
+    return given
+
+
+def notice_of(view: View, actions: dict[str, Action]) -> str | None:
+    """Return what was done, if the page is the one that follows an action; the query chooses no text."""
+    query: Any = view.request.query_params
+    action = actions.get(query.get("did", ""))
+    count = query.get("count", "")
+    if action is None or (
+        "{}" in action.done and not (count.isascii() and count.isdigit() and len(count) < 20)
+    ):
+        return None
+    return action.done.replace("{}", f"{int(count):,}" if count.isascii() and count.isdigit() else "")

@@ -1,0 +1,212 @@
+"""The sampler: it asks each queue for its statistics, for all viewers together, while somebody looks.
+
+There is one for each dashboard in a process. A page shows what it has seen, so that the number of viewers
+costs the server nothing. Of many queues, each turn asks a slice: those on open pages, then the next ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.errors import ConnectionLost, LeasequeueError
+from leasequeue.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from leasequeue.dashboard.sources import ShownQueues
+    from leasequeue.queue import QueueStats
+
+#: How often a turn begins, and how long after the last page was asked for the sampler sleeps (s).
+EVERY, AWAKE_SECONDS = 3.0, 20.0
+#: How many queues a turn asks, how many of them at once, and for how long one may take (s).
+SLICE, AT_ONCE, STATS_SECONDS = 256, 16, 10.0
+#: How many samples of a queue are kept: five minutes, in 24 bytes each.
+KEPT = 100
+#: Over how long rates are measured (s).
+RATE_SECONDS = 30.0
+#: From when on it stands out that nothing was completed while items wait (s).
+STALLED_SECONDS = 60.0
+
+log = Log("leasequeue.dashboard")
+
+
+class QueueHistory:
+    """What was seen of a queue in the last minutes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        #: The last statistics; None: there are none yet.
+        self.stats: QueueStats | None = None
+        #: Why there are none, or no newer ones; None: there are.
+        self.problem: LeasequeueError | None = None
+        #: By time: how many waited, how many leases had begun, and how many had ended.
+        self._at, self._waiting, self._begun, self._ended = (array("d") for _ in range(4))
+        self._moved_at = 0.0
+
+    def add(self, stats: QueueStats) -> None:
+        """Note a sample."""
+        ended = stats.leases - stats.counts.leased
+        if self._at and (stats.at <= self._at[-1] or stats.leases < self._begun[-1]):
+            self._clear()  # the clock of the server was set, or it has lost its data
+        if not self._at or ended > self._ended[-1] or not stats.counts.waiting:
+            self._moved_at = stats.at
+        self.stats, self.problem = stats, None
+        values = (stats.at, stats.counts.waiting, stats.leases, ended)
+        for kept, value in zip(self._arrays(), values, strict=True):
+            kept.append(value)
+            del kept[:-KEPT]
+
+    def _arrays(self) -> tuple[array[float], ...]:
+        return self._at, self._waiting, self._begun, self._ended
+
+    def _clear(self) -> None:
+        for kept in self._arrays():
+            del kept[:]
+
+    @property
+    def rates(self) -> tuple[float, float] | None:
+        """How many items came, and how many leases ended, each second; None: unknown.
+
+        A lease ends when its item is completed, fails or is released. An item that waits again comes again.
+        """
+        first = next((at for at, when in enumerate(self._at) if when >= self._at[-1] - RATE_SECONDS), -1)
+        if first < 0 or first == len(self._at) - 1:
+            return None
+        past = self._at[-1] - self._at[first]
+        come = self._waiting[-1] - self._waiting[first] + self._begun[-1] - self._begun[first]
+        return max(0.0, come / past), max(0.0, (self._ended[-1] - self._ended[first]) / past)
+
+    @property
+    def waited(self) -> list[tuple[float, float]]:
+        """The times of the samples, and how many items waited."""
+        return [*zip(self._at, self._waiting, strict=True)]
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether items wait, and no worker that is alive serves the queue."""
+        return bool(self.stats and self.stats.counts.waiting and not self.stats.workers_alive)
+
+    @property
+    def stalled(self) -> float | None:
+        """For how many seconds nothing has ended, though items wait; None: not that long, or paused."""
+        if self.stats is None or self.stats.paused or not self.stats.counts.waiting:
+            return None
+        past = self.stats.at - self._moved_at
+        return past if past >= STALLED_SECONDS else None
+
+
+class Sampler:
+    """Asks the queues, as long as `look` is called."""
+
+    def __init__(
+        self,
+        queues: ShownQueues,
+        *,
+        every: float = EVERY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.queues = queues
+        self.histories: dict[str, QueueHistory] = {}
+        #: Why no server answered in the last turn; None: one did.
+        self.problem: LeasequeueError | None = None
+        self._every = every
+        self._clock = clock
+        self._looked_at: dict[str, float] = {}
+        self._last_look = -AWAKE_SECONDS
+        self._next = 0
+        self._task: asyncio.Task[None] | None = None
+        self._first: asyncio.Future[None] | None = None
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether it asks the queues again and again."""
+        return self._task is not None and not self._task.done()
+
+    async def look(self, names: Iterable[str] = ()) -> None:
+        """Wake the sampler, and wait until it has asked once; name the queues that are looked at."""
+        now = self._last_look = self._clock()
+        self._looked_at |= dict.fromkeys(names, now)
+        loop = asyncio.get_running_loop()
+        if self._task is None or self._task.done() or self._task.get_loop() is not loop:
+            self._first = loop.create_future()
+            self._task = loop.create_task(self._run(self._first))
+        if self._first is not None:
+            await asyncio.shield(self._first)
+
+    def check(self) -> None:
+        """Raise the error of the last turn, if no server answered."""
+        if self.problem is not None:
+            raise self.problem
+
+    async def sample(self, name: str) -> None:
+        """Ask one queue now, as it was changed."""
+        queue = self.queues.by_name().get(name)
+        if queue is None:
+            return
+        history = self.histories.setdefault(name, QueueHistory(name))
+        try:
+            async with asyncio.timeout(STATS_SECONDS):
+                history.add(await queue.stats())
+        except TimeoutError:
+            history.problem = ConnectionLost(f"no reply within {STATS_SECONDS:g} s", maybe_applied=False)
+        except LeasequeueError as error:
+            history.problem = error
+
+    async def turn(self) -> None:
+        """Find the queues, and ask a slice of them."""
+        try:
+            await self.queues.find()
+        except LeasequeueError as error:
+            self.problem = error
+            return
+        names = [*self.queues.by_name()]
+        known = {*names}
+        self.histories = {name: one for name, one in self.histories.items() if name in known}
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def sample(name: str) -> None:
+            async with limit:
+                await self.sample(name)
+
+        chosen = self._slice(names, known)
+        await asyncio.gather(*map(sample, chosen))
+        problems = [self.histories[name].problem for name in chosen]
+        self.problem = problems[0] if problems and all(problems) else None
+
+    def _slice(self, names: list[str], known: set[str]) -> list[str]:
+        soonest = self._clock() - AWAKE_SECONDS
+        self._looked_at = {name: at for name, at in self._looked_at.items() if at > soonest and name in known}
+        chosen = dict.fromkeys(itertools.islice(reversed(self._looked_at), SLICE // 2))
+        start = self._next % len(names) if names else 0
+        others = itertools.islice(itertools.chain(names[start:], names[:start]), len(names))
+        for name in others:
+            if len(chosen) >= SLICE:
+                break
+            chosen.setdefault(name)
+            self._next = start = start + 1
+        return [*chosen]
+
+    async def _run(self, first: asyncio.Future[Any]) -> None:
+        try:
+            while self._clock() - self._last_look < AWAKE_SECONDS:
+                try:
+                    await self.turn()
+                except Exception:
+                    log.exception("the dashboard could not ask the queues; it tries again")
+                if not first.done():
+                    first.set_result(None)
+                await asyncio.sleep(self._every)
+        finally:
+            if not first.done():
+                first.cancel()
+
+    async def close(self) -> None:
+        """End, if it is awake."""
+        if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

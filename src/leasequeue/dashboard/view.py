@@ -1,0 +1,160 @@
+"""What a page is, and what it sees of a request: the viewer's rights, the queues, and how links are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote, unquote, urlencode
+
+from leasequeue.describing import TEXT_LENGTH, indented
+from leasequeue.errors import LeasequeueError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+
+    from starlette.requests import Request
+
+    from leasequeue.dashboard.rights import GivesRights, Rights
+    from leasequeue.dashboard.sampler import QueueHistory, Sampler
+    from leasequeue.dashboard.sharing import SharedReads
+    from leasequeue.dashboard.sources import ShownQueues
+    from leasequeue.queue import AsyncWorkQueue
+
+#: Whether payloads are shown; or what returns a text of those of a queue, None to hide one.
+ShowData: TypeAlias = "bool | Callable[[str, bytes], str | None]"
+
+
+class NotFound(LeasequeueError):
+    """What a path names is not there."""
+
+
+@dataclass(kw_only=True, frozen=True)
+class Page:
+    """A page of the dashboard."""
+
+    #: Its path, with parts such as `{queue}`; see `View.text`.
+    path: str
+    template: str
+    #: Returns what the template shows.
+    read: Callable[[View], Awaitable[dict[str, Any]]]
+    #: Its name in the navigation; None: it is not there.
+    menu: str | None = None
+
+
+@dataclass(kw_only=True, frozen=True)
+class Board:
+    """What all requests of a dashboard share."""
+
+    queues: ShownQueues
+    sampler: Sampler
+    reads: SharedReads
+    rights: GivesRights
+    show_data: ShowData
+    environment: str
+
+
+@dataclass(kw_only=True)
+class View:
+    """What a page sees of a request."""
+
+    request: Request
+    board: Board
+    rights: Rights
+    #: The fields of the form of an action; each may be there several times.
+    form: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def sampler(self) -> Sampler:
+        """What was seen of the queues."""
+        return self.board.sampler
+
+    def text(self, part: str) -> str:
+        """Return what a part of the path stands for: see `segment`."""
+        return read_segment(self.request.path_params[part])
+
+    def queue(self, name: str) -> AsyncWorkQueue:
+        """Return a queue that the dashboard shows.
+
+        Raises:
+            NotFound: If it shows none of this name.
+        """
+        queue = self.board.queues.by_name().get(name)
+        if queue is None:
+            raise NotFound(f"this dashboard shows no queue {name!r}: it has no items, or another name")
+        return queue
+
+    async def history(self, name: str) -> QueueHistory:
+        """Return what was seen of a queue, and have it asked again and again while the page is open."""
+        await self.sampler.look([name])
+        self.sampler.check()
+        self.queue(name)
+        if name not in self.sampler.histories:  # one of many, which had no turn yet
+            await self.sampler.sample(name)
+        history = self.sampler.histories[name]
+        if history.stats is None and history.problem is not None:
+            raise history.problem
+        return history
+
+    async def shared(self, key: Hashable, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Return what `call` answers, or what it answered to another viewer a moment ago."""
+        return await self.board.reads.get(key, call)
+
+    def may(self, action: str) -> bool:
+        """Return whether the viewer may do an action."""
+        return action in self.rights.actions
+
+    def shown(self, queue: str, data: bytes) -> str | None:
+        """Return the text of a payload, an argument or a result; None: it is hidden. A long one is cut."""
+        show = self.board.show_data
+        text = (
+            show(queue, data) if callable(show) else data.decode(errors="backslashreplace") if show else None
+        )
+        return None if text is None else indented(text, TEXT_LENGTH, indent="")
+
+    def link(self, *path: str, **query: Any) -> str:
+        """Return a link to a path of the dashboard, relative to this page; a query without value is left out.
+
+        So it is right behind any prefix that a proxy adds or removes, which need not be known here. The path
+        of the overview must end with a slash there, to which Starlette and most proxies redirect. A proxy
+        that serves it without says its prefix in X-Forwarded-Prefix.
+        """
+        chosen = {name: value for name, value in query.items() if value not in (None, "")}
+        tail = "".join(path).removeprefix("/") + (
+            "?" + urlencode(chosen, errors="surrogateescape") if chosen else ""
+        )
+        prefix = self.request.headers.get("x-forwarded-prefix", "").rstrip("/")
+        root = self.request.scope.get("root_path", "")
+        if (
+            prefix.startswith("/")
+            and not prefix.startswith("//")
+            and prefix.isprintable()
+            and "\\" not in prefix
+        ):
+            return f"{quote(prefix + root)}/{tail}"
+        inside = self.request.scope["path"].removeprefix(root).removeprefix("/")
+        return ("../" * inside.count("/") or "./") + tail
+
+    def here(self, **query: Any) -> str:
+        """Return a link to this page with some parts of its query changed; None removes one."""
+        inside = self.request.scope["path"].removeprefix(self.request.scope.get("root_path", ""))
+        return self.link(inside, **{**self.request.query_params, **query})
+
+
+def segment(text: str) -> str:
+    """Return any text as one part of a path.
+
+    Proxies decode, merge and refuse `%2F`, `%5C` and dots, so that `~` takes the place of the percent sign.
+    """
+    quoted = quote(text, safe="", errors="surrogateescape")
+    return quoted.replace("~", "%7E").replace(".", "%2E").replace("%", "~")
+
+
+def read_segment(part: str) -> str:
+    """Return the text of a part of a path."""
+    return unquote(quote(part, safe="~").replace("~", "%"), errors="surrogateescape")
+
+
+def checked_query(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """Return a value of a query if it is one of some; else the first of them."""
+    value = given.get(name, allowed[0])
+    return value if value in allowed else allowed[0]
