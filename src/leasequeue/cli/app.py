@@ -74,7 +74,9 @@ GROUPS = {
         "stats": Command("stats", "Show how long items wait, and what workers do; serve metrics."),
         "show": Command("show", "Show the items of a queue, or one of them in full."),
         "peek": Command("show", "Show the items that are leased next, without leasing them."),
-        "dashboard": Command("dashboard", "Show the queues of a server in the browser."),
+        "dashboard": Command(
+            "dashboard", "Show the queues of a server in the browser, until Ctrl-C or SIGTERM.", None
+        ),
         "events": Command("events", "Print the events of a queue; switch them on and off."),
         "workers": Command("workers", "List the workers of queues; fail, quiet or stop one."),
     },
