@@ -92,7 +92,8 @@ def scripts(root: Path) -> set[str]:
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_and_every_script(root: Path, wheel_of_checkout: Path) -> None:
     package = root / "src" / "leasequeue"
-    source = {one.relative_to(root / "src") for end in ("py", "html") for one in package.rglob(f"*.{end}")}
+    ends = ("py", "html", "css", "js", "svg", "LICENSE")
+    source = {one.relative_to(root / "src") for end in ends for one in package.rglob(f"*.{end}")}
     composed = {f"leasequeue/wire/{name}" for name in (SCRIPTS, LINES)}
     held = {name for name in contents(wheel_of_checkout) if name.startswith("leasequeue/")}
     assert held == {str(path) for path in source} | composed | {"leasequeue/py.typed"}

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse
 
 from leasequeue.dashboard.rights import ACTIONS
 from leasequeue.errors import InvalidArgument, LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

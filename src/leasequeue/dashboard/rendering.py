@@ -13,7 +13,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from leasequeue.dashboard.view import segment
-from leasequeue.describing import NAME_LENGTH, TEXT_LENGTH, plain
+from leasequeue.errors.describing import NAME_LENGTH, TEXT_LENGTH, plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.errors import ConnectionLost, LeasequeueError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote, unquote, urlencode
 
-from leasequeue.describing import TEXT_LENGTH, indented
 from leasequeue.errors import LeasequeueError
+from leasequeue.errors.describing import TEXT_LENGTH, indented
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
