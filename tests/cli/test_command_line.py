@@ -289,7 +289,7 @@ def test_commands_options_and_values_are_completed_without_a_server() -> None:
 
 def test_every_command_that_uses_a_server_has_a_call() -> None:
     called = {arguments[0] for arguments in CALLS.values()}
-    # Those of `pipeline` start Spark: tests/spark/test_jobs.py.
+    # Those of `pipeline` start Spark: tests/spark/jobs/test_jobs.py.
     assert called == {name for name, place in COMMANDS.items() if place.epilog} - {"pipeline"}
 
 

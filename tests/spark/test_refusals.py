@@ -30,18 +30,18 @@ from pyspark.sql.types import (
 
 from leasequeue import InvalidArgument
 from leasequeue.spark import add
-from leasequeue.spark.columns import Columns
-from leasequeue.spark.leases import LeasesReader
+from leasequeue.spark.add.columns import Columns
+from leasequeue.spark.add.writers import WRITE_OPTIONS as OPTIONS
+from leasequeue.spark.add.writers import BulkWriter, PartitionReport, StreamWriter, add_batches
 from leasequeue.spark.options import FormatOptions, QueueTarget
 from leasequeue.spark.portal import check_server
+from leasequeue.spark.read.leases import LeasesReader
 from leasequeue.spark.schema import EVENTS, ITEMS
 from leasequeue.spark.source import LeasequeueSource
-from leasequeue.spark.writers import WRITE_OPTIONS as OPTIONS
-from leasequeue.spark.writers import BulkWriter, PartitionReport, StreamWriter, add_batches
 from tests.faults.cluster_nodes import cluster, kind, nodes, port_of
+from tests.spark.read.test_leases import fill, nothing_left
 from tests.spark.streaming import drained, stream
 from tests.spark.tables import names, numbered, writer
-from tests.spark.test_leases import fill, nothing_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,13 +16,13 @@ try:
 except ImportError as error:
     raise ExtraMissing("queues in Spark", "spark") from error
 
-from leasequeue.spark.adding import add, add_task
-from leasequeue.spark.backlog import StreamBacklog, backlogs
+from leasequeue.spark.add.adding import add, add_task
+from leasequeue.spark.add.writers import Report
 from leasequeue.spark.errors import HandlerFailed, OutputTakenOver, QueryStopped, StreamTakenOver
-from leasequeue.spark.process import Processed, process
+from leasequeue.spark.process.processing import Processed, process
+from leasequeue.spark.read.backlog import StreamBacklog, backlogs
+from leasequeue.spark.read.task_results import task_results
 from leasequeue.spark.source import LeasequeueSource, register
-from leasequeue.spark.task_results import task_results
-from leasequeue.spark.writers import Report
 
 __all__ = [
     "HandlerFailed",

@@ -73,10 +73,10 @@ class LeasequeueSource(DataSource):
         Raises:
             InvalidArgument: If an option cannot be used.
         """
-        from leasequeue.spark.events import EventsReader
-        from leasequeue.spark.leases import LeasesReader
+        from leasequeue.spark.read.events import EventsReader
+        from leasequeue.spark.read.leases import LeasesReader
+        from leasequeue.spark.read.snapshot import SnapshotReader
         from leasequeue.spark.schema import EVENTS, ITEMS
-        from leasequeue.spark.snapshot import SnapshotReader
 
         if self._reads_events():
             EventsReader(self.options, EVENTS)
@@ -90,32 +90,32 @@ class LeasequeueSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a snapshot, or of the kept events."""
         if self._reads_events():
-            from leasequeue.spark.events import EventsTable
+            from leasequeue.spark.read.events import EventsTable
 
             return EventsTable(self.options, schema)
-        from leasequeue.spark.snapshot import SnapshotReader
+        from leasequeue.spark.read.snapshot import SnapshotReader
 
         return SnapshotReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         """Return the writer of a bulk add."""
-        from leasequeue.spark.writers import BulkWriter
+        from leasequeue.spark.add.writers import BulkWriter
 
         return BulkWriter(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a lease stream, or of the kept events."""
         if self._reads_events():
-            from leasequeue.spark.events import EventsReader
+            from leasequeue.spark.read.events import EventsReader
 
             return EventsReader(self.options, schema)
-        from leasequeue.spark.leases import LeasesReader
+        from leasequeue.spark.read.leases import LeasesReader
 
         return LeasesReader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802
         """Return the writer of a stream, which adds rows exactly once per query and batch."""
-        from leasequeue.spark.writers import StreamWriter
+        from leasequeue.spark.add.writers import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite=overwrite)
 

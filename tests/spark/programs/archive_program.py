@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.spark.events import EventRange, EventsReader
 from leasequeue.spark.jobs import archive as job
-from leasequeue.spark.output import OutputFolder
+from leasequeue.spark.process.output import OutputFolder
+from leasequeue.spark.read.events import EventRange, EventsReader
 from leasequeue.spark.source import LeasequeueSource, register
 from tests.spark.programs.drain_program import session
 from tests.spark.programs.faults import inject, place

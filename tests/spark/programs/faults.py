@@ -13,9 +13,9 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.spark import lease_sets
-from leasequeue.spark.lease_sets import LeaseSets
-from leasequeue.spark.leases import LeasesReader, SetPartition
+from leasequeue.spark.read import lease_sets
+from leasequeue.spark.read.lease_sets import LeaseSets
+from leasequeue.spark.read.leases import LeasesReader, SetPartition
 from leasequeue.spark.source import LeasequeueSource
 
 if TYPE_CHECKING:

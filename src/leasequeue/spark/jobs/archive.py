@@ -8,8 +8,8 @@ from pyspark.sql import functions as sql
 
 from leasequeue.spark.jobs.session import no_progress
 from leasequeue.spark.options import server_options
-from leasequeue.spark.output import OutputFolder
-from leasequeue.spark.process import drain, query_id
+from leasequeue.spark.process.output import OutputFolder
+from leasequeue.spark.process.processing import drain, query_id
 from leasequeue.spark.sessions import check_classic
 from leasequeue.spark.source import register
 

@@ -11,8 +11,8 @@ from pyspark.sql import functions as sql
 
 from leasequeue.durations import LONGEST_KEPT_SECONDS
 from leasequeue.errors import InvalidArgument
-from leasequeue.spark.adding import add
-from leasequeue.spark.columns import OWN
+from leasequeue.spark.add.adding import add
+from leasequeue.spark.add.columns import OWN
 from leasequeue.spark.jobs.load import column_options, read
 from leasequeue.spark.jobs.session import no_progress
 from leasequeue.spark.options import server_options

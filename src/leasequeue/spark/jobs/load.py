@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from leasequeue.errors import InvalidArgument
-from leasequeue.spark.adding import add
+from leasequeue.spark.add.adding import add
 from leasequeue.spark.jobs.session import no_progress
 from leasequeue.spark.options import server_options
 

@@ -16,11 +16,11 @@ from leasequeue.durations import duration_text
 from leasequeue.errors import ExtraMissing, InvalidArgument
 from leasequeue.errors.describing import plain
 from leasequeue.keys import session_origin
-from leasequeue.spark.events import has_events
 from leasequeue.spark.jobs.item_history import COUNTED, DURATIONS, NEEDED, PERCENTILE_NAMES, ItemHistory
 from leasequeue.spark.jobs.session import no_progress
 from leasequeue.spark.options import server_options
-from leasequeue.spark.output import OutputFolder
+from leasequeue.spark.process.output import OutputFolder
+from leasequeue.spark.read.events import has_events
 from leasequeue.spark.sessions import check_classic
 from leasequeue.spark.source import register
 from leasequeue.states import STATES

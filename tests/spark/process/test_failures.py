@@ -11,9 +11,9 @@ import pytest
 from leasequeue.queue.bulk import Bulk
 from leasequeue.queue.queue import engine_of
 from leasequeue.spark import StreamTakenOver
-from leasequeue.spark.lease_sets import DIES, PAGE, ItemFailure, LeaseSets, record, recorded
+from leasequeue.spark.read.lease_sets import DIES, PAGE, ItemFailure, LeaseSets, record, recorded
 from tests.queue.keyspace import audit
-from tests.spark.test_lease_sets import Losing, all_done, fill, read, reader_of
+from tests.spark.read.test_lease_sets import Losing, all_done, fill, read, reader_of
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

@@ -11,10 +11,10 @@ import pytest
 
 from leasequeue import InvalidArgument
 from leasequeue.spark import add
-from leasequeue.spark.columns import Columns
+from leasequeue.spark.add.columns import Columns
+from leasequeue.spark.add.row_checks import check_rows
+from leasequeue.spark.add.writers import WRITE_OPTIONS as OPTIONS
 from leasequeue.spark.options import FormatOptions
-from leasequeue.spark.row_checks import check_rows
-from leasequeue.spark.writers import WRITE_OPTIONS as OPTIONS
 from tests.spark.tables import numbered
 
 if TYPE_CHECKING:

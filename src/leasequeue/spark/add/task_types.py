@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 from pyspark.sql import types as spark
 
-from leasequeue.spark.columns import fits_json
+from leasequeue.spark.add.columns import fits_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

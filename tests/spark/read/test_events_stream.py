@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 
 from leasequeue import AsyncWorkQueue, Failure, InvalidArgument, Item
 from leasequeue.errors import EventsLost, NoEventsKept
-from leasequeue.spark.events import EventRange, EventsReader, EventsTable
+from leasequeue.spark.read.events import EventRange, EventsReader, EventsTable
 from leasequeue.spark.schema import EVENTS as SCHEMA
 from tests.queue.asking import command, take, until
 from tests.queue.keyspace import calls

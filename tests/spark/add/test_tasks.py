@@ -23,8 +23,8 @@ from leasequeue import InvalidArgument, Item, Provided, Reject, Retry, TaskQueue
 from leasequeue.errors import InvalidCall
 from leasequeue.item import codec
 from leasequeue.spark import add_task, task_results
-from leasequeue.spark.adding import _find_problem, planned
-from leasequeue.spark.task_results import column_of, decoder_of
+from leasequeue.spark.add.adding import _find_problem, planned
+from leasequeue.spark.read.task_results import column_of, decoder_of
 from tests.queue.asking import take
 from tests.spark.tables import waiting
 

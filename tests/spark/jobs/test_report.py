@@ -31,7 +31,7 @@ from leasequeue.spark.jobs.report import (
 )
 from leasequeue.spark.schema import EVENTS
 from tests.hostile import LONG, NAME, SHOWN, TEXT, harm_of
-from tests.spark.test_error_types import traced
+from tests.spark.jobs.test_error_types import traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Supp
 from leasequeue.durations import to_ms
 from leasequeue.errors import InvalidArgument
 from leasequeue.queue.views import read_options
-from leasequeue.spark.lease_sets import FIELDS, STEP, LeaseSet, LeaseSets, SetId, read_set
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import QueuePortal, call_with_retries, check_queue, check_server, open_queue
+from leasequeue.spark.read.lease_sets import FIELDS, STEP, LeaseSet, LeaseSets, SetId, read_set
 from leasequeue.spark.schema import ITEMS, batch_of, check_columns, expires_us, readable
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 
 from leasequeue import ConnectionLost, InvalidArgument, Item
 from leasequeue.spark import HandlerFailed, OutputTakenOver, process
-from leasequeue.spark.output import OutputFolder
+from leasequeue.spark.process.output import OutputFolder
 from tests.eventually import eventually
 from tests.spark.programs.process_program import OUTCOMES
 from tests.spark.programs.process_program import measure as measure_some
@@ -248,13 +248,13 @@ async def test_a_run_that_finds_only_leased_items_says_so(
     assert (done.items, done.leased) == (0, 10)
     assert done.leased_until is not None
     assert before < done.leased_until
-    [record] = [one for one in caplog.records if one.name == "leasequeue.spark.process"]
+    [record] = [one for one in caplog.records if one.name == "leasequeue.spark.process.processing"]
     assert "10 are leased, the last until" in record.getMessage()
     caplog.clear()
     done = place.process()
     assert (done.items, done.leased, done.leased_until) == (10, 0, None)
     assert place.rows() == expected
-    assert not [one for one in caplog.records if one.name == "leasequeue.spark.process"]
+    assert not [one for one in caplog.records if one.name == "leasequeue.spark.process.processing"]
 
 
 async def test_spark_gets_a_short_text_of_an_error_and_knows_a_stop_by_it(

@@ -14,7 +14,7 @@ from leasequeue import Reject, Retry, RetryPolicy
 from leasequeue.spark import HandlerFailed, OutputTakenOver, Processed, QueryStopped, process
 from tests.eventually import eventually
 from tests.queue.keyspace import audit
-from tests.spark.test_process import SCHEMA, Place, measure, place, put
+from tests.spark.process.test_process import SCHEMA, Place, measure, place, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

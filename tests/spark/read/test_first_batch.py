@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from leasequeue.spark.leases import LeasesReader
+from leasequeue.spark.read.leases import LeasesReader
 from leasequeue.spark.schema import ITEMS
 from leasequeue.spark.source import LeasequeueSource
 from tests.queue.asking import alone
 from tests.queue.keyspace import left_over
 from tests.spark.programs.faults import STEPS, FaultyReader
-from tests.spark.test_leases import fill, nothing_left
+from tests.spark.read.test_leases import fill, nothing_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,12 +21,12 @@ from pyspark.sql.utils import to_str
 from leasequeue.errors import InvalidArgument, LeasequeueError
 from leasequeue.errors.log import Log
 from leasequeue.spark.errors import HandlerFailed, QueryStopped, reason_of
-from leasequeue.spark.handlers import KINDS, MARKER, MAX_REASON, NEEDED, HandlerTask
-from leasequeue.spark.lease_sets import DIES, PAGE, ItemFailure, record
-from leasequeue.spark.leases import READER, LeasesReader
-from leasequeue.spark.output import FAILURES, OutputFolder
-from leasequeue.spark.output_columns import OutputColumns
 from leasequeue.spark.portal import call_with_retries, open_queue
+from leasequeue.spark.process.handlers import KINDS, MARKER, MAX_REASON, NEEDED, HandlerTask
+from leasequeue.spark.process.output import FAILURES, OutputFolder
+from leasequeue.spark.process.output_columns import OutputColumns
+from leasequeue.spark.read.lease_sets import DIES, PAGE, ItemFailure, record
+from leasequeue.spark.read.leases import READER, LeasesReader
 from leasequeue.spark.schema import ITEMS
 from leasequeue.spark.sessions import check_classic
 from leasequeue.spark.source import LeasequeueSource, register
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from leasequeue.spark.lease_sets import SetId
     from leasequeue.spark.portal import QueuePortal
+    from leasequeue.spark.read.lease_sets import SetId
 
     #: Functions that process items as Arrow batches, as pandas data frames, or one by one.
     ArrowHandler = Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]]

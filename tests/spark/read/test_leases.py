@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import AsyncWorkQueue, Item
-from leasequeue.spark.leases import LeasesReader
+from leasequeue.spark.read.leases import LeasesReader
 from leasequeue.spark.schema import ITEMS
 from tests.queue.asking import alone, until
 from tests.queue.keyspace import audit, calls, left_over

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from leasequeue.errors import InvalidArgument, ServerError
 from leasequeue.queue.bulk import MAX_ROWS
 from leasequeue.queue.encoding import ROW_BYTES, trips
-from leasequeue.spark.columns import OPTIONS, Columns
+from leasequeue.spark.add.columns import OPTIONS, Columns
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
 

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
 )
 
 from leasequeue import InvalidArgument, Reject, Retry, RetryPolicy, Snooze
-from leasequeue.spark.handlers import MARKER, HandlerTask
-from leasequeue.spark.output_columns import OutputColumns
+from leasequeue.spark.process.handlers import MARKER, HandlerTask
+from leasequeue.spark.process.output_columns import OutputColumns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

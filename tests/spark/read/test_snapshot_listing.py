@@ -11,8 +11,8 @@ import pytest
 from leasequeue import Item
 from leasequeue.queue.bulk import FIRST_PAGE, PAGE, Bulk
 from leasequeue.queue.queue import engine_of, engines_of
+from leasequeue.spark.read.snapshot import LISTINGS, IdPartition, Share, SnapshotReader, list_ids
 from leasequeue.spark.schema import ITEMS
-from leasequeue.spark.snapshot import LISTINGS, IdPartition, Share, SnapshotReader, list_ids
 from leasequeue.states import STATES
 from tests.queue.asking import take
 
@@ -171,7 +171,7 @@ async def test_the_driver_lists_no_ids(queue: AsyncWorkQueue, redis: Redis) -> N
 async def test_the_number_of_partitions_follows_that_of_the_items(
     queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasequeue.spark.snapshot.ITEMS_PER_PARTITION", 100)
+    monkeypatch.setattr("leasequeue.spark.read.snapshot.ITEMS_PER_PARTITION", 100)
     await queue.add_items([Item(b"", id=f"{number}") for number in range(250)])
     await queue.add_items([Item(b"", id=f"later{number}") for number in range(100)], delay=600)
 
@@ -182,7 +182,7 @@ async def test_the_number_of_partitions_follows_that_of_the_items(
 
     assert [await planned(), await planned("waiting"), await planned("scheduled")] == [4, 3, 1]
     assert await planned("dead") == 1
-    monkeypatch.setattr("leasequeue.spark.snapshot.ITEMS_PER_PARTITION", 1)
+    monkeypatch.setattr("leasequeue.spark.read.snapshot.ITEMS_PER_PARTITION", 1)
     assert await planned() == 16
 
 

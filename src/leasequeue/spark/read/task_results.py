@@ -14,14 +14,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from leasequeue.errors import InvalidArgument, JobFailed, ResultError
 from leasequeue.item import MAX_ID_BYTES, codec
-from leasequeue.spark.columns import Table
+from leasequeue.spark.add.columns import Table
+from leasequeue.spark.add.row_checks import quoted
+from leasequeue.spark.add.task_types import ARRAYS, RECORDS, Array, Entries, Fields, Leaf, Nullable
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
-from leasequeue.spark.row_checks import quoted
+from leasequeue.spark.read.snapshot import ERROR, ID, STATE, ItemFilter, look_up
 from leasequeue.spark.sessions import active, is_connect
-from leasequeue.spark.snapshot import ERROR, ID, STATE, ItemFilter, look_up
 from leasequeue.spark.source import register
-from leasequeue.spark.task_types import ARRAYS, RECORDS, Array, Entries, Fields, Leaf, Nullable
 from leasequeue.tasks.wire import read_result
 from leasequeue.wire.urls import holds_login
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from leasequeue.queue.bulk import Bulk
+    from leasequeue.spark.add.task_types import Node
     from leasequeue.spark.options import QueueTarget
-    from leasequeue.spark.task_types import Node
     from leasequeue.tasks.task import Task
 
 #: How many ids are looked up at once: the results of one request have no limit of size.
@@ -58,7 +58,7 @@ _JSON = Leaf(msgspec.Raw), spark.StringType()
 def task_results(ids: DataFrame, task: Task[..., Any], **options: Any) -> DataFrame:
     """Return the states and results of tasks: a table with a row for each id.
 
-        found = leasequeue.spark.task_results(ids, send_mail, url="redis://localhost", idColumn="mail")
+        found = leasequeue.spark.read.task_results(ids, send_mail, url="redis://localhost", idColumn="mail")
         found.where("state = 'completed'").select("id", "result.*")
 
     The columns are `id`; `state`, as in `JobStatus`: `waiting`, `leased`, `scheduled`, `dead`, `completed`

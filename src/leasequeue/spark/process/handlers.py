@@ -21,7 +21,7 @@ from leasequeue.errors import InvalidArgument
 from leasequeue.errors.describing import text_of
 from leasequeue.queue.encoding import failing
 from leasequeue.spark.errors import HandlerFailed
-from leasequeue.spark.output_columns import ITEM, OUTCOME, OutputColumns
+from leasequeue.spark.process.output_columns import ITEM, OUTCOME, OutputColumns
 from leasequeue.worker.outcomes import Fail, outcome_of
 
 if TYPE_CHECKING:

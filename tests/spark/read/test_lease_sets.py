@@ -11,7 +11,7 @@ from leasequeue import AsyncWorkQueue, ConnectionLost, Item
 from leasequeue.queue.bulk import Bulk
 from leasequeue.queue.queue import engine_of
 from leasequeue.spark import StreamTakenOver
-from leasequeue.spark.lease_sets import FIELDS, LeaseSets, read_set
+from leasequeue.spark.read.lease_sets import FIELDS, LeaseSets, read_set
 from tests.queue.asking import until
 from tests.queue.keyspace import audit, left_over
 

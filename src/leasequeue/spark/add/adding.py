@@ -30,14 +30,14 @@ from leasequeue.durations import to_ms
 from leasequeue.errors import InvalidArgument, InvalidCall, ServerError
 from leasequeue.errors.describing import text_of
 from leasequeue.item import codec
-from leasequeue.spark.columns import LEVEL_ALLOWED, Columns, Table, same_options
+from leasequeue.spark.add.columns import LEVEL_ALLOWED, Columns, Table, same_options
+from leasequeue.spark.add.row_checks import check_rows, quoted
+from leasequeue.spark.add.task_types import Fields, Unfit, fit
+from leasequeue.spark.add.writers import WRITE_OPTIONS, Report, job_name
 from leasequeue.spark.options import LOCATION, FormatOptions, server_options
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
-from leasequeue.spark.row_checks import check_rows, quoted
 from leasequeue.spark.sessions import active, is_connect
 from leasequeue.spark.source import register
-from leasequeue.spark.task_types import Fields, Unfit, fit
-from leasequeue.spark.writers import WRITE_OPTIONS, Report, job_name
 from leasequeue.tasks.task import options_of
 from leasequeue.tasks.wire import content_id_of, data_of
 from leasequeue.wire.urls import holds_login

@@ -20,10 +20,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 from leasequeue import Item, ServerError
 from leasequeue.queue.queue import engine_of
 from leasequeue.spark import add, register
-from leasequeue.spark.columns import OPTIONS, Columns
+from leasequeue.spark.add.columns import OPTIONS, Columns
+from leasequeue.spark.add.writers import BulkWriter, PartitionReport, add_batches
 from leasequeue.spark.options import FormatOptions, QueueTarget
 from leasequeue.spark.sessions import active
-from leasequeue.spark.writers import BulkWriter, PartitionReport, add_batches
 from tests.queue.asking import take
 from tests.spark.tables import names, numbered, waiting, writer
 

@@ -10,8 +10,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from leasequeue import Item
 from leasequeue.spark import StreamBacklog, backlogs
 from tests.eventually import eventually
+from tests.spark.read.test_leases import fill
 from tests.spark.streaming import drained, stream
-from tests.spark.test_leases import fill
 
 if TYPE_CHECKING:
     from pathlib import Path

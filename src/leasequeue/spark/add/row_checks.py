@@ -22,7 +22,7 @@ from leasequeue.durations import LONGEST_SECONDS
 from leasequeue.errors import InvalidArgument
 from leasequeue.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES
 from leasequeue.queue.encoding import GROUP_ALLOWED, MAX_GROUP_BYTES, MAX_LEVEL
-from leasequeue.spark.columns import (
+from leasequeue.spark.add.columns import (
     DATA_ALLOWED,
     DELAY_ALLOWED,
     EXPIRES_ALLOWED,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-    from leasequeue.spark.columns import Columns
+    from leasequeue.spark.add.columns import Columns
 
 
 class _Rule(NamedTuple):

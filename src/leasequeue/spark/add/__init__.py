@@ -1,0 +1,1 @@
+"""Bulk adds: rows and calls of tasks as items, each added once."""

@@ -1,0 +1,1 @@
+"""Draining with handlers on the executors, whose output is written exactly once."""

@@ -1,0 +1,1 @@
+"""What Spark reads: snapshots, lease streams, events, backlogs, and the results of tasks."""
