@@ -25,11 +25,12 @@ local day = 86400000
 local types = {
   item = 'string', lease = 'string', leased_by_session = 'string', result = 'string', delivered = 'string',
   failed_session = 'string', schedule = 'string', dead = 'hash', inbox = 'list', turns = 'zset',
-  running = 'zset',
+  running = 'zset', rollup = 'string',
 }
 -- stylua: ignore
 local kept_ms = {
   result = day, delivered = 60000, failed_session = 3600000, set = 7 * day, stream = 7 * day, once = 7 * day,
+  rollup = 366 * day,
 }
 
 redis.call('LLEN', queue)

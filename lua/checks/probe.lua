@@ -13,7 +13,7 @@
 
 -- stylua: ignore
 local reads = {
-  { 'EXISTS' }, { 'GET' }, { 'HEXISTS', '' }, { 'HGET', '' }, { 'HLEN' }, { 'HMGET', '' },
+  { 'EXISTS' }, { 'GET' }, { 'GETRANGE', 0, 0 }, { 'HEXISTS', '' }, { 'HGET', '' }, { 'HLEN' }, { 'HMGET', '' },
   { 'HSCAN', 0 }, { 'HSTRLEN', '' }, { 'LINDEX', 0 }, { 'LLEN' }, { 'LPOS', '' }, { 'LRANGE', 0, 0 },
   { 'MGET' }, { 'PTTL' }, { 'SCARD' }, { 'SMISMEMBER', '' }, { 'STRLEN' }, { 'TYPE' }, { 'XLEN' },
   { 'XRANGE', '-', '+', 'COUNT', 1 }, { 'XREVRANGE', '+', '-', 'COUNT', 1 }, { 'ZCARD' },
@@ -23,7 +23,7 @@ local reads = {
 -- MSET has an odd number of values, as it would remove the time to live.
 -- stylua: ignore
 local writes = {
-  { 'HDEL', '' }, { 'HSET', '', '' }, { 'INCRBY', 1 }, { 'LMOVE', probe, 'LEFT', 'RIGHT' },
+  { 'BITFIELD', 'SET', 'u8', 0, 0 }, { 'HDEL', '' }, { 'HSET', '', '' }, { 'INCRBY', 1 }, { 'LMOVE', probe, 'LEFT', 'RIGHT' },
   { 'LPUSH', '' }, { 'LREM', 0, '' }, { 'LSET', 0, '' }, { 'LTRIM', 0, 0 }, { 'MSET', '', probe },
   { 'PEXPIRE', 1000 }, { 'RPUSH', '' }, { 'SADD', '' }, { 'XADD', '*', '', '' },
   { 'XTRIM', 'MAXLEN', 1 }, { 'ZADD', 0, '' }, { 'ZREM', '' },

@@ -25,7 +25,7 @@ local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 
 local answers, failed, to_end, delayed, dying, seen = {}, {}, {}, {}, {}, {}
-local fields, notes, died = {}, {}, {}
+local fields, runs, notes, died = {}, {}, {}, {}
 for i, id in ipairs(ids) do
   local row = entries + 4 * (i - 1)
   local token, delay = tonumber(ARGV[row + 2]), tonumber(ARGV[row + 3])
@@ -37,7 +37,7 @@ for i, id in ipairs(ids) do
       answers[i] = -3
     else
       answers[i], seen[id] = 1, true
-      failed[#failed + 1] = id
+      failed[#failed + 1], runs[#runs + 1] = id, records[i]
       local _, _, attempt = read_ledger(records[i])
       local text = ARGV[row + 4]
       local last_part = string.sub(text, -1000)
@@ -83,9 +83,9 @@ leave_leased(failed)
 wake_next()
 for i, id in ipairs(emitting and failed or {}) do
   if fields[i].size then
-    emit('died', id, fields[i])
+    emit('died', id, fields[i], runs[i])
   else
-    emit('failed', id, fields[i])
+    emit('failed', id, fields[i], runs[i])
   end
 end
 flush()

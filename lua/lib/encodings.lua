@@ -109,3 +109,15 @@ local COUNT_DIGITS = 16
 local TABLE_BLANKS = 65
 -- The latest time at which an item may fall due: the year 10000.
 local LATEST_DUE = 253402300800000
+
+-- A cell of the history of a queue has 20 numbers of 5 bytes, the last of which is the age of the oldest
+-- item: then 60 cells, an hour, fit the 6,144 bytes that the allocator gives to a string of their size.
+local ROLLUP_SLOTS = 20
+local ROLLUP_BYTES = 5
+local ROLLUP_OLDEST = 19
+-- The first slots of the histograms of runs and of waits.
+local ROLLUP_RUNS = 5
+local ROLLUP_WAITS = 12
+
+-- For how long `sample` is kept (ms): what is left of it says when it was noted.
+local SAMPLE_MS = 3600000

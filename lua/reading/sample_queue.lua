@@ -17,21 +17,28 @@
 --   now_ms      integer  the time; empty: the server's time
 --   horizon_ms  integer  for how long to look ahead; empty: not at all
 --   note        flag     1: note what waits, if the user may write; else nothing is written
+--   every_ms    integer  only if events are counted in the history, and nothing was noted for so long;
+--       empty: in any case
 -- Reply: the time in ms; how many items are waiting, leased and scheduled, and how many dead letters there
 --   are, as in `counts`; the last token; for how many ms the oldest waiting item has waited at least; by how
 --   many ms it may be more (-1: unknown); how many of the scheduled items are due, and how many others will
 --   be within the time ahead; how many of the leases have expired, and how many others dead workers hold; the
 --   pause, rate and concurrency of the queue (see `read_control`; false: none); then how long ids waited that
---   were leased in the last 5 minutes, in ms.
+--   were leased in the last 5 minutes, in ms. With `every_ms`, only whether events are counted: 1 or 0.
 -- Cost: O(log n), plus O(1) per noted id and per waiting process; with a dead worker
 --   also per lease that is looked at.
 -- Limits: if a worker is dead, the 128 leases that expire next are looked at, as it renews none. 128 ids
 --   of 33 lanes are noted, and 8 lanes that are new in a call. Above 128, every second id is forgotten, so
 --   the older ones are further apart.
--- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), begin_writes (begin_writes), now (clock),
---   count_waiting (count), ID_AT, LANE_END, LANE_PAST, PLAIN_LANE, TURNS_OF_NO_LEVEL (encodings),
---   foreign_lease_left (foreign), data_key (keys), read_ledger (ledger), append, extend (lists)
+-- Uses: control_key, held_key, history_key, lanes_key, levels_key (RARE_KEYS), begin_writes (begin_writes),
+--   now (clock), count_waiting (count), ID_AT, LANE_END, LANE_PAST, PLAIN_LANE, ROLLUP_WAITS, SAMPLE_MS,
+--   TURNS_OF_NO_LEVEL (encodings), foreign_lease_left (foreign), data_key (keys), read_ledger (ledger),
+--   append, extend (lists), add_to_rollups, bucket_of (rollup)
 
+local counted = redis.pcall('HGET', history_key, 'rollup') == '1'
+if every_ms and not (counted and redis.call('PTTL', sample) <= SAMPLE_MS - every_ms) then
+  return counted and 1 or 0
+end
 local waiting = count_waiting()
 local leased, later = redis.call('ZCARD', deadlines), redis.call('ZCARD', scheduled)
 local letters = redis.call('ZCARD', dead)
@@ -128,6 +135,16 @@ local function count_leased(noted)
   return count, times
 end
 
+-- How many waits were noted by this call, by their slots in the history.
+local new_waits = {}
+
+-- Note how long an item waited that was leased.
+local function note_wait(state, wait)
+  state.waits[#state.waits + 1], state.found[#state.found + 1] = wait, now
+  local slot = ROLLUP_WAITS + bucket_of(wait)
+  new_waits[slot] = (new_waits[slot] or 0) + 1
+end
+
 -- Forget the ids of a lane that wait no more, and note how long those waited that were leased.
 local function forget_leased(noted, state)
   local count, times = count_leased(noted)
@@ -141,8 +158,7 @@ local function forget_leased(noted, state)
   end
   for i = 1, count do
     local wait = (times[i] or leased_at(noted, i, state)) - noted.times[i]
-    state.waits[#state.waits + 1] = math.max(0, math.floor(wait))
-    state.found[#state.found + 1] = now
+    note_wait(state, math.max(0, math.floor(wait)))
     noted.floor = math.max(noted.floor, noted.times[i])
   end
   local left = { ids = {}, times = {}, tokens = {}, floor = noted.floor }
@@ -208,7 +224,7 @@ local function next_state(state)
   end
   if waiting == 0 and #state.waits == number and newest_token > tonumber(state.fence) then
     -- Items were leased, and none was found waiting.
-    state.waits[number + 1], state.found[number + 1] = 0, now
+    note_wait(state, 0)
   end
   thin(lanes_now)
   trim_waits(state)
@@ -288,7 +304,7 @@ end
 local is_known, text, waits, age, more = pcall(function() return evaluate(last_state()) end)
 if not is_known then -- there is none, or another client has written it
   local first = { at = now, all = false, by_lane = {}, waits = {}, found = {} }
-  first.fence = string.format('%.0f', newest_token)
+  first.fence, new_waits = string.format('%.0f', newest_token), {}
   text, waits, age, more = evaluate(first)
 end
 local due = redis.call('ZCOUNT', scheduled, '-inf', now)
@@ -300,5 +316,8 @@ extend(reply, settings)
 extend(reply, waits)
 
 -- A full queue must be watched too, and by users who may only read.
-if note and pcall(begin_writes) then redis.pcall('SET', sample, text, 'PX', 3600000) end
-return reply
+if note and pcall(begin_writes) then
+  redis.pcall('SET', sample, text, 'PX', SAMPLE_MS)
+  if counted then add_to_rollups(new_waits, age) end
+end
+return every_ms and 1 or reply

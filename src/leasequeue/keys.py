@@ -121,9 +121,15 @@ MADE_KEYS = {
     ),
     "events:keep": Key(
         "hash",
-        "exists while events are kept or published: `count` and `age_ms` (0: no bound; both: none are kept), "
-        "`live` (`sharded <secret>` or `plain <secret>`: how they are published, and with what they are "
-        "sealed; empty: they are not), `last` (the number of the last event)",
+        "exists while events are kept, published or counted: `count` and `age_ms` (0: no bound; both: none "
+        "are kept), `live` (`sharded <secret>` or `plain <secret>`: how they are published, and with what "
+        "they are sealed; empty: they are not), `last` (the number of the last event), `rollup` (1: some "
+        "kinds are counted)",
+    ),
+    "rollup:<span>": Key(
+        "string, `PX`",
+        "the history of a span: an hour by minutes (`<span>` is `minute:` and the number of this hour since "
+        "1970), a day by hours (`hour:`) or 32 days (`day:`): [the cells](protocol.md#history_read)",
     ),
     "cancelled": Key(
         "zset, with a time to live",

@@ -97,6 +97,7 @@ def calls_on(queue: AsyncWorkQueue, ids: list[bytes]) -> dict[str, Call]:  # noq
         "stats": queue.stats,
         "counts": queue.counts,
         "events": events,
+        "history": queue.history,
         "schedules": queue.schedules.list,
         "limits": queue.limits.get,
         "dead letters": queue.dead_letters.list,

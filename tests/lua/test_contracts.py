@@ -63,7 +63,7 @@ def test_no_script_walks_the_whole_database_or_blocks() -> None:
     for script in SCRIPTS.values():
         commands = {*re.findall(rb"call\('(\w+)'", script.body)}
         assert commands, script.name
-        wrong = {command for command in commands if command.startswith(b"B") or command in FORBIDDEN}
+        wrong = {one for one in commands - {b"BITFIELD"} if one.startswith(b"B") or one in FORBIDDEN}
         assert wrong == set(), script.name
 
 

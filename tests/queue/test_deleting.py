@@ -26,6 +26,7 @@ pytestmark = pytest.mark.core
 async def furnish(queue: AsyncWorkQueue) -> None:
     """Give a queue items in each state, and keys of each kind."""
     await queue.events.keep(count=1000)
+    await queue.history.keep()
     await queue.add_items([Item(b"x", id=f"leased-{n}") for n in range(3)])
     await queue.lease_many(3, 30)
     await queue.add_item(Item(b"x", id="dead"))

@@ -264,7 +264,7 @@ class Recovery:
         for lease in await self._lease_all(queue, 1):
             await queue.complete(lease)
         await queue.light_clean()
-        await self._run("events_keep", count=0, age_ms=0, publish=0)
+        await self._run("events_keep", count=0, age_ms=0, publish=0, rollup=0)
         view = View(await self.space.snapshot())
         names = sorted({*view.hash("schedules"), *view.zset("ticks")})
         if names:

@@ -6,17 +6,18 @@
 --
 -- There are events only while there is the hash `:events:keep`: how many are kept (`count`), for how long
 -- (`age_ms`; both 0: none), how they are published (`live`), and the number of the last one. The numbers have
--- no gap, so a reader knows whether it has missed an event.
+-- no gap, so a reader knows whether it has missed an event. If the field `rollup` is 1, some kinds are
+-- counted in the history of the queue, whether events are kept or not.
 --
 -- Needs: events
 -- Gives: emitting, publishes, emit, emit_all, flush
--- Uses: history_key (RARE_KEYS), COUNT_DIGITS (encodings), publish_live (live), any_rare (rare), read_clock
---   (read_clock)
+-- Uses: history_key (RARE_KEYS), COUNT_DIGITS, ROLLUP_RUNS (encodings), publish_live (live), any_rare (rare),
+--   read_clock (read_clock), add_to_rollups, bucket_of (rollup)
 
 -- Read before anything is written, as all keys are.
 -- What another client has written there and cannot be read counts as no events: see `fsck_types`.
 local emitting = any_rare and redis.call('EXISTS', history_key) == 1
-local keep = emitting and redis.call('HMGET', history_key, 'last', 'count', 'age_ms', 'live')
+local keep = emitting and redis.call('HMGET', history_key, 'last', 'count', 'age_ms', 'live', 'rollup')
 for i = 1, keep and 3 or 0 do
   emitting = emitting and #(keep[i] or '') <= COUNT_DIGITS and string.find(keep[i] or '', '^%d+$') ~= nil
 end
@@ -30,6 +31,17 @@ if emitting then
   local number, emitted, kept = tonumber(keep[1]), {}, keep[2] ~= '0' or keep[3] ~= '0'
   publishes = keep[4] ~= '' and keep[4]
   redis.call('XLEN', events)
+  local counts = keep[5] == '1' and {}
+
+  -- Count an event of a kind that the history has, and how long the run took that it ends.
+  local function count_event(what, entry)
+    local slots = { added = 0, completed = 1, failed = 2, died = 3, expired = 4, reclaimed = 4 }
+    local function add(slot) counts[slot] = (counts[slot] or 0) + 1 end
+    if slots[what] then add(slots[what]) end
+    if what == 'died' then add(slots.failed) end
+    local leased_at = entry and tonumber(string.match(entry, '^%d+ %d+ %d+ (%d+)') or '')
+    if leased_at then add(ROLLUP_RUNS + bucket_of(read_clock() - leased_at)) end
+  end
 
   local function id_of(event) return string.format('%.0f-1', event) end
 
@@ -57,8 +69,11 @@ if emitting then
   end
 
   -- Emit an event with fields beside those that all events have. `details`: a table of the fields that few
-  -- events have. The id of an event of the queue is ''.
-  function emit(what, id, fields) emitted[#emitted + 1] = { what, id, fields } end
+  -- events have. The id of an event of the queue is ''. `entry`: that of the ledger, if a run has ended.
+  function emit(what, id, fields, entry)
+    if counts then count_event(what, entry) end
+    emitted[#emitted + 1] = { what, id, fields }
+  end
 
   -- Emit an event for each id, in the order in which they were put into the queue. `front`: '1' or nothing.
   function emit_all(what, ids, front)
@@ -146,6 +161,7 @@ if emitting then
         redis.pcall('PUBLISH', events, last)
       end
       if publishes then publish() end
+      if counts and next(counts) then add_to_rollups(counts, 0) end
     end
   end
 end

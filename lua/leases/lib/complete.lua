@@ -94,7 +94,7 @@ local function complete()
       if emitting and answers[i] == 1 then
         local options_ = ARGV[entries + 3 * i]
         local result = publishes and #options_ > 1 and result_of(options_) or nil
-        emit('completed', id, { token = ARGV[entries + 3 * i - 1], result = result })
+        emit('completed', id, { token = ARGV[entries + 3 * i - 1], result = result }, records[i])
       elseif emitting then
         emit('vanished', id, {})
       end

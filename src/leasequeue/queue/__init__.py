@@ -3,6 +3,7 @@
 from leasequeue.queue.dead_letters import DeadLetter
 from leasequeue.queue.event import Event
 from leasequeue.queue.findings import Finding
+from leasequeue.queue.history import HistoryCell, QueueHistory
 from leasequeue.queue.lease import Failure, Lease
 from leasequeue.queue.limits import Limit, Pause, QueueLimits
 from leasequeue.queue.many_queues import lease_from
@@ -24,10 +25,12 @@ __all__ = [
     "Failure",
     "Finding",
     "FlowRunView",
+    "HistoryCell",
     "ItemView",
     "Lease",
     "Limit",
     "Pause",
+    "QueueHistory",
     "QueueLimits",
     "QueueStats",
     "ScheduleView",

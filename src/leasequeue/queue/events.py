@@ -134,8 +134,10 @@ class Events:
     async def _set(self, *, count: int | None, age_ms: int | None, publish: int | None) -> int:
         count_, age_, publish_ = (b"" if value is None else value for value in (count, age_ms, publish))
         secret = secrets.token_hex(16).encode()
-        call = self._engine().run("events_keep", count=count_, age_ms=age_, publish=publish_, secret=secret)
-        return int(await call)
+        reply = await self._engine().run(
+            "events_keep", count=count_, age_ms=age_, publish=publish_, secret=secret, rollup=b""
+        )
+        return int(reply)
 
     async def _read(self, since: int | None, wanted: _Filter, *, follow: bool) -> AsyncIterator[Event]:
         # After the first page, a number above the last one means that the server has lost events.

@@ -39,6 +39,7 @@ from leasequeue.queue.encoding import (
 )
 from leasequeue.queue.engines import Engines
 from leasequeue.queue.events import Events
+from leasequeue.queue.history import History
 from leasequeue.queue.lease import Failure, Lease
 from leasequeue.queue.limits import Limits, Pause, pause, resume
 from leasequeue.queue.observed import observed, traced_row
@@ -114,6 +115,8 @@ class AsyncWorkQueue:
     dead_letters: DeadLetters
     #: What happened to each item, if the queue keeps events.
     events: Events
+    #: What happened in each minute, hour and day, if the queue keeps history.
+    history: History
     #: How many items may be leased at once and in a time, of the queue and of its groups.
     limits: Limits
     #: The results of completed items.
@@ -138,6 +141,7 @@ class AsyncWorkQueue:
         self.admin = QueueAdmin(self)
         self.dead_letters = DeadLetters(engine)
         self.events = Events(engine)
+        self.history = History(engine, self._name)
         self.limits = Limits(engine, self._name)
         self.results = Results(engine)
         self.flow_runs = FlowRuns(self._name, engine, self.results)

@@ -115,7 +115,12 @@ async def read_stats(engine: Engine, name: str, *, horizon_ms: int | None, note:
     """Return what is known of a queue. See `AsyncWorkQueue.stats`."""
     may_note = note and "SET" not in engine.runner.rights.refused  # the script tries, if it is not known yet
     reply, registrations = await asyncio.gather(
-        engine.run("sample_queue", horizon_ms=b"" if horizon_ms is None else horizon_ms, note=int(may_note)),
+        engine.run(
+            "sample_queue",
+            horizon_ms=b"" if horizon_ms is None else horizon_ms,
+            note=int(may_note),
+            every_ms=b"",
+        ),
         engine.registry.workers(),
     )
     now_ms, waiting, leased, scheduled, dead, token, age_ms, error_ms, *others = reply

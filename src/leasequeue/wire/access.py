@@ -87,10 +87,10 @@ NOTING = frozenset({"probe", "sample_queue"})
 #: The commands of scripts that only read.
 READING = frozenset(
     {
-        *("EXISTS", "GET", "HEXISTS", "HGET", "HLEN", "HMGET", "HSCAN", "HSTRLEN", "LINDEX", "LLEN", "LPOS"),
-        *("LRANGE", "MGET", "PTTL", "SCAN", "SCARD", "SMISMEMBER", "STRLEN", "TIME", "TYPE", "XLEN"),
-        *("XRANGE", "XREVRANGE", "ZCARD", "ZCOUNT", "ZLEXCOUNT", "ZMSCORE", "ZRANDMEMBER", "ZRANGE"),
-        *("ZRANGEBYSCORE", "ZSCAN", "ZSCORE"),
+        *("EXISTS", "GET", "GETRANGE", "HEXISTS", "HGET", "HLEN", "HMGET", "HSCAN", "HSTRLEN"),
+        *("LINDEX", "LLEN", "LPOS", "LRANGE", "MGET", "PTTL", "SCAN", "SCARD", "SMISMEMBER"),
+        *("STRLEN", "TIME", "TYPE", "XLEN", "XRANGE", "XREVRANGE", "ZCARD", "ZCOUNT", "ZLEXCOUNT"),
+        *("ZMSCORE", "ZRANDMEMBER", "ZRANGE", "ZRANGEBYSCORE", "ZSCAN", "ZSCORE"),
     }
 )
 

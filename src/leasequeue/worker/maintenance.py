@@ -32,6 +32,10 @@ SHORTEST_PAUSE, FIRST_PAUSE = 0.02, 0.002
 #: of another library notes these.
 FOREIGN_STEPS = 10
 
+#: How often it is seen how long items wait, by one worker, if a queue keeps history, and how often a worker
+#: looks whether one does (s).
+SAMPLE_EVERY, ASK_EVERY = 10.0, 60.0
+
 #: How often a worker declares its schedules again, and removes those that no worker declares (s).
 DECLARE_EVERY = 60.0
 
@@ -62,6 +66,8 @@ class Maintenance:
         #: When to declare the schedules of a queue next, and when to remove others, by `time.monotonic()`.
         self._declare_at: dict[AsyncWorkQueue, float] = {}
         self._expire_at: dict[AsyncWorkQueue, float] = {}
+        #: When to sample for the history of a queue next, by `time.monotonic()`.
+        self._sample_at: dict[AsyncWorkQueue, float] = {}
         #: The queues to maintain, which may change, and the foreign ones.
         self._served: Collection[AsyncWorkQueue] = ()
         self._foreign = foreign
@@ -72,6 +78,7 @@ class Maintenance:
         self._ticking: set[AsyncWorkQueue] = set()
         #: Those whose stages are being settled, and where each continues to look for lost ones.
         self._settling: set[AsyncWorkQueue] = set()
+        self._sampling: set[AsyncWorkQueue] = set()
         self._cursors: dict[AsyncWorkQueue, bytes] = {}
 
     async def run(self, queues: Collection[AsyncWorkQueue]) -> None:
@@ -139,6 +146,8 @@ class Maintenance:
                 if queue is not None:
                     self._start(self._ticking, queue, self._tick, tasks)
                     self._start(self._settling, queue, self._settle, tasks)
+                    if time.monotonic() >= self._sample_at.get(queue, 0.0):
+                        self._start(self._sampling, queue, self._sample, tasks)
                 await asyncio.sleep(pause * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
             pause = max(LONGEST_SLEEP / max(1, len(queues)), SHORTEST_PAUSE)
 
@@ -175,6 +184,17 @@ class Maintenance:
             log.debug("the stages of %s could not be settled: %s", queue.name, error)
         except Exception:
             log.exception("the stages of %s could not be settled", queue.name)
+
+    async def _sample(self, queue: AsyncWorkQueue) -> None:
+        """See how long items wait, for the history of a queue that keeps it."""
+        self._sample_at[queue] = time.monotonic() + ASK_EVERY
+        try:
+            if await queue.history._sample(SAMPLE_EVERY):  # noqa: SLF001 - for the worker alone
+                self._sample_at[queue] = time.monotonic() + SAMPLE_EVERY
+        except LeasequeueError as error:
+            log.debug("%s could not be sampled: %s", queue.name, error)
+        except Exception:
+            log.exception("%s could not be sampled", queue.name)
 
     async def _declare(self, queue: AsyncWorkQueue) -> None:
         """Declare our schedules of a queue once in a minute."""
