@@ -94,7 +94,8 @@ async def test_nothing_is_counted_while_it_is_off(space: Space) -> None:
     await space.seed(COUNTED)
     assert await space.run("events_keep", count="", age_ms="", rollup=0) == -1
     await add(space, NOW, "a")
-    await space.run("sample_queue", note=1)
+    await sample(space, NOW)
+    await sample(space, NOW + 5_000)
     assert not [key for key in await space.snapshot() if key.startswith(("rollup", "events"))]
     assert (await space.run("history_read", which="minute", cells=1))[2] == 0
 
@@ -154,10 +155,12 @@ async def test_a_sample_counts_waits_and_keeps_the_highest_age_of_the_oldest(spa
         await sample(space, NOW + later)
     await space.run("lease_many", [(2, 60_000)], now_ms=NOW + 9_500)
     await sample(space, NOW + 10_000)
-    await sample(space, NOW + 11_000)
+    await add(space, NOW + 10_000, "c")
+    for later in (10_500, 11_000):  # a lower age changes nothing
+        await sample(space, NOW + later)
     for which in SPANS:
         [found] = await cells(space, which, 1, NOW + 11_000)
-        assert found == {ADDED: 2, OLDEST: 9_000, WAITS + 3: 1}
+        assert found == {ADDED: 3, OLDEST: 9_000, WAITS + 3: 1}
 
 
 async def test_a_sample_of_a_queue_in_which_nothing_waits_takes_no_memory(space: Space) -> None:
