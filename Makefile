@@ -27,10 +27,10 @@ ARGS           ?=#                         more arguments for pytest, the demo o
 BIN       := $(VENV)/bin
 PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS))
 NODE_CLIENT := tests/interop/node_modules/.package-lock.json
-FOR_TESTS := scripts machine-servers $(NODE_CLIENT)
+FOR_TESTS := scripts machine-servers machine-terminal $(NODE_CLIENT)
 FOR_SPARK := scripts machine-servers machine-java machine-postgres
 # Nothing but what `make test-one` needs for T on SERVER.
-FOR_ONE   := scripts machine-servers $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
+FOR_ONE   := scripts machine-servers $(if $(findstring cli,$(T)),machine-terminal) $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
 NOT_FAST  := benchmarks containers docs faults interop seeds soak spark
 # They need Java. Importing them takes seconds in each process, so that other targets do not.
 SPARK     := tests/spark tests/docs/test_spark_pages.py
@@ -49,7 +49,7 @@ RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/read
 .PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-servers test-spark test-cluster test-core
 .PHONY: test-modules test-newest test-python test-pythons test-restart test-failover-cluster test-long test-containers test-kubernetes soak
 .PHONY: scripts lint format types docs docs-serve lock clean
-.PHONY: machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals
+.PHONY: machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals machine-terminal
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  %-16s %s\n", $$1, $$2 }'
@@ -221,7 +221,7 @@ build/rivals/bullmq/node_modules/.package-lock.json: benchmarks/rivals/package.j
 	@npm ci --prefix build/rivals/bullmq --silent --no-audit --no-fund
 	@touch $@
 
-machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-rivals: machine-%:
+machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-rivals machine-terminal: machine-%:
 	@tests/setup-machine.sh $*
 
 tests/%/node_modules/.package-lock.json: tests/%/package.json tests/%/package-lock.json | machine-node

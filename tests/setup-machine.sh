@@ -3,7 +3,7 @@
 #
 #     tests/setup-machine.sh PART...
 #
-# Parts: make  venv  pythons  compiler  lint  servers  node  java  postgres  prometheus  containers  kubernetes  rivals
+# Parts: make  venv  pythons  compiler  lint  servers  terminal  node  java  postgres  prometheus  containers  kubernetes  rivals
 set -euo pipefail
 
 packages=()
@@ -26,6 +26,7 @@ for part in "$@"; do
         PATH=/usr/bin:/usr/local/bin:/opt/homebrew/bin need redis-server redis-server
         need ps procps
         ;;
+    terminal) need tmux tmux ;; # for the tests of `leasequeue top`
     java) need java openjdk-17-jre-headless ;;
     postgres) # Debian keeps its programs off the PATH
         PATH=$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin) need initdb postgresql

@@ -40,6 +40,8 @@ CALLS = {
     "add --file": ("add", "emails", "--file", "-"),
     "ls": ("ls", "emails"),
     "ls, all": ("ls",),
+    "top": ("top", "emails"),
+    "top, all": ("top",),
     "stats": ("stats", "emails"),
     "stats, all": ("stats",),
     "show": ("show", "emails"),

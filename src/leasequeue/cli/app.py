@@ -71,6 +71,7 @@ class Command(NamedTuple):
 GROUPS = {
     "Look at work": {
         "ls": Command("ls", "Count the items of queues: waiting, leased, scheduled, dead."),
+        "top": Command("top.command", "Watch queues, workers, runs and dead letters, live."),
         "stats": Command("stats", "Show how long items wait, and what workers do; serve metrics."),
         "show": Command("show", "Show the items of a queue, or one of them in full."),
         "peek": Command("show", "Show the items that are leased next, without leasing them."),
@@ -116,6 +117,7 @@ GROUPS = {
     },
     "Run": {
         "worker": Command("worker", "Run a worker until it is stopped.", None),
+        "dev": Command("dev", "Run a server and a worker that reloads, for development.", None),
         "autoscale": Command(
             "autoscale.command",
             "Run as many workers as the work of queues needs; plan how many that will be.",

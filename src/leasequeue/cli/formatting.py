@@ -10,6 +10,7 @@ import base64
 import json
 import sys
 from dataclasses import asdict
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from leasequeue.queue import DeadLetter, ItemView, ScheduleView
 
@@ -51,17 +53,29 @@ def print_error(text: str) -> None:
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table, with numbers aligned to the right. On a pipe, lines are not truncated."""
+    console().print(table_of(titles, rows))
+
+
+def table_of(titles: Sequence[str], rows: Iterable[Sequence[Any]], *, selected: int | None = None) -> Table:
+    """Return a table, with numbers aligned to the right.
+
+    With a selected row, each row is one line: texts are cut before numbers.
+    """
     from rich.table import Table  # rich takes long to import, and JSON needs none of it
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    rows = [*rows]
+    rows, live = [*rows], selected is not None
+    numeric = (int, float, NoneType) if live else int
     for at, title in enumerate(titles):
-        numbers = bool(rows) and all(isinstance(row[at], int) for row in rows)
-        table.add_column(title, justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    _console().print(table)
+        numbers = bool(rows) and all(isinstance(row[at], numeric) for row in rows)
+        table.add_column(
+            title, justify="right" if numbers else "left", overflow="fold", no_wrap=live and numbers
+        )
+    for at, row in enumerate(rows):
+        cells = (Text(cell(one), no_wrap=live, overflow="ellipsis" if live else None) for one in row)
+        table.add_row(*cells, style="reverse" if at == selected else "")
+    return table
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -81,15 +95,15 @@ def print_facts(facts: Mapping[str, Any]) -> None:
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         if value is not None:
-            table.add_row(Text(name, "bold"), Text(_cell(value)))
-    _console().print(table)
+            table.add_row(Text(name, "bold"), Text(cell(value)))
+    console().print(table)
 
 
 def print_block(title: str, text: str) -> None:
     """Print a text under a title, each line indented; of a long one, a terminal shows no middle."""
     from rich.text import Text
 
-    _console().print(Text(f"\n{title}", "bold"))
+    console().print(Text(f"\n{title}", "bold"))
     longest = TRACEBACK_LENGTH if sys.stdout.isatty() else len(text)
     typer.echo(f"  {indented(text.rstrip(), longest)}")
 
@@ -141,7 +155,8 @@ def shortened(text: str) -> str:
     return line if len(line) <= PREVIEW else f"{line[: PREVIEW - 1]}…"
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """Return a value as a part of a line: see `leasequeue.describing`."""
     if value is None:
         return "-"
     if isinstance(value, int):
@@ -149,7 +164,8 @@ def _cell(value: Any) -> str:
     return plain(str(value), NAME_LENGTH if sys.stdout.isatty() else TEXT_LENGTH)
 
 
-def _console() -> Console:
+def console() -> Console:
+    """Return what draws on standard output."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else 10_000

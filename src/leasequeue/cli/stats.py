@@ -57,7 +57,7 @@ async def stats(
             found.append(one)
 
     await visit(url, queues, look)
-    print_rows([*map(_document if as_json else _row, found)], as_json=as_json)
+    print_rows([*map(stats_document if as_json else _row, found)], as_json=as_json)
     return Code.DONE
 
 
@@ -83,7 +83,8 @@ def _age(one: QueueStats) -> str | None:
     return f"{one.oldest_age:.1f} to {one.oldest_age + one.oldest_age_error:.1f} s"
 
 
-def _document(one: QueueStats) -> dict[str, Any]:
+def stats_document(one: QueueStats) -> dict[str, Any]:
+    """Return the stats of a queue as a JSON document."""
     paused = one.paused and {
         "reason": one.paused.reason,
         "since": format_time(one.paused.since),

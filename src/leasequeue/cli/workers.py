@@ -64,7 +64,7 @@ async def list_workers(
             workers = await (fleet.dead() if dead else fleet.workers())
     if as_json:
         for one in workers:
-            print_json(_document(one))
+            print_json(worker_document(one))
     elif workers:
         titles = ("worker", "state", "queues", "running", "runs", "failures", "since")
         print_table(titles, [_row(one) for one in workers])
@@ -78,10 +78,11 @@ async def list_workers(
 def _row(one: WorkerView) -> list[str | int | None]:
     since = None if one.started is None else format_time(one.started)
     queues = ", ".join(one.queues)
-    return [one.name, _state(one), queues, len(one.running), one.runs, one.failures, since]
+    return [one.name, state_of(one), queues, len(one.running), one.runs, one.failures, since]
 
 
-def _state(one: WorkerView) -> str:
+def state_of(one: WorkerView) -> str:
+    """Return the state of a worker in one word."""
     if one.dead:
         return "dead"
     if one.stopping:
@@ -89,8 +90,9 @@ def _state(one: WorkerView) -> str:
     return "quiet" if one.quiet else "working"
 
 
-def _document(one: WorkerView) -> dict[str, Any]:
-    document = {**asdict(one), "state": _state(one), "queues": list(one.queues)}
+def worker_document(one: WorkerView) -> dict[str, Any]:
+    """Return a worker as a JSON document, with what it runs."""
+    document = {**asdict(one), "state": state_of(one), "queues": list(one.queues)}
     for name in ("started", "alive_until"):
         document[name] = None if document[name] is None else format_time(document[name])
     now = time.time()

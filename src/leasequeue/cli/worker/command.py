@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from leasequeue.cli.worker.settings import (
     WorkerSettings,
     set_up_logs,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
 #: The minimum of --exit-on-unhealthy, in seconds.
 MIN_UNHEALTHY = 0.1
@@ -189,14 +192,16 @@ def _supervise(settings: WorkerSettings, *, reload: bool) -> int:
     set_up_logs(settings.log_format, settings.log_level)
 
     async def run() -> int:
-        changes = None
-        if reload:
-            from watchfiles import PythonFilter, awatch
-
-            from leasequeue.cli.worker.target import folder_of
-
-            batches = awatch(folder_of(settings.target), watch_filter=PythonFilter(), raise_interrupt=False)
-            changes = (min(path for _, path in batch) async for batch in batches)
-        return await Supervisor(settings, changes=changes).run()
+        return await Supervisor(settings, changes=changes_of(settings.target) if reload else None).run()
 
     return asyncio.run(run())
+
+
+def changes_of(target: str) -> AsyncIterator[str]:
+    """Yield a file whenever the code of a target has changed."""
+    from watchfiles import PythonFilter, awatch
+
+    from leasequeue.cli.worker.target import folder_of
+
+    batches = awatch(folder_of(target), watch_filter=PythonFilter(), raise_interrupt=False)
+    return (min(path for _, path in batch) async for batch in batches)

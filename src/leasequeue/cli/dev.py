@@ -1,0 +1,59 @@
+"""`leasequeue dev`: a server and a worker that reloads, with one log and one Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from pathlib import Path  # noqa: TC003 - typer reads the annotations when it runs
+from typing import Annotated
+
+import typer
+
+from leasequeue.cli.formatting import print_error
+from leasequeue.cli.options import duration_option
+from leasequeue.cli.worker.command import Concurrency, Target, changes_of
+from leasequeue.cli.worker.settings import CRASHED, WorkerSettings, set_up_logs
+from leasequeue.cli.worker.supervisor import Supervisor
+from leasequeue.embedded import EmbeddedServer, RunningServer
+from leasequeue.errors import EmbeddedServerError
+from leasequeue.log import Log
+
+log = Log("leasequeue.dev")
+
+
+def dev(
+    target: Target,
+    *,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Use this server; by default one is started.")
+    ] = None,
+    dir: Annotated[  # noqa: A002 - the option's name, as of `leasequeue serve`
+        Path | None,
+        typer.Option(file_okay=False, help="Folder for the data; by default the data is only in memory."),
+    ] = None,
+    concurrency: Concurrency = None,
+    grace: Annotated[float, duration_option("How long to wait for runs when it stops or reloads.")] = 0.5,
+) -> None:
+    """Run a server and a worker that reloads, for development.
+
+    The program gets the server's URL in LEASEQUEUE_URL and REDIS_URL. Ctrl-C ends
+    all of it. Interrupted items return to the front of their queue.
+    """
+    if url is not None and dir is not None:
+        raise typer.BadParameter("the server at --url keeps its data itself", param_hint="--dir")
+    set_up_logs("text", "info")
+    settings = WorkerSettings(target=target, concurrency=concurrency, grace=grace, log_runs=True)
+    try:
+        raise typer.Exit(asyncio.run(_dev(settings, url, dir)))
+    except EmbeddedServerError as error:
+        print_error(str(error))
+        raise typer.Exit(CRASHED) from None
+
+
+async def _dev(settings: WorkerSettings, url: str | None, folder: Path | None) -> int:
+    async with RunningServer(url) if url else await EmbeddedServer.start(dir=folder) as server:
+        # The worker's process inherits them.
+        os.environ["LEASEQUEUE_URL"] = os.environ["REDIS_URL"] = server.url
+        log.info("for other terminals: export LEASEQUEUE_URL=%s", re.sub("//.*@", "//:PASSWORD@", server.url))
+        return await Supervisor(settings, changes=changes_of(settings.target)).run()

@@ -1,0 +1,1 @@
+"""`leasequeue top`: queues, workers, runs and dead letters, live in the terminal."""

@@ -1,0 +1,116 @@
+"""`leasequeue dev`: a server, a worker that reloads, one log, and one Ctrl-C that ends all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.asyncio import Redis
+
+from leasequeue import AsyncWorkQueue, Item
+from tests.cli.program import usage_error
+from tests.cli.worker_bench import Running
+from tests.processes import gone, lives
+from tests.queue.asking import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.cli.program import Leasequeue
+    from tests.queue.fixtures import MakeQueue
+
+PROGRAM = """
+import asyncio, os
+from leasequeue import TaskQueue
+tasks = TaskQueue.from_url(os.environ["LEASEQUEUE_URL"], os.environ["QUEUE"])
+
+@tasks.task
+async def hold() -> None:
+    await asyncio.Event().wait()
+
+@tasks.task
+async def hello() -> None:
+    pass
+"""
+HELLO, HOLD = b'{"task": "hello", "args": {}}', b'{"task": "hold", "args": {}}'
+
+
+@asynccontextmanager
+async def developing(folder: Path, queue: str, *options: str) -> AsyncIterator[Running]:
+    """Run `leasequeue dev` on the program, until its worker leases items."""
+    (folder / "app.py").write_text(PROGRAM)
+    inherited = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "leasequeue.cli", "dev", "app:tasks", *options),
+        cwd=folder,
+        env={**inherited, "QUEUE": queue, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    running = Running(process)
+    try:
+        await running.logged("working on")
+        yield running
+    finally:
+        await running.end()
+
+
+def worker_pid(running: Running) -> int:
+    """Return the process that has logged last that it works."""
+    return int(re.findall(r"(\d+) leasequeue\.worker: .*working on", running.log)[-1])
+
+
+@pytest.mark.slow
+async def test_one_ctrl_c_ends_the_server_and_the_worker_and_leaves_nothing_behind(
+    tmp_path: Path, name: str
+) -> None:
+    async with developing(tmp_path, name) as running:
+        [url] = await running.logged(r"export LEASEQUEUE_URL=(\S+)")
+        async with AsyncWorkQueue.from_url(url, name) as queue, Redis.from_url(url) as redis:
+            await queue.add_item(Item(HELLO, id="one"))
+            await running.logged("'one'.* returned")
+            await queue.add_item(Item(HOLD, id="two"))
+            server = (await redis.info("server"))["process_id"]
+
+            async def runs() -> bool:
+                return bool((await queue.counts()).leased)
+
+            await until("the other one runs", runs)
+        pids = (server, worker_pid(running))
+        assert all(map(lives, pids))
+        running.signal(signal.SIGINT)
+        assert await running.code() == 3, "a run was interrupted"
+        await gone(*pids)
+        assert not Path(url.removeprefix("unix://").partition("?")[0]).parent.exists()
+
+
+@pytest.mark.slow
+async def test_a_change_restarts_the_worker_and_the_server_at_a_url_is_left_alone(
+    tmp_path: Path, make_queue: MakeQueue, redis: Redis, redis_url: str
+) -> None:
+    queue = make_queue()
+    async with developing(tmp_path, queue.name, "--url", redis_url) as running:
+        before = worker_pid(running)
+        (tmp_path / "app.py").write_text(PROGRAM.replace("hello", "hullo"))
+        await running.logged("working on", times=2)
+        assert worker_pid(running) != before
+        await queue.add_item(Item(HELLO.replace(b"hello", b"hullo"), id="one"))
+        await running.logged("'one'.* returned")
+        running.signal(signal.SIGINT)
+        assert await running.code() == 0
+        await gone(before, worker_pid(running))
+    assert await redis.ping()
+    assert (await queue.counts()).total == 0
+
+
+async def test_data_is_kept_only_by_a_server_that_it_starts(leasequeue: Leasequeue, redis_url: str) -> None:
+    outcome = await leasequeue("dev", "app:tasks", "--url", redis_url, "--dir", "data")
+    assert "the server at --url keeps its data itself" in usage_error(outcome)
