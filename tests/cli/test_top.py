@@ -102,7 +102,9 @@ async def test_keys_sort_filter_and_pause_and_none_of_them_acts(
         await terminal.press("p")
         await terminal.shows("the display is paused")
         await queues[0].add_items([Item(b"x") for _ in range(6)])
-        await terminal.send("\x1b[O")
+        for _ in range(20):
+            await terminal.send("\x1b[I\x1b[O")
+            await terminal.shows("the display is paused", "ants +1 ")
         await terminal.press("r")
         lines = await terminal.shows("the display is paused", "waiting ▼")
         assert order_in(lines) == ["quails", "owls", "ants"]
@@ -133,7 +135,9 @@ async def test_uppercase_keys_act_on_the_chosen_row_after_a_question(
         await terminal.shows(f"^{queue.name} .* 1 ", "P pause")
         await terminal.press("P")
         await terminal.shows(f"^y: yes, .* pause {queue.name}\\?")
-        await terminal.press("n", "P")
+        await terminal.press("n")
+        await terminal.shows("^\\? help")
+        await terminal.press("P")
         await terminal.shows(f"^y: yes, .* pause {queue.name}\\?")
         assert (await queue.stats()).paused is None
         await terminal.press("y")
