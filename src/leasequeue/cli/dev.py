@@ -17,7 +17,7 @@ from leasequeue.cli.worker.settings import CRASHED, WorkerSettings, set_up_logs
 from leasequeue.cli.worker.supervisor import Supervisor
 from leasequeue.embedded import EmbeddedServer, RunningServer
 from leasequeue.errors import EmbeddedServerError
-from leasequeue.log import Log
+from leasequeue.errors.log import Log
 
 log = Log("leasequeue.dev")
 

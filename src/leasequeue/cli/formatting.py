@@ -156,7 +156,7 @@ def shortened(text: str) -> str:
 
 
 def cell(value: Any) -> str:
-    """Return a value as a part of a line: see `leasequeue.describing`."""
+    """Return a value as a part of a line: see `leasequeue.errors.describing`."""
     if value is None:
         return "-"
     if isinstance(value, int):

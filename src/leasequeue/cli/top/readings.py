@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Self
 
 from leasequeue import AsyncWorkQueue, Fleet
 from leasequeue.cli.server import QueueUnknown
-from leasequeue.describing import text_of
 from leasequeue.errors import WrongKeyType
+from leasequeue.errors.describing import text_of
 from leasequeue.wire.discovery import MAX_KEYS, find_queues
 from leasequeue.wire.endpoints import client_of, close_client
 

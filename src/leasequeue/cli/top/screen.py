@@ -19,8 +19,8 @@ from leasequeue.cli.formatting import cell, console, table_of
 from leasequeue.cli.server import Code, explain, until_signal
 from leasequeue.cli.top.keyboard import Keyboard
 from leasequeue.cli.top.tables import TABLES, Act, Row
-from leasequeue.describing import NAME_LENGTH, plain, text_of
 from leasequeue.errors import LeasequeueError, ServerError
+from leasequeue.errors.describing import NAME_LENGTH, plain, text_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
