@@ -118,6 +118,3 @@ local ROLLUP_OLDEST = 19
 -- The first slots of the histograms of runs and of waits.
 local ROLLUP_RUNS = 5
 local ROLLUP_WAITS = 12
-
--- For how long `sample` is kept (ms): what is left of it says when it was noted.
-local SAMPLE_MS = 3600000

@@ -31,12 +31,14 @@
 --   of 33 lanes are noted, and 8 lanes that are new in a call. Above 128, every second id is forgotten, so
 --   the older ones are further apart.
 -- Uses: control_key, held_key, history_key, lanes_key, levels_key (RARE_KEYS), begin_writes (begin_writes),
---   now (clock), count_waiting (count), ID_AT, LANE_END, LANE_PAST, PLAIN_LANE, ROLLUP_WAITS, SAMPLE_MS,
+--   now (clock), count_waiting (count), ID_AT, LANE_END, LANE_PAST, PLAIN_LANE, ROLLUP_WAITS,
 --   TURNS_OF_NO_LEVEL (encodings), foreign_lease_left (foreign), data_key (keys), read_ledger (ledger),
 --   append, extend (lists), add_to_rollups, bucket_of (rollup)
 
 local counted = redis.pcall('HGET', history_key, 'rollup') == '1'
-if every_ms and not (counted and redis.call('PTTL', sample) <= SAMPLE_MS - every_ms) then
+-- For how long `sample` is kept (ms): what is left of it says when it was noted.
+local sample_ms = 3600000
+if every_ms and not (counted and redis.call('PTTL', sample) <= sample_ms - every_ms) then
   return counted and 1 or 0
 end
 local waiting = count_waiting()
@@ -317,7 +319,7 @@ extend(reply, waits)
 
 -- A full queue must be watched too, and by users who may only read.
 if note and pcall(begin_writes) then
-  redis.pcall('SET', sample, text, 'PX', SAMPLE_MS)
+  redis.pcall('SET', sample, text, 'PX', sample_ms)
   if counted then add_to_rollups(new_waits, age) end
 end
 return every_ms and 1 or reply
