@@ -14,7 +14,9 @@ FORBIDDEN = {
 }
 
 
-def test_nothing_committed_names_a_machine_or_a_registry_or_has_a_conflict(root: Path, house_files: list[Path]) -> None:
+def test_nothing_committed_names_a_machine_or_a_registry_or_has_a_conflict(
+    root: Path, house_files: list[Path]
+) -> None:
     here = re.compile("|".join(re.escape(f"{place}/") for place in (root, Path.home())))
     found = [
         f"{path.relative_to(root)}:{number}: {what}: {line.strip()[:100]}"
