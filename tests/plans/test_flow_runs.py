@@ -183,6 +183,52 @@ async def test_the_newest_runs_are_listed_by_state_and_flow(
     assert await ids(flow="") == []
 
 
+async def pages(queue: AsyncWorkQueue, **arguments: Any) -> list[list[str]]:
+    """Return the ids of all pages."""
+    found, cursor, is_last = [], "", False
+    while not is_last:
+        runs, cursor = await queue.flow_runs.page(after=cursor, fields=[], **arguments)
+        found.append([run.id for run in runs])
+        is_last = not cursor
+    return found
+
+
+async def test_pages_of_several_states_have_each_run_once_the_newest_first(
+    queue: AsyncWorkQueue, redis: Redis, clock: Clock
+) -> None:
+    at = int(clock.now * 1000)
+    states = ["active", "failed", "active", "completed", "active", "active", "failed"]
+    for n, state in enumerate(states):
+        plan = chain(queue.name, "check", flow="xy"[n % 2], user_id=b"62")
+        # One that is not active enters its state 5 s later.
+        when = at + 10_000 * (n // 2) - 5_000 * (state != "active")
+        await write_run(redis, queue, f"{n}", plan, {}, state=state, active=int(state == "active"), at=when)
+    await queue.admin.fsck()
+    assert await pages(queue, count=2) == [["6", "5"], ["4", "3"], ["2", "1"], ["0"]]
+    assert await pages(queue, count=1) == [[one] for one in "6543210"] + [[]]
+    assert await pages(queue, count=9) == [[*"6543210"]]
+    assert await pages(queue, count=2, state="failed") == [["6", "1"], []]
+    assert await pages(queue, count=2, flow="y") == [["5", "3"], ["1"]]
+    found = await pages(queue, count=2, flow="y", attributes={"user_id": 62})
+    assert sorted(one for page in found for one in page) == ["1", "3", "5"]
+    assert await pages(queue, flow="y", state="failed", attributes={"user_id": 62}) == [["1"]]
+
+
+async def test_a_page_of_a_rare_flow_takes_few_steps_and_the_next_goes_on(
+    queue: AsyncWorkQueue, redis: Redis, clock: Clock
+) -> None:
+    count = 5_200  # more than one page looks at
+    plan = chain(queue.name, "check", flow="often")
+    row = [name for pair in plan.fields() for name in pair]
+    async with redis.pipeline(transaction=False) as pipe:
+        for n in range(count):
+            pipe.hset(f"{queue.name}:run:{n}", items=[*row, "state", "active", "created", "1", "active", "1"])
+            pipe.zadd(f"{queue.name}:runs:active", {f"{n}": 1_900_000_000_000 + n})
+        await pipe.execute()
+    await redis.hset(f"{queue.name}:run:0", "flow", "rare")
+    assert await pages(queue, flow="rare") == [[], ["0"]]
+
+
 @pytest.mark.seed("GLD-O13", "GLD-B20", "GLD-K6")
 async def test_runs_are_found_by_attributes(queue: AsyncWorkQueue, redis: Redis) -> None:
     await write_run(redis, queue, "a", chain(queue.name, "c", user_id=b"62", guilds=b"[1, 2]"), {})
@@ -227,6 +273,11 @@ async def test_arguments_that_cannot_be_used_are_refused(queue: AsyncWorkQueue) 
         runs.list(["a", 7]),
         runs.list(state="done"),
         runs.list(count=0),
+        runs.page(after="7"),
+        runs.page(after=7),
+        runs.page(after="1_0 a"),
+        runs.page(state="done"),
+        runs.page(attributes={}),
         runs.find("access"),
         runs.find("access", user_id=[]),
         runs.find(7, user_id=1),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
+import re
 import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar
@@ -53,6 +55,10 @@ R_co = TypeVar("R_co", covariant=True)
 MAX_AT_ONCE = 1000
 #: How many runs one step of a listing looks at.
 _PAGE = 500
+#: How many steps `page` takes at most: it looks at 5,000 runs of each state.
+_PAGE_STEPS = 10
+#: Where a page begins: after a score, as the server writes it, and an id.
+_CURSOR = re.compile(rb"(-?(?:inf|\d{1,20}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)) (.*)", re.DOTALL)
 #: How many unfinished runs of a state `check` examines, the newest.
 MAX_CHECKED = 100_000
 #: How many stages are reopened, and dead letters dropped, at once: no call takes the server 5 ms.
@@ -229,14 +235,52 @@ class FlowRuns:
             return [one if one is None or self._flow in {None, one.flow} else None for one in views]
         flow = self._flow_or(flow)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
-        if state is not None and state not in FLOW_RUN_STATES:
-            raise InvalidArgument("state", state, f"one of {', '.join(FLOW_RUN_STATES)}, or None")
-        listed: dict[str, int] = {}
-        for one in FLOW_RUN_STATES if state is None else (state,):
-            listed |= await self._listed(one, flow, count)
-        newest = sorted(listed, key=lambda run_id: -listed[run_id])[:count]
+        newest, _ = await self._listed(_states(state), flow, count)
         found = await self._reader.views(newest, names, children=children)
         return [view for view in found if view is not None]
+
+    async def page(
+        self,
+        *,
+        after: str = "",
+        state: FlowRunState | None = None,
+        flow: str | None = None,
+        attributes: Mapping[str, object] | None = None,
+        fields: Collection[str] | None = None,
+        count: int = 100,
+    ) -> tuple[builtins.list[FlowRunView], str]:
+        """Return some of many runs, and the cursor after which the next page begins: empty if this is the last.
+
+            runs, cursor = await queue.flow_runs.page(state="failed")
+            more, cursor = await queue.flow_runs.page(state="failed", after=cursor)
+
+        However many runs there are, one call takes few steps, so a page may have fewer runs than `count`, or
+        none, and not be the last. A run that is listed in between is on no page, and one that has entered
+        another state in between may be on two.
+
+        Args:
+            after: The cursor; empty: the first page.
+            state: Only runs in this state; None: in any.
+            flow: Only those of this flow; None: as in `list`, with attributes as in `find`.
+            attributes: As in `find`; None: runs are listed, as by `list`.
+            fields: As in `get`.
+            count: The maximum number of runs, 1 to 1,000.
+
+        Raises:
+            UnknownAttribute: As in `find`.
+        """
+        names = _checked_fields(fields)
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
+        cursor = as_bytes(after) if isinstance(after, str) else b"?"
+        if cursor and _place(cursor) is None:
+            raise InvalidArgument("after", after, "the cursor that a page has returned, or an empty text")
+        flow, states = self._flow_or(flow), _states(state)
+        if attributes is None:
+            ids, cursor = await self._listed(states, flow, count, cursor, _PAGE_STEPS)
+        else:
+            ids, cursor = await self._found(attributes, flow or "", count, cursor, count, _PAGE_STEPS)
+        found = await self._reader.views(ids, names, children=False)
+        return [view for view in found if view is not None and view.state in states], _text(cursor)
 
     async def find(
         self,
@@ -269,21 +313,8 @@ class FlowRuns:
         check_bool("children", children)
         names = _checked_fields(fields)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
-        flow = self._flow_or(flow) or ""
-        row: builtins.list[bytes] = []
-        for name, value in self._sought(attributes).items():
-            for text in lookup_texts(value):
-                row += (name.encode(), as_bytes(text))
-        if not row:
-            raise InvalidArgument("attributes", attributes, "a value of at least one attribute")
-        ids: dict[str, None] = {}
-        cursor: bytes | None = None
-        while cursor != b"" and len(ids) < count:
-            cursor, *page = await self._engine().run(
-                "runs_find", row, flow=flow.encode(), cursor=cursor or b"", count=_PAGE
-            )
-            ids |= dict.fromkeys(_text(one) for one in page)
-        found = await self._reader.views([*ids][:count], names, children=children)
+        ids, _ = await self._found(attributes, self._flow_or(flow) or "", count)
+        found = await self._reader.views(ids[:count], names, children=children)
         return [view for view in found if view is not None]
 
     async def cancel(self, run_id: str) -> bool:
@@ -343,8 +374,8 @@ class FlowRuns:
         check_bool("repair", repair)
         report = await check_runs(self._engine()) if repair else CleanReport()
         for state in FLOW_RUN_STATES:
-            ids = await self._listed(state, self._flow, MAX_CHECKED)
-            report += await self._check_stages([*ids], repair=repair)
+            ids, _ = await self._listed((state,), self._flow, MAX_CHECKED)
+            report += await self._check_stages(ids, repair=repair)
         return report
 
     async def replay(self, run_id: str, *, new_id: str | None = None) -> str:
@@ -468,21 +499,80 @@ class FlowRuns:
             raise InvalidArgument("stage", stage, "the name of a stage, or the path of a child")
         return StageRef(self._name, check_run_id(run_id), stage)
 
-    async def _listed(self, state: str, flow: str | None, count: int) -> dict[str, int]:
-        """Return the newest runs of a state, and when each has entered it."""
-        found: dict[str, int] = {}
-        cursor: bytes | None = None
-        while cursor != b"" and len(found) < count:
-            cursor, *page = await self._engine().run(
-                "runs_list",
-                state=state.encode(),
-                of_all=int(flow is None),
-                flow=(flow or "").encode(),
-                cursor=cursor or b"",
-                count=min(count, _PAGE) if flow is None else _PAGE,
+    async def _listed(
+        self,
+        states: Sequence[str],
+        flow: str | None,
+        count: int,
+        cursor: bytes = b"",
+        steps: int | None = None,
+    ) -> tuple[builtins.list[str], bytes]:
+        """Return the newest runs of some states after a cursor, and the next one; at most after some steps."""
+        found: dict[str, None] = {}
+        while steps is None or steps > 0:
+            size = _PAGE if flow is not None else min(count - len(found), _PAGE)
+            pages = await asyncio.gather(
+                *(
+                    self._engine().run(
+                        "runs_list",
+                        state=one.encode(),
+                        of_all=int(flow is None),
+                        flow=(flow or "").encode(),
+                        cursor=cursor,
+                        count=size,
+                    )
+                    for one in states
+                )
             )
-            found |= {_text(run_id): at for run_id, at in zip(page[::2], page[1::2], strict=True)}
-        return found
+            # One state may have more runs between the end of its page and those of the others.
+            ends = ((place, one[0]) for one in pages if (place := _place(one[0])) is not None)
+            end, further = max(ends, default=(None, b""))
+            rows = sorted(
+                (
+                    (at, run_id)
+                    for _, *page in pages
+                    for run_id, at in zip(page[::2], page[1::2], strict=True)
+                    if end is None or (at, run_id) >= end
+                ),
+                reverse=True,
+            )
+            left = count - len(found)
+            found |= dict.fromkeys(_text(run_id) for _, run_id in rows[:left])
+            if len(rows) > left or (len(rows) == left and end is not None):
+                return [*found], b"%d %s" % rows[left - 1]
+            cursor = further
+            if not cursor:
+                break
+            steps = None if steps is None else steps - 1
+        return [*found], cursor
+
+    async def _found(  # noqa: PLR0913, PLR0917 - what a look-up and a page have
+        self,
+        attributes: Mapping[str, object],
+        flow: str,
+        count: int,
+        cursor: bytes = b"",
+        size: int = _PAGE,
+        steps: int | None = None,
+    ) -> tuple[builtins.list[str], bytes]:
+        """Return runs with values of attributes after a cursor, `size` looked at each step, and the next one."""
+        row: builtins.list[bytes] = []
+        for name, value in self._sought(attributes).items():
+            for text in lookup_texts(value):
+                row += (as_bytes(name), as_bytes(text))
+        if not row:
+            raise InvalidArgument("attributes", attributes, "a value of at least one attribute")
+        ids: dict[str, None] = {}
+        while steps is None or steps > 0:
+            cursor, *page = await self._engine().run(
+                "runs_find", row, flow=as_bytes(flow), cursor=cursor, count=size
+            )
+            ids |= dict.fromkeys(_text(one) for one in page)
+            if not cursor or len(ids) >= count:
+                break
+            if steps is not None:
+                size, steps = min(size, count - len(ids)), steps - 1
+        return [*ids], cursor
 
     async def _check_stages(self, run_ids: Sequence[str], *, repair: bool) -> CleanReport:
         """Find the stages of unfinished runs that wait for items which exist nowhere, and end them."""
@@ -664,6 +754,22 @@ def _lookup_text(value: object) -> str:
         return value
     encoded = codec.encode(value, ordered=True)
     return json.loads(encoded) if encoded[:1] == b'"' else encoded.decode()
+
+
+def _states(state: object) -> Sequence[FlowRunState]:
+    """Return the states of which one is asked for, or all."""
+    if state is None:
+        return FLOW_RUN_STATES
+    for one in FLOW_RUN_STATES:
+        if one == state:
+            return (one,)
+    raise InvalidArgument("state", state, f"one of {', '.join(FLOW_RUN_STATES)}, or None")
+
+
+def _place(cursor: bytes) -> tuple[float, bytes] | None:
+    """Return the score and the id that are in a cursor; None: there are none."""
+    found = _CURSOR.fullmatch(cursor)
+    return None if found is None else (float(found[1]) // 1, found[2])  # as the script returns scores
 
 
 def _checked(run_id: str) -> bytes:
