@@ -215,7 +215,7 @@ async def test_pages_of_several_states_have_each_run_once_the_newest_first(
 
 
 async def test_a_page_of_a_rare_flow_takes_few_steps_and_the_next_goes_on(
-    queue: AsyncWorkQueue, redis: Redis, clock: Clock
+    queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     count = 5_200  # more than one page looks at
     plan = chain(queue.name, "check", flow="often")
@@ -226,7 +226,10 @@ async def test_a_page_of_a_rare_flow_takes_few_steps_and_the_next_goes_on(
             pipe.zadd(f"{queue.name}:runs:active", {f"{n}": 1_900_000_000_000 + n})
         await pipe.execute()
     await redis.hset(f"{queue.name}:run:0", "flow", "rare")
-    assert await pages(queue, flow="rare") == [[], ["0"]]
+    failed = {"state": "failed", "ended": "1900000000001"}
+    await write_run(redis, queue, "old", chain(queue.name, "check", flow="rare"), failed, active=0)
+    await redis.zadd(f"{queue.name}:runs:failed", {"old": 1_900_000_000_001})
+    assert await pages(queue, flow="rare") == [[], ["old", "0"]]
 
 
 @pytest.mark.seed("GLD-O13", "GLD-B20", "GLD-K6")

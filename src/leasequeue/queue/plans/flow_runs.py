@@ -249,7 +249,7 @@ class FlowRuns:
         fields: Collection[str] | None = None,
         count: int = 100,
     ) -> tuple[builtins.list[FlowRunView], str]:
-        """Return some of many runs, and the cursor after which the next page begins: empty if this is the last.
+        """Return some of many runs, and the cursor of the next page: empty if this is the last.
 
             runs, cursor = await queue.flow_runs.page(state="failed")
             more, cursor = await queue.flow_runs.page(state="failed", after=cursor)
@@ -507,7 +507,7 @@ class FlowRuns:
         cursor: bytes = b"",
         steps: int | None = None,
     ) -> tuple[builtins.list[str], bytes]:
-        """Return the newest runs of some states after a cursor, and the next one; at most after some steps."""
+        """Return the newest runs of some states after a cursor, and the next one, after at most `steps`."""
         found: dict[str, None] = {}
         while steps is None or steps > 0:
             size = _PAGE if flow is not None else min(count - len(found), _PAGE)
@@ -546,7 +546,7 @@ class FlowRuns:
             steps = None if steps is None else steps - 1
         return [*found], cursor
 
-    async def _found(  # noqa: PLR0913, PLR0917 - what a look-up and a page have
+    async def _found(
         self,
         attributes: Mapping[str, object],
         flow: str,
@@ -555,7 +555,7 @@ class FlowRuns:
         size: int = _PAGE,
         steps: int | None = None,
     ) -> tuple[builtins.list[str], bytes]:
-        """Return runs with values of attributes after a cursor, `size` looked at each step, and the next one."""
+        """Return runs with values of attributes after a cursor, and the next one; a step looks at `size`."""
         row: builtins.list[bytes] = []
         for name, value in self._sought(attributes).items():
             for text in lookup_texts(value):
