@@ -17,12 +17,13 @@ from leasequeue.dashboard.rights import ACTIONS as RIGHTS
 from leasequeue.dashboard.view import read_segment, segment
 from leasequeue.errors import InvalidArgument
 from tests.dashboard.boards import open_board
+from tests.plans.run_hashes import chain
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
 #: What stands for the parts of the paths in the walk; a new part is given a value here.
-PARTS = {"queue": "walk", "file": "none", "rest": "none"}
+PARTS = {"queue": "walk", "file": "none", "rest": "none", "run": "walk"}
 
 
 def path_of(path: str) -> str:
@@ -31,7 +32,8 @@ def path_of(path: str) -> str:
 
 async def state_of(queue: AsyncWorkQueue) -> object:
     limits = await queue.limits.get()
-    return await queue.counts(), limits.paused is not None
+    runs = [one and one.state for one in await queue.flow_runs.list()]
+    return await queue.counts(), limits.paused is not None, runs
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,7 @@ async def state_of(queue: AsyncWorkQueue) -> object:
 async def test_every_route_obeys_every_right(redis_url: str, rights: Rights) -> None:
     queue = AsyncWorkQueue.from_url(redis_url, "walk")
     await queue.add_item(Item(b"data", id="one"))
+    await queue.flow_runs.start(chain(queue.name, "stage"), "walk")
     async with queue, open_board(queue, rights=rights) as (app, client):
         paths = {route.path: route.methods or set() for route in app.routes if isinstance(route, Route)}
         assert {one.path for one in (*PAGES, *ACTIONS)} < {*paths}
@@ -119,6 +122,7 @@ def test_who_counts_as_cross_site(headers: dict[str, str], *, refused: bool) -> 
 async def test_a_cross_site_write_changes_nothing_and_reading_is_free(redis_url: str) -> None:
     queue = AsyncWorkQueue.from_url(redis_url, "walk")
     await queue.add_item(Item(b"data", id="one"))
+    await queue.flow_runs.start(chain(queue.name, "stage"), "walk")
     evil = {"sec-fetch-site": "cross-site"}
     async with queue, open_board(queue, rights=Rights.all) as (_, client):
         for action in ACTIONS:
@@ -126,7 +130,7 @@ async def test_a_cross_site_write_changes_nothing_and_reading_is_free(redis_url:
             assert answer.status_code == 403, action.name
             got = await client.get(path_of(action.path) + "?sure=yes", headers=evil)
             assert got.status_code in {200, 303}
-        assert await state_of(queue) == ((1, 0, 0, 0), False)
+        assert await state_of(queue) == ((2, 0, 0, 0), False, ["active"])
         assert (await client.get("/", headers=evil)).status_code == 200
 
 

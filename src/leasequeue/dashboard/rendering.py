@@ -45,6 +45,8 @@ class Renderer:
             "rate": rate,
             "duration": duration,
             "ago": ago,
+            "since": lambda at: duration(max(0.0, time.time() - at)),
+            "left": lambda at: duration(max(0.0, at - time.time())),
             "segment": segment,
         }
         self._env.globals |= {**facts, "sparkline": sparkline}

@@ -17,6 +17,9 @@ ACTIONS = {
     "pause": "pause a queue, so that nothing is leased",
     "resume": "end the pause of a queue",
     "purge": "remove all items of a queue that wait, are scheduled or dead",
+    "cancel_flow": "cancel a flow run: nothing of it goes on",
+    "retry_flow": "do a failed flow run again from what has failed",
+    "replay_flow": "start a new flow run with the plan and the input of another",
 }
 
 

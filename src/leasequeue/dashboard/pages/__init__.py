@@ -1,6 +1,6 @@
 """The pages and actions of the dashboard: each module declares its own."""
 
-from leasequeue.dashboard.pages import overview, queue
+from leasequeue.dashboard.pages import flows, overview, queue
 
-PAGES = (overview.PAGE, queue.PAGE)
-ACTIONS = (*queue.ACTIONS,)
+PAGES = (overview.PAGE, queue.PAGE, flows.PAGE, flows.OF_QUEUE, flows.RUN)
+ACTIONS = (*queue.ACTIONS, *flows.ACTIONS)
