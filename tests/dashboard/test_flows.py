@@ -177,12 +177,12 @@ async def test_a_failed_run_is_retried_and_one_is_cancelled_and_replayed_after_a
             assert drawn(text)["second"] == "failed: second | failed | ValueError: the card wa…"
             assert "<script>x" not in text
             assert "cancel_flow" not in text  # it has ended
-            text = await does("retry_flow", "from the 1 stages")
+            text = await does("retry_flow", "failed, 1 of its stages")
             assert "Flow runs that go on: 1." in text
             assert drawn(text)["second"] == "waiting: second | waiting"
             assert drawn(text)["first"] == "done: first | done"
             assert "retry_flow" not in text
-            text = await does("cancel_flow", "1 stages and children of 2 have ended")
+            text = await does("cancel_flow", "Of its 2 stages and children, 1 have ended")
             assert "Cancelled flow runs: 1." in text
             assert drawn(text)["second"].startswith("cancelled")
             await does("replay_flow", "Its 2 stages")

@@ -97,8 +97,8 @@ class Layers:
 
     def draw(self, look: Look) -> Drawing:
         """Return the drawing."""
-        size = (look.width, look.height)[::-1] if not look.down else (look.width, look.height)
-        across, along = size  # of a box: beside others of its layer, and from layer to layer
+        # The size of a box: beside others of its layer, and from layer to layer.
+        across, along = (look.width, look.height) if look.down else (look.height, look.width)
         breadth = [
             sum(across if isinstance(one, str) else 0 for one in layer) + look.beside * (len(layer) - 1)
             for layer in self._layers
@@ -110,13 +110,13 @@ class Layers:
             at = look.border + (widest - breadth[depth]) / 2
             for one in layer:
                 own = across if isinstance(one, str) else 0
-                places[one] = at + own / 2, look.border + depth * (along + look.between)
+                start = look.border + depth * (along + look.between)
+                places[one] = at + own / 2, start
+                if isinstance(one, str):
+                    drawing.boxes[one] = self._turned(look, at, start)
                 at += own + look.beside
         ends = look.border * 2 + len(self._layers) * (along + look.between) - look.between
         drawing.width, drawing.height = self._turned(look, widest + 2 * look.border, ends)
-        for one, (middle, start) in places.items():
-            if isinstance(one, str):
-                drawing.boxes[one] = self._turned(look, middle - across / 2, start)
         for path in self._paths:
             drawing.edges.append(self._edge(look, path, places, along))
         return drawing

@@ -267,7 +267,7 @@ async def _ask_cancel(view: View) -> Question:
     run = await _run_of(view)
     done, total = run.progress
     return Question(
-        text=f"Cancel flow run {run.id!r}? {done:,} stages and children of {total:,} have ended, and stay. "
+        text=f"Cancel flow run {run.id!r}? Of its {total:,} stages and children, {done:,} have ended, and stay. "
         f"What waits of the other {total - done:,} is removed, what runs is cancelled, and nothing follows.",
         button="Cancel the run",
     )
@@ -279,7 +279,7 @@ async def _ask_retry(view: View) -> Question:
         one.children["failed"] if one.children else one.state == "failed" for one in run.stages.values()
     )
     return Question(
-        text=f"Do flow run {run.id!r} again from the {failed:,} stages and children that have failed? "
+        text=f"Do flow run {run.id!r} again from what has failed, {failed:,} of its stages and children? "
         "What is done stays. Their attempts begin at 1, and their dead letters are dropped.",
         button=f"Retry {failed:,}",
     )
