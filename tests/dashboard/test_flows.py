@@ -7,11 +7,9 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-import pytest
-
 from leasequeue import AsyncWorkQueue, FanOut, Next, TaskQueue, fan_out
 from leasequeue.dashboard import Rights
-from leasequeue.dashboard.layout import MAX_EDGES, WIDE, Layers
+from leasequeue.dashboard.layout import MAX_BENDS, MAX_EDGES, WIDE, Layers
 from leasequeue.dashboard.pages import flows as page
 from leasequeue.dashboard.view import segment
 from leasequeue.flow import Flow
@@ -140,7 +138,6 @@ async def test_runs_are_listed_page_by_page_and_found_by_state_attribute_and_id(
             [following] = re.findall(r'href="([^"]*after=[^"]*)">Next<', await shown(client, path))
             seen += await ids("/flows/" + following.replace("&amp;", "&").removeprefix("../flows/"))
             assert sorted(seen) == sorted(segment(f"run-{number:03}") for number in range(page.ROWS + 7))
-            assert seen[0] == "run-003"  # has entered its state last
             everywhere = await ids("/flows")
             assert "elsewhere" in everywhere
             assert len(everywhere) == page.ROWS_EACH + 1
@@ -245,16 +242,11 @@ def test_stages_are_in_layers_after_what_they_follow_and_edges_cross_no_box() ->
         ]
 
 
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_dense_graph_has_a_bounded_drawing(*, wide: bool) -> None:
+def test_a_dense_graph_with_long_edges_has_a_bounded_drawing() -> None:
     names = [f"s{at}" for at in range(100)]
-    after = {
-        one: (names[at // 50 * 50 - 50 : at // 50 * 50] if wide else names[:at])
-        for at, one in enumerate(names)
-    }
-    after = {one: [] if at < 50 and wide else before for at, (one, before) in enumerate(after.items())}
+    after = {one: [*{*names[: min(at, 10)], *names[max(0, at - 1) : at]}] for at, one in enumerate(names)}
     layers = Layers(after)
     assert layers.left_out == sum(map(len, after.values())) - MAX_EDGES
     drawing = layers.draw(WIDE)
     assert len(drawing.edges) == MAX_EDGES
-    assert sum(len(edge[2]) for edge in drawing.edges) < 500_000
+    assert sum(edge[2].count("C") for edge in drawing.edges) <= MAX_EDGES + MAX_BENDS

@@ -267,7 +267,7 @@ async def _ask_cancel(view: View) -> Question:
     run = await _run_of(view)
     done, total = run.progress
     return Question(
-        text=f"Cancel flow run {run.id!r}? Of its {total:,} stages and children, {done:,} have ended, and stay. "
+        text=f"Cancel flow run {run.id!r}? Of its {total:,} stages and children, {done:,} have ended. "
         f"What waits of the other {total - done:,} is removed, what runs is cancelled, and nothing follows.",
         button="Cancel the run",
     )
