@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 #: What stands for the parts of the paths in the walk; a new part is given a value here.
-PARTS = {"queue": "walk", "file": "none", "rest": "none", "run": "walk"}
+PARTS = {"queue": "walk", "id": "one", "file": "none", "rest": "none", "run": "walk"}
 
 
 def path_of(path: str) -> str:

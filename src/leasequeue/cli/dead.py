@@ -31,6 +31,7 @@ from leasequeue.cli.server import (
 from leasequeue.cli.show import print_dead_letter
 from leasequeue.durations import LONGEST_KEPT_SECONDS
 from leasequeue.errors import summary_of
+from leasequeue.tasks.letters import LetterFilter
 from leasequeue.tasks.wire import task_of
 
 if TYPE_CHECKING:
@@ -64,17 +65,12 @@ async def _chosen(
     oldest = 0.0
     if since is not None:
         oldest = await server_time(queue) - since
+    wanted = LetterFilter(task=task, error=error, oldest=oldest)
     start = 0
     while page := await queue.dead_letters.list(start=start, count=PAGE):
         start += PAGE
-        for letter in page:
-            if letter.died_at < oldest or (error or "") not in letter.error:
-                continue
-            whole = letter
-            if task is not None and letter.data is None and letter.size:
-                whole = await queue.dead_letters.get(letter.id) or letter  # the reply had no room for it
-            if task is None or task == task_of(whole.data or b""):
-                yield letter
+        for letter in await wanted.choose(queue, page):
+            yield letter
 
 
 @app.command("ls")

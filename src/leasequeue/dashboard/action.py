@@ -42,17 +42,33 @@ class Question:
 
 
 @dataclass(kw_only=True, frozen=True)
+class Unfinished:
+    """What an action returns after a step: the page of its progress sends the form for the next one."""
+
+    #: How many were changed so far, and looked at, of how many.
+    done: int
+    looked_at: int
+    total: int
+    #: What the form of the next step has.
+    fields: dict[str, str]
+
+
+@dataclass(kw_only=True, frozen=True)
 class Action:
     """What a viewer may do, if its name is among the rights."""
 
     name: str
     path: str
     #: Does it, and returns how many were changed; None: there is nothing to count.
-    call: Callable[[View], Awaitable[int | None]]
+    call: Callable[[View], Awaitable[int | Unfinished | None]]
     #: What is said then, with `{}` for the number.
     done: str
     #: Returns what is asked first; None: it is done at once.
     ask: Callable[[View], Awaitable[Question]] | None = None
+    #: The fields of the form that say what is acted on, beside the path; the log names them.
+    named: tuple[str, ...] = ()
+    #: Those of them that are also parts of the query of the page to which it goes back.
+    kept: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.name not in ACTIONS:
@@ -70,27 +86,36 @@ async def answer(action: Action, view: View, render: Renderer) -> Response:
         raise Forbidden(f"{action.name!r} is not among your rights: {allowed}; nothing was changed")
     posted = view.request.method == "POST"
     view.form = _fields(await _body(view) if posted else view.request.url.query.encode())
-    back = view.request.scope["path"].removeprefix(view.request.scope.get("root_path", "")).rpartition("/")[0]
+    path = view.request.scope["path"].removeprefix(view.request.scope.get("root_path", ""))
+    back = path.rpartition("/")[0]
+    kept = {name: view.field(name) for name in action.kept}
     if action.ask is not None and not (posted and view.form.get(SURE)):
         question = await action.ask(view)
         fields = [(name, value) for name, values in view.form.items() for value in values if name != SURE]
         return render.page(
-            "confirm.html", view, {"question": question, "fields": fields, "back": view.link(back)}
+            "confirm.html", view, {"question": question, "fields": fields, "back": view.link(back, **kept)}
         )
     if not posted:
-        return RedirectResponse(view.link(back), 303)
+        return RedirectResponse(view.link(back, **kept), 303)
     who = view.rights.who or (view.request.client.host if view.request.client else "unknown")
-    target = {part: view.text(part) for part in view.request.path_params}
+    path_parts = {part: view.text(part) for part in view.request.path_params}
+    target = path_parts | {name: ", ".join(view.form[name]) for name in action.named if name in view.form}
     try:
-        count = await action.call(view)
+        answered = await action.call(view)
     except LeasequeueError as error:
         log.warning("dashboard: %s could not do %s on %s: %s", who, action.name, target, error)
         raise
-    log.info("dashboard: %s did %s on %s: %s", who, action.name, target, "done" if count is None else count)
+    step = answered if isinstance(answered, Unfinished) else None
+    count = step.done if step else answered
+    done = "done" if count is None else f"{count} so far" if step else count
+    log.info("dashboard: %s did %s on %s: %s", who, action.name, target, done)
     view.board.reads.forget()
-    if "queue" in target:
-        await view.sampler.sample(target["queue"])  # so that the page shows what has changed
-    return RedirectResponse(view.link(back, did=action.name, count=count), 303)
+    if step:
+        facts = {"action": action, "step": step, "path": path, "back": view.link(back, **kept)}
+        return render.page("progress.html", view, facts)
+    if "queue" in path_parts:
+        await view.sampler.sample(path_parts["queue"])  # so that the page shows what has changed
+    return RedirectResponse(view.link(back, **kept, did=action.name, count=count), 303)
 
 
 async def _body(view: View) -> bytes:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.responses import RedirectResponse
 from starlette.routing import Route
 
 from leasequeue.dashboard.action import Forbidden, answer, notice_of
@@ -19,7 +20,7 @@ from leasequeue.dashboard.rights import GivesRights, Rights
 from leasequeue.dashboard.sampler import Sampler
 from leasequeue.dashboard.sharing import SharedReads
 from leasequeue.dashboard.sources import ShownQueues, Source
-from leasequeue.dashboard.view import Board, NotFound, Page, ShowData, View
+from leasequeue.dashboard.view import Board, Elsewhere, NotFound, Page, ShowData, View
 from leasequeue.errors import InvalidArgument, LeasequeueError, ServerError
 
 if TYPE_CHECKING:
@@ -148,6 +149,8 @@ def _endpoint(
         try:
             view.rights = await _rights_of(board.rights, request)
             return await respond(view)
+        except Elsewhere as error:
+            return RedirectResponse(str(error), 303)
         except ServerError as error:
             title, status, again = "The server is away", 503, True
             problem: LeasequeueError = error

@@ -13,7 +13,8 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from leasequeue.dashboard.view import segment
-from leasequeue.errors.describing import NAME_LENGTH, TEXT_LENGTH, plain
+from leasequeue.errors import summary_of
+from leasequeue.errors.describing import NAME_LENGTH, TEXT_LENGTH, TRACEBACK_LENGTH, indented, plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +42,8 @@ class Renderer:
         self._env.filters |= {
             "plain": lambda text: plain(str(text), NAME_LENGTH),
             "text": lambda text: plain(str(text), TEXT_LENGTH),
+            "lines": lambda text: indented(str(text), TRACEBACK_LENGTH, indent=""),
+            "summary": summary_of,
             "number": number,
             "rate": rate,
             "duration": duration,

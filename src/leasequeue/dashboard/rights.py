@@ -20,6 +20,10 @@ ACTIONS = {
     "cancel_flow": "cancel a flow run: nothing of it goes on",
     "retry_flow": "do a failed flow run again from what has failed",
     "replay_flow": "start a new flow run with the plan and the input of another",
+    "cancel": "cancel an item or job that waits, is scheduled or runs",
+    "release": "end the lease of an item, so that another worker takes it",
+    "requeue": "requeue dead letters",
+    "drop": "remove dead letters with their data",
 }
 
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 ShowData: TypeAlias = "bool | Callable[[str, bytes], str | None]"
 
 
+class Elsewhere(LeasequeueError):
+    """What is asked for has a page of its own, at the link that is the text of this error."""
+
+
 class NotFound(LeasequeueError):
     """What a path names is not there."""
 
@@ -103,12 +107,20 @@ class View:
         """Return whether the viewer may do an action."""
         return action in self.rights.actions
 
+    def field(self, name: str, default: str = "") -> str:
+        """Return the value of a field of the form."""
+        return self.form.get(name, [default])[0]
+
+    def readable(self, queue: str, data: bytes) -> str | None:
+        """Return what the viewer may read of a payload, an argument or a result, in full; None: nothing."""
+        show = self.board.show_data
+        if callable(show):
+            return show(queue, data)
+        return data.decode(errors="backslashreplace") if show else None
+
     def shown(self, queue: str, data: bytes) -> str | None:
         """Return the text of a payload, an argument or a result; None: it is hidden. A long one is cut."""
-        show = self.board.show_data
-        text = (
-            show(queue, data) if callable(show) else data.decode(errors="backslashreplace") if show else None
-        )
+        text = self.readable(queue, data)
         return None if text is None else indented(text, TEXT_LENGTH, indent="")
 
     def link(self, *path: str, **query: Any) -> str:

@@ -83,6 +83,17 @@ class Events:
         """
         return await self._set(count=None, age_ms=None, publish=1)
 
+    async def last_number(self) -> int:
+        """Return the number of the last event there has been: `since` for the next ones.
+
+        Raises:
+            NoEventsKept: If no events are kept.
+        """
+        last, kept, *_ = await self._engine().run("events_read", after=b"%d" % 2**53, count=1)
+        if not kept:
+            raise NoEventsKept
+        return int(last)
+
     async def stop(self, only: Literal["kept", "live"] | None = None) -> None:
         """Stop keeping events, and drop those that are kept; stop publishing them.
 

@@ -66,7 +66,7 @@
     Idiomorph.morph(main(), next, {
       ignoreActiveValue: true,
       callbacks: {
-        beforeAttributeUpdated: (name, node) => !(name === "checked" || (name === "open" && node.tagName === "DETAILS")),
+        beforeAttributeUpdated: (name, node) => !(name === "checked" || (name === "hidden" && "all" in node.dataset) || (name === "open" && node.tagName === "DETAILS")),
       },
     });
   }
@@ -88,10 +88,18 @@
       if (asking) asking.abort();
     } else plan(0);
   });
+  // The next step of an action on many: without this, the viewer presses the button.
+  const step = document.querySelector("form[data-continue]");
+  if (step) setTimeout(() => step.submit(), 200);
+  for (const one of document.querySelectorAll("[data-all]")) one.hidden = false;
+  document.addEventListener("change", ({ target }) => {
+    if (!target.matches("[data-all]")) return;
+    for (const one of target.form.querySelectorAll("[name=letter]")) one.checked = target.checked;
+  });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") for (const one of document.querySelectorAll("details[open]")) one.open = false;
     if (event.key === "/" && !event.target.matches("input, select, textarea")) {
-      const search = document.querySelector("input[type=search]");
+      const search = main().querySelector("input[type=search]") || document.querySelector("input[type=search]");
       if (search) { event.preventDefault(); search.focus(); search.select(); }
     }
   });

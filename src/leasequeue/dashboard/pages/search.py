@@ -1,0 +1,170 @@
+"""Find an item or job by its id in all queues, or by its task and arguments among the newest of each."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from leasequeue.dashboard.pages.job import EVENTS, newest_events
+from leasequeue.dashboard.view import Elsewhere, Page, segment
+from leasequeue.item.codec import dump_compact
+from leasequeue.tasks.wire import call_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from leasequeue.dashboard.view import View
+    from leasequeue.queue import AsyncWorkQueue, DeadLetter, ItemView
+
+T = TypeVar("T")
+
+#: In how many queues one search looks: for an id, for other things, and for events; and in how many at once.
+BY_ID, BY_CALL, BY_EVENT, AT_ONCE = 1_000, 20, 20, 16
+#: Among how many items of each state of a queue, the newest, and among how many bytes of their data.
+NEWEST, MAX_BYTES = 100, 512 << 10
+#: How many are shown.
+ROWS = 100
+#: The states in which an item is looked for by its task.
+_STATES = ("waiting", "leased", "scheduled")
+
+
+class Hit(NamedTuple):
+    """An item that was found."""
+
+    queue: str
+    id: str
+    state: str
+    task: str | None = None
+    arguments: str | None = None
+
+
+async def read(view: View) -> dict[str, Any]:
+    """Look for what the query says."""
+    await view.sampler.look()
+    view.sampler.check()
+    text = view.request.query_params.get("q", "").strip()
+    after = view.request.query_params.get("after", "")
+    wanted = qualifiers(text)
+    names = sorted(view.board.queues.by_name())
+    start = sum(segment(name) <= after for name in names) if after else 0
+    names = sorted(names, key=segment)[start:]
+    facts: dict[str, Any] = {"q": text, "by_call": wanted is not None, "hits": [], "following": None}
+    if not text:
+        return facts | {"looked_in": 0, "total": len(names)}
+    if wanted is None:
+        chosen = names[:BY_ID]
+        hits = await view.shared(("find", text, after), lambda: _by_id(view, chosen, text))
+        if len(hits) == 1 and len(chosen) == len(names) and not after:
+            raise Elsewhere(view.link("queues/", segment(hits[0].queue), "/jobs/", segment(text)))
+    else:
+        names = [name for name in names if wanted.get("queue", name) == name]
+        chosen = names[:BY_CALL]
+        hits = [
+            hit for found in await _each(chosen, lambda name: _by_call(view, name, wanted)) for hit in found
+        ]
+    return facts | {
+        "hits": hits[:ROWS],
+        "more": len(hits) > ROWS,
+        "looked_in": len(chosen),
+        "total": len(names),
+        "following": segment(chosen[-1]) if len(chosen) < len(names) else None,
+        "newest": NEWEST,
+        "events": EVENTS,
+        "hidden": wanted is not None and not view.board.show_data and any("." in one for one in wanted),
+    }
+
+
+def qualifiers(text: str) -> dict[str, str] | None:
+    """Return the values of `task:`, `queue:` and `args.<name>:` in a query; None: it is an id."""
+    pairs = [part.partition(":") for part in text.split()]
+    if all(value and (name in {"task", "queue"} or name.startswith("args.")) for name, _, value in pairs):
+        return {name: value for name, _, value in pairs} or None
+    return None
+
+
+async def _each(names: Sequence[str], call: Callable[[str], Awaitable[T]]) -> list[T]:
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def one(name: str) -> T:
+        async with limit:
+            return await call(name)
+
+    return await asyncio.gather(*map(one, names))
+
+
+async def _by_id(view: View, names: Sequence[str], item_id: str) -> list[Hit]:
+    queues = {name: view.queue(name) for name in names}
+
+    async def look(name: str) -> str | None:
+        queue = queues[name]
+        item = await queue.find(item_id, data=False)
+        if item is not None:
+            return item.state
+        if await queue.dead_letters.get(item_id) is not None:
+            return "dead"
+        return None if await queue.results.get(item_id) is None else "completed"
+
+    async def look_at_events(name: str) -> str | None:
+        events = await view.shared(("events", name), lambda: newest_events(queues[name]))
+        return next((one.what for one in reversed(events or ()) if one.id == item_id), None)
+
+    found = await _each(names, look)
+    if not any(found):
+        names = names[:BY_EVENT]
+        found = await _each(names, look_at_events)
+    return [Hit(name, item_id, state) for name, state in zip(names, found, strict=True) if state]
+
+
+async def _by_call(view: View, name: str, wanted: Mapping[str, str]) -> list[Hit]:
+    queue = view.queue(name)
+    hits = []
+    for state, one in await view.shared(("newest", name), lambda: _newest(queue)):
+        call = call_of(one.data or b"")
+        if call is None or wanted.get("task", call[0]) != call[0]:
+            continue
+        # What a viewer may not read cannot be found out by searching for it either.
+        readable = view.readable(name, call[1].encode())
+        if _has(readable, wanted):
+            arguments = None if readable is None else view.shown(name, call[1].encode())
+            hits.append(Hit(name, one.id, state, call[0], arguments))
+    return hits
+
+
+def _has(arguments: str | None, wanted: Mapping[str, str]) -> bool:
+    paths = {path: value for path, value in wanted.items() if path.startswith("args.")}
+    if not paths:
+        return True
+    try:
+        # Numbers stay the texts that they are: a big one is not rounded.
+        given = json.loads(arguments or "null", parse_float=str, parse_int=str)
+    except (ValueError, RecursionError):
+        return False
+    return all(_text(given, path.split(".")[1:]) == value for path, value in paths.items())
+
+
+def _text(value: Any, path: Iterable[str]) -> str | None:
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return None if value is None else value if isinstance(value, str) else dump_compact(value)
+
+
+async def _newest(queue: AsyncWorkQueue) -> list[tuple[str, ItemView | DeadLetter]]:
+    found: list[tuple[str, ItemView | DeadLetter]] = []
+    for state in _STATES:
+        sizes = [one.size or 0 for one in await queue.inspect(state, start=-NEWEST, count=NEWEST, data=False)]
+        if fits := _fitting(sizes[::-1]):
+            newest = await queue.inspect(state, start=-fits, count=fits)
+            found += [(state, one) for one in reversed(newest)]
+    letters = await queue.dead_letters.list(count=NEWEST, data=False)
+    if fits := _fitting([one.size for one in letters]):
+        found += [("dead", one) for one in await queue.dead_letters.list(count=fits)]
+    return found
+
+
+def _fitting(sizes: Sequence[int]) -> int:
+    return sum(total <= MAX_BYTES for total in itertools.accumulate(sizes))
+
+
+PAGE = Page(path="/jobs", template="search.html", read=read)
