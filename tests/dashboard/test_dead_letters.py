@@ -16,7 +16,11 @@ from leasequeue.tasks.wire import data_of
 from tests.dashboard.boards import open_board
 
 if TYPE_CHECKING:
+    from typing import Any
+
     import httpx
+
+    from leasequeue.queue import DeadLetter
 
 
 async def die(
@@ -215,12 +219,12 @@ async def test_a_page_of_many_dead_letters_reads_few(redis_url: str) -> None:
         calls = []
         listed = queue.dead_letters.list
 
-        async def counted(**options: int) -> object:
+        async def counted(**options: Any) -> list[DeadLetter]:
             calls.append(options.get("count", 1))
             return await listed(**options)
 
         app.state.board.reads.forget()
-        queue.dead_letters.list = counted  # type: ignore[method-assign, assignment]
+        queue.dead_letters.list = counted  # type: ignore[method-assign]
         deep = await client.get("/dead", params={"queue": "many", "before": str(Place.of(letter))})
         assert ids_in(deep, "many")[0] == "0599"
         assert sum(calls) <= 2 * 300 + 11  # the page, and a binary search of 1,200

@@ -39,5 +39,5 @@ class LetterFilter:
         data = letter.data
         if data is None and letter.size:
             whole = await queue.dead_letters.get(letter.id)
-            data = whole and whole.data
+            data = whole.data if whole else None
         return self.task == task_of(data or b"")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from leasequeue.dashboard.pages.job import EVENTS, newest_events
 from leasequeue.dashboard.view import Elsewhere, Page, segment
 from leasequeue.item.codec import dump_compact
+from leasequeue.states import ITEM_STATES
 from leasequeue.tasks.wire import call_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ BY_ID, BY_CALL, BY_EVENT, AT_ONCE = 1_000, 20, 20, 16
 NEWEST, MAX_BYTES = 100, 512 << 10
 #: How many are shown.
 ROWS = 100
-#: The states in which an item is looked for by its task.
-_STATES = ("waiting", "leased", "scheduled")
 
 
 class Hit(NamedTuple):
@@ -152,7 +151,7 @@ def _text(value: Any, path: Iterable[str]) -> str | None:
 
 async def _newest(queue: AsyncWorkQueue) -> list[tuple[str, ItemView | DeadLetter]]:
     found: list[tuple[str, ItemView | DeadLetter]] = []
-    for state in _STATES:
+    for state in ITEM_STATES:
         sizes = [one.size or 0 for one in await queue.inspect(state, start=-NEWEST, count=NEWEST, data=False)]
         if fits := _fitting(sizes[::-1]):
             newest = await queue.inspect(state, start=-fits, count=fits)
