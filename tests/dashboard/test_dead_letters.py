@@ -67,7 +67,8 @@ async def test_each_dead_letter_is_on_one_page_though_others_come_and_go(
     queue = AsyncWorkQueue.from_url(redis_url, "pages")
     async with queue, open_board(queue) as (app, client):
         await die(queue, *(f"{number:02}" for number in range(10)))
-        seen, path, turn = [], "/dead?queue=pages", 0
+        seen: list[str] = []
+        path, turn = "/dead?queue=pages", 0
         while path:
             assert len(seen) < 30
             page = await client.get(path)
@@ -91,7 +92,8 @@ async def test_the_dead_letters_of_all_queues_are_in_one_order_and_none_is_skipp
     async with queues[0], queues[1], open_board(*queues) as (_, client):
         await die(queues[0], *(f"l{number}" for number in range(5)))
         await die(queues[1], "r0", "r1")
-        seen, path = [], "/dead"
+        seen: list[str] = []
+        path = "/dead"
         while path:
             assert len(seen) < 30
             page = await client.get(path)
