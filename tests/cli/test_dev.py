@@ -1,4 +1,4 @@
-"""`leasequeue dev`: a server, a worker that reloads, one log, and one Ctrl-C that ends all of it."""
+"""`leasequeue dev`: a server, a worker that reloads, a dashboard, and one Ctrl-C that ends all of it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Item
 from tests.cli.program import usage_error
 from tests.cli.worker_bench import Running
+from tests.eventually import LIMIT_SECONDS
 from tests.processes import gone, lives
 from tests.queue.asking import until
 
@@ -43,14 +45,20 @@ HELLO, HOLD = b'{"task": "hello", "args": {}}', b'{"task": "hold", "args": {}}'
 
 
 @asynccontextmanager
-async def developing(folder: Path, queue: str, *options: str) -> AsyncIterator[Running]:
+async def developing(
+    folder: Path, queue: str, *options: str, first_in_path: str = ""
+) -> AsyncIterator[Running]:
     """Run `leasequeue dev` on the program, until its worker leases items."""
     (folder / "app.py").write_text(PROGRAM)
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "leasequeue.cli", "dev", "app:tasks", *options),
         cwd=folder,
-        env={**inherited, "QUEUE": queue, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={
+            **inherited,
+            "QUEUE": queue,
+            "PYTHONPATH": os.pathsep.join(filter(None, [first_in_path, *sys.path])),
+        },
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
@@ -109,6 +117,45 @@ async def test_a_change_restarts_the_worker_and_the_server_at_a_url_is_left_alon
         await gone(before, worker_pid(running))
     assert await redis.ping()
     assert (await queue.counts()).total == 0
+
+
+@pytest.mark.slow
+async def test_its_dashboard_may_do_all_on_this_machine_and_ends_with_it_while_pages_are_open(
+    tmp_path: Path, name: str
+) -> None:
+    async with developing(tmp_path, name) as running:
+        [address] = await running.logged(r"the dashboard: (http://127\.0\.0\.1:\d+/)$")
+        [url] = await running.logged(r"export LEASEQUEUE_URL=(\S+)")
+        log = running.log
+        assert log.index("the dashboard") < log.index("export LEASEQUEUE_URL")
+        async with (
+            AsyncWorkQueue.from_url(url, name) as queue,
+            httpx.AsyncClient(base_url=address, timeout=LIMIT_SECONDS) as client,
+        ):
+            await queue.add_item(Item(HELLO), delay=3600)
+            pages = await asyncio.gather(*(client.get("/") for _ in range(3)))
+            assert all(f">{name}</a>" in page.text for page in pages)
+            paused = await client.post(f"/queues/{name}/pause")
+            assert paused.status_code == 303
+            assert (await queue.stats()).paused is not None
+            other = await client.get("/", headers={"host": "rebound.example.org"})
+            assert other.status_code == 400, "the name of another site leads here"
+            running.signal(signal.SIGINT)  # the connections of the pages are open
+            assert await running.code() == 0
+            with pytest.raises(httpx.ConnectError):
+                await client.get("/")
+        assert "Traceback" not in running.log
+
+
+@pytest.mark.slow
+async def test_without_the_extra_a_line_says_how_to_get_the_dashboard(tmp_path: Path, name: str) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    (blocked / "uvicorn.py").write_text("raise ModuleNotFoundError('no uvicorn', name='uvicorn')")
+    async with developing(tmp_path, name, first_in_path=str(blocked)) as running:
+        assert "pip install 'leasequeue[dashboard]'" in running.log
+        running.signal(signal.SIGINT)
+        assert await running.code() == 0
 
 
 async def test_data_is_kept_only_by_a_server_that_it_starts(leasequeue: Leasequeue, redis_url: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from starlette.datastructures import Headers
 from starlette.routing import Route
 
-from leasequeue import AsyncWorkQueue, Item
+from leasequeue import AsyncWorkQueue, Fleet, Item
 from leasequeue.dashboard import Rights
 from leasequeue.dashboard.guard import POLICY, is_cross_site
 from leasequeue.dashboard.pages import ACTIONS, PAGES
@@ -17,13 +17,15 @@ from leasequeue.dashboard.rights import ACTIONS as RIGHTS
 from leasequeue.dashboard.view import read_segment, segment
 from leasequeue.errors import InvalidArgument
 from tests.dashboard.boards import open_board
-from tests.plans.run_hashes import chain
+from tests.dashboard.fleets import fill
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
 #: What stands for the parts of the paths in the walk; a new part is given a value here.
-PARTS = {"queue": "walk", "id": "one", "file": "none", "rest": "none", "run": "walk"}
+PARTS = {"queue": "walk", "worker": "walk", "id": "one", "file": "none", "rest": "none"}
+#: The fields without which an action does nothing.
+FIELDS = {"to": "other", "queue": "walk", "item": "one", "schedule": "walk"}
 
 
 def path_of(path: str) -> str:
@@ -31,9 +33,10 @@ def path_of(path: str) -> str:
 
 
 async def state_of(queue: AsyncWorkQueue) -> object:
-    limits = await queue.limits.get()
-    runs = [one and one.state for one in await queue.flow_runs.list()]
-    return await queue.counts(), limits.paused is not None, runs
+    limits, schedules = await queue.limits.get(), await queue.schedules.list()
+    workers = [(one.id, one.quiet, one.stopping) for one in await Fleet(queue).workers()]
+    kept = (await queue.history(count=1)).kept
+    return await queue.counts(), limits.paused is not None, len(schedules), workers, kept
 
 
 @pytest.mark.parametrize(
@@ -43,26 +46,29 @@ async def state_of(queue: AsyncWorkQueue) -> object:
 )
 async def test_every_route_obeys_every_right(redis_url: str, rights: Rights) -> None:
     queue = AsyncWorkQueue.from_url(redis_url, "walk")
-    await queue.add_item(Item(b"data", id="one"))
-    await queue.flow_runs.start(chain(queue.name, "stage"), "walk")
-    async with queue, open_board(queue, rights=rights) as (app, client):
+    other = AsyncWorkQueue.from_url(redis_url, "other")
+    await fill(queue, redis_url)
+    async with queue, other, open_board(queue, other, rights=rights) as (app, client):
         paths = {route.path: route.methods or set() for route in app.routes if isinstance(route, Route)}
         assert {page.path for page in PAGES} | {action.path for action in ACTIONS} < {*paths}
         for page in PAGES:
             answer = await client.get(path_of(page.path))
             assert answer.status_code == (200 if rights.look else 403), page.path
             for action in ACTIONS:  # what is not permitted is not offered
-                offered = action.path.rpartition("/")[2] + '"' in answer.text
+                offered = f'/{action.path.rpartition("/")[2]}"' in answer.text
                 assert action.name in rights.actions or not offered, action.name
         writes = {path for path, methods in paths.items() if methods - {"GET", "HEAD"}}
         assert writes == {one.path for one in ACTIONS}
         for action in ACTIONS:
+            await fill(queue, redis_url)
             before = await state_of(queue)
-            answer = await client.post(path_of(action.path), data={"sure": "yes"})
+            answer = await client.post(path_of(action.path), data={"sure": "yes", **FIELDS})
             may = action.name in rights.actions
             assert answer.status_code == (303 if may else 403), action.name
             assert may or await state_of(queue) == before
-            assert (await client.get(path_of(action.path))).status_code in ({200, 303} if may else {403})
+            await fill(queue, redis_url)
+            got = await client.get(path_of(action.path), params=FIELDS)
+            assert got.status_code in ({200, 303} if may else {403})
 
 
 async def test_a_write_is_logged_with_who_and_what(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -124,13 +130,17 @@ async def test_a_cross_site_write_changes_nothing_and_reading_is_free(redis_url:
     await queue.add_item(Item(b"data", id="one"))
     await queue.flow_runs.start(chain(queue.name, "stage"), "walk")
     evil = {"sec-fetch-site": "cross-site"}
-    async with queue, open_board(queue, rights=Rights.all) as (_, client):
+    other = AsyncWorkQueue.from_url(redis_url, "other")
+    await fill(queue, redis_url)
+    async with queue, other, open_board(queue, other, rights=Rights.all) as (_, client):
+        before = await state_of(queue)
         for action in ACTIONS:
-            answer = await client.post(path_of(action.path), data={"sure": "yes"}, headers=evil)
+            fields = {"sure": "yes", **FIELDS}
+            answer = await client.post(path_of(action.path), data=fields, headers=evil)
             assert answer.status_code == 403, action.name
-            got = await client.get(path_of(action.path) + "?sure=yes", headers=evil)
-            assert got.status_code in {200, 303}
-        assert await state_of(queue) == ((2, 0, 0, 0), False, ["active"])
+            got = await client.get(path_of(action.path), params=fields, headers=evil)
+            assert got.status_code in {200, 303}, action.name
+        assert await state_of(queue) == before
         assert (await client.get("/", headers=evil)).status_code == 200
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
+import socket
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,11 +17,13 @@ from leasequeue.cli.server import DEFAULT_URL, Code, fail, run_blocking_command
 from leasequeue.errors import ExtraMissing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from starlette.types import ASGIApp
 
 #: The variable with the password: the arguments of a process can be read by other users.
 PASSWORD_VARIABLE = "LEASEQUEUE_DASHBOARD_PASSWORD"  # noqa: S105 - its name
-_USER = "dashboard"
+_USER, DEFAULT_PORT = "dashboard", 8642
 
 
 def dashboard(
@@ -31,7 +36,7 @@ def dashboard(
         str,
         typer.Option(help=f"The address to listen on. Any but this machine's own needs {PASSWORD_VARIABLE}."),
     ] = "127.0.0.1",
-    port: Annotated[int, number_option("TCP port; 0: a free one.", minimum=0, maximum=65535)] = 8642,
+    port: Annotated[int, number_option("TCP port; 0: a free one.", minimum=0, maximum=65535)] = DEFAULT_PORT,
     rights: Annotated[
         str,
         choice_option("What viewers may do.", ("read-only", "all")),
@@ -75,6 +80,44 @@ def _serve(url: str, host: str, port: int, rights: str, environment: str, *, sho
     print_line(f"http://{address}:{listening.getsockname()[1]}/ shows the queues. Press Ctrl-C to stop.")
     uvicorn.Server(config).run(sockets=[listening])
     return Code.DONE
+
+
+@contextlib.contextmanager
+def served_dashboard(url: str) -> Iterator[str | None]:
+    """Serve a dashboard that may do all in a thread, for this machine alone; yield its address.
+
+    None: its extra is not installed. Signals are left to the main thread.
+    """
+    try:
+        import uvicorn
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+        from leasequeue.dashboard import Rights
+        from leasequeue.dashboard import dashboard as board_of
+    except (ModuleNotFoundError, ExtraMissing) as error:
+        if not isinstance(error, ExtraMissing) and error.name not in {"uvicorn", "starlette"}:
+            raise
+        yield None
+        return
+    board = board_of(url, rights=Rights.all.of("dev"), show_data=True, environment="dev")
+    # The name of another site may lead here: whoever is asked by that name does not answer.
+    app = TrustedHostMiddleware(board, allowed_hosts=["127.0.0.1", "localhost"])
+    try:
+        listening = socket.create_server(("127.0.0.1", DEFAULT_PORT))
+    except OSError:  # another program is there
+        listening = socket.create_server(("127.0.0.1", 0))
+    # The log is that of the program.
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_config=None, log_level="warning", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="dashboard")
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
 
 
 def _is_of_this_machine(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""`leasequeue dev`: a server and a worker that reloads, with one log and one Ctrl-C."""
+"""`leasequeue dev`: a server, a worker that reloads and a dashboard, with one log and one Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from leasequeue.cli.dashboard import served_dashboard
 from leasequeue.cli.formatting import print_error
 from leasequeue.cli.options import duration_option
 from leasequeue.cli.worker.command import Concurrency, Target, changes_of
@@ -35,10 +36,11 @@ def dev(
     concurrency: Concurrency = None,
     grace: Annotated[float, duration_option("How long to wait for runs when it stops or reloads.")] = 0.5,
 ) -> None:
-    """Run a server and a worker that reloads, for development.
+    """Run a server, a worker that reloads and a dashboard, for development.
 
-    The program gets the server's URL in LEASEQUEUE_URL and REDIS_URL. Ctrl-C ends
-    all of it. Interrupted items return to the front of their queue.
+    The program gets the server's URL in LEASEQUEUE_URL and REDIS_URL. The dashboard
+    needs the extra of this name, and answers this machine alone. Ctrl-C ends all of
+    it. Interrupted items return to the front of their queue.
     """
     if url is not None and dir is not None:
         raise typer.BadParameter("the server at --url keeps its data itself", param_hint="--dir")
@@ -55,5 +57,14 @@ async def _dev(settings: WorkerSettings, url: str | None, folder: Path | None) -
     async with RunningServer(url) if url else await EmbeddedServer.start(dir=folder) as server:
         # The worker's process inherits them.
         os.environ["LEASEQUEUE_URL"] = os.environ["REDIS_URL"] = server.url
-        log.info("for other terminals: export LEASEQUEUE_URL=%s", re.sub("//.*@", "//:PASSWORD@", server.url))
-        return await Supervisor(settings, changes=changes_of(settings.target)).run()
+        with served_dashboard(server.url) as address:
+            log.info(
+                "%s",
+                f"the dashboard: {address}"
+                if address
+                else "for a dashboard in the browser: pip install 'leasequeue[dashboard]'",
+            )
+            log.info(
+                "for other terminals: export LEASEQUEUE_URL=%s", re.sub("//.*@", "//:PASSWORD@", server.url)
+            )
+            return await Supervisor(settings, changes=changes_of(settings.target)).run()

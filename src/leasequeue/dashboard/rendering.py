@@ -12,6 +12,7 @@ import jinja2
 from markupsafe import Markup
 from starlette.responses import Response
 
+from leasequeue.dashboard import charts
 from leasequeue.dashboard.view import segment
 from leasequeue.errors import summary_of
 from leasequeue.errors.describing import NAME_LENGTH, TEXT_LENGTH, TRACEBACK_LENGTH, indented, plain
@@ -52,7 +53,7 @@ class Renderer:
             "left": lambda at: duration(max(0.0, at - time.time())),
             "segment": segment,
         }
-        self._env.globals |= {**facts, "sparkline": sparkline}
+        self._env.globals |= {**facts, "sparkline": sparkline, "charts": charts}
 
     def page(self, template: str, view: View, facts: Mapping[str, Any], status: int = 200) -> Response:
         """Return a page; status 304 if the viewer has just this one."""

@@ -17,13 +17,20 @@ ACTIONS = {
     "pause": "pause a queue, so that nothing is leased",
     "resume": "end the pause of a queue",
     "purge": "remove all items of a queue that wait, are scheduled or dead",
-    "cancel_flow": "cancel a flow run: nothing of it goes on",
-    "retry_flow": "do a failed flow run again from what has failed",
-    "replay_flow": "start a new flow run with the plan and the input of another",
     "cancel": "cancel an item or job that waits, is scheduled or runs",
     "release": "end the lease of an item, so that another worker takes it",
     "requeue": "requeue dead letters",
     "drop": "remove dead letters with their data",
+    "move": "move items that wait to another queue",
+    "history": "keep a history of a queue",
+    "quiet": "have a worker fetch nothing more, or fetch again",
+    "stop": "have a worker stop",
+    "fail": "fail a worker, so that its items return to their queues",
+    "run": "add the item of a schedule now",
+    "unschedule": "remove a schedule",
+    "cancel_flow": "cancel a flow run: nothing of it goes on",
+    "retry_flow": "do a failed flow run again from what has failed",
+    "replay_flow": "start a new flow run with the plan and the input of another",
 }
 
 
@@ -46,8 +53,11 @@ class Rights:
     who: str = ""
     look: bool = True
 
+    #: To look, and change nothing.
     read_only: ClassVar[Rights]
+    #: To do all that there is.
     all: ClassVar[Rights]
+    #: Not even to look.
     nothing: ClassVar[Rights]
 
     @classmethod

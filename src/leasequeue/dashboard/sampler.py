@@ -7,6 +7,7 @@ costs the server nothing. Of many queues, each turn asks a slice: those on open 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from array import array
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from leasequeue.dashboard.sources import ShownQueues
-    from leasequeue.queue import QueueStats
+    from leasequeue.queue import AsyncWorkQueue, QueueStats
+    from leasequeue.views import HistoryCell
 
 #: How often a turn begins, and how long after the last page was asked for the sampler sleeps (s).
 EVERY, AWAKE_SECONDS = 3.0, 20.0
@@ -29,6 +31,8 @@ SLICE, AT_ONCE, STATS_SECONDS = 256, 16, 10.0
 KEPT = 100
 #: Over how long rates are measured (s).
 RATE_SECONDS = 30.0
+#: How often the hours of its last day are read (s).
+DAY_EVERY = 60.0
 #: From when on it stands out that nothing was completed while items wait (s).
 STALLED_SECONDS = 60.0
 
@@ -47,6 +51,9 @@ class QueueHistory:
         #: By time: how many waited, how many leases had begun, and how many had ended.
         self._at, self._waiting, self._begun, self._ended = (array("d") for _ in range(4))
         self._moved_at = 0.0
+        #: The hours of the last day, if the queue keeps its history; and when to read them again.
+        self.day: tuple[HistoryCell, ...] = ()
+        self.day_due = 0.0
 
     def add(self, stats: QueueStats) -> None:
         """Note a sample."""
@@ -152,10 +159,19 @@ class Sampler:
         try:
             async with asyncio.timeout(STATS_SECONDS):
                 history.add(await queue.stats())
+                await self._read_day(history, queue)
         except TimeoutError:
             history.problem = ConnectionLost(f"no reply within {STATS_SECONDS:g} s", maybe_applied=False)
         except LeasequeueError as error:
             history.problem = error
+
+    async def _read_day(self, history: QueueHistory, queue: AsyncWorkQueue) -> None:
+        now = self._clock()
+        if now >= history.day_due:
+            history.day_due = now + DAY_EVERY
+            with contextlib.suppress(LeasequeueError):  # the statistics have arrived
+                day = await queue.history("hour", count=24)
+                history.day = day.cells if day.kept else ()
 
     async def turn(self) -> None:
         """Find the queues, and ask a slice of them."""

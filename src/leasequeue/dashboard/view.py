@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 from leasequeue.errors import LeasequeueError
 from leasequeue.errors.describing import TEXT_LENGTH, indented
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 
     from starlette.requests import Request
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from leasequeue.dashboard.sharing import SharedReads
     from leasequeue.dashboard.sources import ShownQueues
     from leasequeue.queue import AsyncWorkQueue
+
+T = TypeVar("T")
 
 #: Whether payloads are shown; or what returns a text of those of a queue, None to hide one.
 ShowData: TypeAlias = "bool | Callable[[str, bytes], str | None]"
@@ -123,6 +125,10 @@ class View:
         text = self.readable(queue, data)
         return None if text is None else indented(text, TEXT_LENGTH, indent="")
 
+    def field(self, name: str, default: str = "") -> str:
+        """Return the value of a field of the form."""
+        return self.form.get(name, [default])[0]
+
     def link(self, *path: str, **query: Any) -> str:
         """Return a link to a path of the dashboard, relative to this page; a query without value is left out.
 
@@ -170,3 +176,20 @@ def checked_query(given: Mapping[str, str], name: str, allowed: tuple[str, ...])
     """Return a value of a query if it is one of some; else the first of them."""
     value = given.get(name, allowed[0])
     return value if value in allowed else allowed[0]
+
+
+@dataclass(kw_only=True, frozen=True)
+class Part(Generic[T]):
+    """Some rows of a list, and the cursor after which the next ones are; None: these are the last."""
+
+    rows: Sequence[T]
+    following: str | None
+    is_first: bool
+
+
+def rows_after(rows: Sequence[T], key: Callable[[T], str], after: str, count: int) -> Part[T]:
+    """Return the rows after the one with a key, or the first ones if it is gone."""
+    start = next((at + 1 for at, one in enumerate(rows) if after and key(one) == after), 0)
+    shown = rows[start : start + count]
+    more = start + count < len(rows)
+    return Part(rows=shown, following=key(shown[-1]) if more else None, is_first=start == 0)

@@ -12,7 +12,7 @@
   const held = () => hold.getAttribute("aria-pressed") === "true";
   const busy = () => {
     const at = document.activeElement;
-    return main().querySelector("details[open]") !== null || !document.getSelection().isCollapsed ||
+    return main().querySelector("details[open] > .sheet") !== null || !document.getSelection().isCollapsed ||
       (at && main().contains(at) && at.matches("input:not([type=checkbox]), select, textarea"));
   };
 

@@ -66,6 +66,7 @@ async def read(view: View) -> dict[str, Any]:
     stats = [one.stats for one in seen.values() if one.stats]
     return {
         "rows": shown,
+        "days": any(one.day for one in shown),
         "sort": sort,
         "order": query.get("order"),
         "show": show,

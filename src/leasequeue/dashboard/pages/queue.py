@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.alive import Fleet
 from leasequeue.dashboard.action import Action, Question
-from leasequeue.dashboard.view import Page
+from leasequeue.dashboard.view import Page, checked_query
+from leasequeue.errors import InvalidArgument
+from leasequeue.errors.describing import NAME_LENGTH, plain
 
 if TYPE_CHECKING:
     from leasequeue.dashboard.view import View
     from leasequeue.queue import AsyncWorkQueue
+    from leasequeue.queue.history import Tier
 
 #: How many items, dead letters, schedules and groups the page shows of each kind.
 ROWS = 20
+#: How many cells of its history are drawn.
+CELLS: dict[str, int] = {"minute": 60, "hour": 48, "day": 30}
+#: How many items are moved by one request: more would keep the viewer waiting.
+MAX_MOVED = 10_000
 
 
 async def read(view: View) -> dict[str, Any]:
@@ -22,7 +29,15 @@ async def read(view: View) -> dict[str, Any]:
     name = view.text("queue")
     history = await view.history(name)
     queue = view.queue(name)
-    return {"name": name, "history": history, **await view.shared(("queue", name), lambda: _read(queue))}
+    by: Tier = checked_query(view.request.query_params, "by", (*CELLS,))  # type: ignore[assignment] # one of them
+    rollup = await view.shared(("rollup", name, by), lambda: queue.history(by, count=CELLS[by]))
+    return {
+        "name": name,
+        "history": history,
+        "by": by,
+        "rollup": rollup,
+        **await view.shared(("queue", name), lambda: _read(queue)),
+    }
 
 
 async def _read(queue: AsyncWorkQueue) -> dict[str, Any]:
@@ -67,6 +82,38 @@ async def _purge(view: View) -> int:
     return await queue.admin.purge(scheduled="scheduled" in view.form, dead="dead" in view.form)
 
 
+async def _moved(view: View) -> tuple[AsyncWorkQueue, AsyncWorkQueue, int]:
+    """Return from where to where is moved, and how many."""
+    queue, other = view.queue(view.text("queue")), view.queue(view.field("to"))
+    wanted = view.field("number") or f"{MAX_MOVED}"
+    if not (wanted.isascii() and wanted.isdigit() and 0 < len(wanted) < 16 and int(wanted)):
+        raise InvalidArgument("number", wanted, "a whole number from 1 on, or nothing: all that wait")
+    return queue, other, min(int(wanted), MAX_MOVED)
+
+
+async def _move(view: View) -> int:
+    queue, other, number = await _moved(view)
+    moved = await queue.admin.move(other, count=number)
+    await view.sampler.sample(other.name)
+    return len(moved)
+
+
+async def _ask_move(view: View) -> Question:
+    queue, other, number = await _moved(view)
+    waiting = (await queue.counts()).waiting
+    number = min(number, waiting)
+    return Question(
+        text=f"Move the first {number:,} of {waiting:,} items that wait to the end of the queue "
+        f"{plain(other.name, NAME_LENGTH)}? Items whose id it has stay. Callers that wait for results "
+        "wait in vain.",
+        button=f"Move {number:,}",
+    )
+
+
+async def _keep_history(view: View) -> None:
+    await view.queue(view.text("queue")).history.keep()
+
+
 async def _ask_purge(view: View) -> Question:
     counts = await view.queue(view.text("queue")).counts()
     parts = [f"{counts.waiting:,} waiting items"]
@@ -101,5 +148,19 @@ ACTIONS = (
         call=_purge,
         done="{} items were removed.",
         ask=_ask_purge,
+    ),
+    Action(
+        name="move",
+        path="/queues/{queue}/move",
+        call=_move,
+        ask=_ask_move,
+        named=("to",),
+        done="{} items were moved.",
+    ),
+    Action(
+        name="history",
+        path="/queues/{queue}/keep-history",
+        call=_keep_history,
+        done="The queue keeps its history from now on, in at most 450 kB.",
     ),
 )

@@ -1,0 +1,52 @@
+"""The autoscaler: the last report of each one whose queue the dashboard shows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.autoscale.leader import PASS_ID, decode_state
+from leasequeue.autoscale.report import read_report
+from leasequeue.dashboard.view import Page
+
+if TYPE_CHECKING:
+    from leasequeue.autoscale.report import PassReport
+    from leasequeue.dashboard.view import View
+    from leasequeue.queue import AsyncWorkQueue
+
+#: The queue of an autoscaler has one item, or a few by mistake; into so many such queues is looked.
+MAX_ITEMS, MAX_QUEUES = 20, 100
+#: For how long there must be no pass for that to stand out (s).
+LATE_SECONDS = 180.0
+
+
+async def read(view: View) -> dict[str, Any]:
+    """Look into the queues that may be those of autoscalers."""
+    await view.sampler.look()
+    view.sampler.check()
+    queues = view.board.queues.by_name()
+    seen = view.sampler.histories
+    small = [
+        queues[name]
+        for name in sorted(queues)
+        if name in seen and (stats := seen[name].stats) and 0 < stats.counts.total <= MAX_ITEMS
+    ]
+    reports: list[tuple[str, PassReport]] = await view.shared(
+        "autoscalers", lambda: _reports(small[:MAX_QUEUES])
+    )
+    now = max((one.stats.at for one in seen.values() if one.stats), default=0.0)
+    return {"reports": reports, "late_before": now - LATE_SECONDS}
+
+
+async def _reports(queues: list[AsyncWorkQueue]) -> list[tuple[str, PassReport]]:
+    items = await asyncio.gather(*(queue.find(PASS_ID) for queue in queues))
+    found = []
+    for queue, item in zip(queues, items, strict=True):
+        state, _ = decode_state(item.data or b"" if item else b"")
+        report = read_report(state.report, age=0.0)
+        if report is not None:
+            found.append((queue.name, report))
+    return found
+
+
+PAGE = Page(path="/autoscaler", template="autoscaler.html", read=read, menu="Autoscaler")

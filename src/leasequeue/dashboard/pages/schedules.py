@@ -1,0 +1,124 @@
+"""Schedules of all queues: when each is due next, and whether anybody ticks it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any
+
+from leasequeue.dashboard.action import Action, Question
+from leasequeue.dashboard.view import NotFound, Page, rows_after, segment
+from leasequeue.errors import InvalidArgument, LeasequeueError
+from leasequeue.errors.describing import NAME_LENGTH, plain
+from leasequeue.item import Item
+from leasequeue.queue.cron import stamp
+
+if TYPE_CHECKING:
+    from leasequeue.dashboard.view import View
+    from leasequeue.queue import AsyncWorkQueue
+    from leasequeue.views import ScheduleView
+
+#: How many schedules a page has; of how many queues they are read together, and of how many at once.
+ROWS, QUEUES, AT_ONCE = 50, 200, 16
+#: How late a tick is that stands out (s): a worker ticks within seconds.
+OVERDUE_SECONDS = 60.0
+
+
+async def read(view: View) -> dict[str, Any]:
+    """Read those of a slice of the queues, the next due first."""
+    await view.sampler.look()
+    view.sampler.check()
+    query = view.request.query_params
+    queues = view.board.queues.by_name()
+    names = sorted(queues)
+    start = bisect_left(names, query.get("from", ""))
+    chosen = names[start : start + QUEUES]
+    found, problems = await view.shared(
+        ("schedules", *chosen), lambda: _read([queues[name] for name in chosen])
+    )
+    wanted = query.get("find", "").strip().lower()
+    matching = [row for row in found if any(wanted in text.lower() for text in (row[0], row[1].name))]
+    seen = view.sampler.histories
+    return {
+        "part": rows_after(
+            matching, lambda row: f"{segment(row[0])}/{segment(row[1].name)}", query.get("after", ""), ROWS
+        ),
+        "stats": {name: seen[name].stats for name in chosen if name in seen},
+        "overdue_at": time.time() - OVERDUE_SECONDS,
+        "find": query.get("find", ""),
+        "total": len(found),
+        "matching": len(matching),
+        "problems": problems,
+        "slice": (chosen[0], chosen[-1]) if len(chosen) < len(names) and chosen else None,
+        "is_first_slice": start == 0,
+        "next_slice": names[start + QUEUES] if start + QUEUES < len(names) else None,
+    }
+
+
+async def _read(queues: list[AsyncWorkQueue]) -> tuple[list[tuple[str, ScheduleView]], list[LeasequeueError]]:
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def read_queue(queue: AsyncWorkQueue) -> list[ScheduleView] | LeasequeueError:
+        async with limit:
+            try:
+                return await queue.schedules.list(data=False)
+            except LeasequeueError as error:
+                return error  # the others are shown
+
+    answers = await asyncio.gather(*map(read_queue, queues))
+    rows, problems = [], []
+    for queue, answer in zip(queues, answers, strict=True):
+        if isinstance(answer, LeasequeueError):
+            problems.append(answer)
+        else:
+            rows += [(queue.name, one) for one in answer]
+    if problems and not rows:
+        raise problems[0]
+    rows.sort(key=lambda row: row[1].next_due.timestamp() if row[1].next_due else math.inf)
+    return rows, problems
+
+
+async def _run(view: View) -> int:
+    """Add the item of a schedule now, as `leasequeue schedule run` does."""
+    queue, name = view.queue(view.text("queue")), view.field("schedule")
+    found = next((one for one in await queue.schedules.list() if one.name == name), None)
+    if found is None:
+        raise NotFound(f"the queue has no schedule {name!r}")
+    if found.data is None:
+        raise InvalidArgument("schedule", name, f"one with less than its {found.size:,} bytes of data")
+    return int(await queue.add_item(Item(found.data, f"{name}@{stamp(round(time.time() * 1000))}")))
+
+
+async def _remove(view: View) -> int:
+    return int(await view.queue(view.text("queue")).schedules.remove(view.field("schedule")))
+
+
+async def _ask_remove(view: View) -> Question:
+    name = plain(view.field("schedule"), NAME_LENGTH)
+    return Question(
+        text=f"Remove 1 schedule, {name}? Items that it has added stay. A program that declares it creates "
+        "it again: a running worker within a minute, else the next deploy.",
+        button="Remove it",
+    )
+
+
+PAGE = Page(path="/schedules", template="schedules.html", read=read, menu="Schedules")
+ACTIONS = (
+    Action(
+        name="run",
+        path="/queues/{queue}/run-schedule",
+        call=_run,
+        named=("schedule",),
+        done="{} item was added for the schedule. Its next time stays as it is.",
+    ),
+    Action(
+        name="unschedule",
+        path="/queues/{queue}/remove-schedule",
+        call=_remove,
+        ask=_ask_remove,
+        named=("schedule",),
+        done="{} schedules were removed. A program that declares one creates it again.",
+    ),
+)
