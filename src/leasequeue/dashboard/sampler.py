@@ -13,15 +13,17 @@ import time
 from array import array
 from typing import TYPE_CHECKING, Any
 
+from leasequeue.dashboard.charts import history_chart
 from leasequeue.errors import ConnectionLost, LeasequeueError
 from leasequeue.errors.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from markupsafe import Markup
+
     from leasequeue.dashboard.sources import ShownQueues
     from leasequeue.queue import AsyncWorkQueue, QueueStats
-    from leasequeue.views import HistoryCell
 
 #: How often a turn begins, and how long after the last page was asked for the sampler sleeps (s).
 EVERY, AWAKE_SECONDS = 3.0, 20.0
@@ -51,8 +53,9 @@ class QueueHistory:
         #: By time: how many waited, how many leases had begun, and how many had ended.
         self._at, self._waiting, self._begun, self._ended = (array("d") for _ in range(4))
         self._moved_at = 0.0
-        #: The hours of the last day, if the queue keeps its history; and when to read them again.
-        self.day: tuple[HistoryCell, ...] = ()
+        #: The hours of the last day, drawn once for all pages, if the queue keeps its history; and when to
+        #: read them again.
+        self.day: Markup | None = None
         self.day_due = 0.0
 
     def add(self, stats: QueueStats) -> None:
@@ -171,7 +174,7 @@ class Sampler:
             history.day_due = now + DAY_EVERY
             with contextlib.suppress(LeasequeueError):  # the statistics have arrived
                 day = await queue.history("hour", count=24)
-                history.day = day.cells if day.kept else ()
+                history.day = history_chart(day.cells, small=True) if day.kept else None
 
     async def turn(self) -> None:
         """Find the queues, and ask a slice of them."""
