@@ -18,12 +18,13 @@ from leasequeue.dashboard.view import read_segment, segment
 from leasequeue.errors import InvalidArgument
 from tests.dashboard.boards import open_board
 from tests.dashboard.fleets import fill
+from tests.plans.run_hashes import chain
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
 #: What stands for the parts of the paths in the walk; a new part is given a value here.
-PARTS = {"queue": "walk", "worker": "walk", "id": "one", "file": "none", "rest": "none"}
+PARTS = {"queue": "walk", "worker": "walk", "id": "one", "run": "walk", "file": "none", "rest": "none"}
 #: The fields without which an action does nothing.
 FIELDS = {"to": "other", "queue": "walk", "item": "one", "schedule": "walk"}
 
@@ -36,7 +37,8 @@ async def state_of(queue: AsyncWorkQueue) -> object:
     limits, schedules = await queue.limits.get(), await queue.schedules.list()
     workers = [(one.id, one.quiet, one.stopping) for one in await Fleet(queue).workers()]
     kept = (await queue.history(count=1)).kept
-    return await queue.counts(), limits.paused is not None, len(schedules), workers, kept
+    runs = [one and one.state for one in await queue.flow_runs.list()]
+    return await queue.counts(), limits.paused is not None, len(schedules), workers, kept, runs
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,7 @@ async def test_every_route_obeys_every_right(redis_url: str, rights: Rights) -> 
     queue = AsyncWorkQueue.from_url(redis_url, "walk")
     other = AsyncWorkQueue.from_url(redis_url, "other")
     await fill(queue, redis_url)
+    await queue.flow_runs.start(chain(queue.name, "stage"), "walk")
     async with queue, other, open_board(queue, other, rights=rights) as (app, client):
         paths = {route.path: route.methods or set() for route in app.routes if isinstance(route, Route)}
         assert {page.path for page in PAGES} | {action.path for action in ACTIONS} < {*paths}
@@ -127,11 +130,10 @@ def test_who_counts_as_cross_site(headers: dict[str, str], *, refused: bool) -> 
 
 async def test_a_cross_site_write_changes_nothing_and_reading_is_free(redis_url: str) -> None:
     queue = AsyncWorkQueue.from_url(redis_url, "walk")
-    await queue.add_item(Item(b"data", id="one"))
-    await queue.flow_runs.start(chain(queue.name, "stage"), "walk")
     evil = {"sec-fetch-site": "cross-site"}
     other = AsyncWorkQueue.from_url(redis_url, "other")
     await fill(queue, redis_url)
+    await queue.flow_runs.start(chain(queue.name, "stage"), "walk")
     async with queue, other, open_board(queue, other, rights=Rights.all) as (_, client):
         before = await state_of(queue)
         for action in ACTIONS:

@@ -125,10 +125,6 @@ class View:
         text = self.readable(queue, data)
         return None if text is None else indented(text, TEXT_LENGTH, indent="")
 
-    def field(self, name: str, default: str = "") -> str:
-        """Return the value of a field of the form."""
-        return self.form.get(name, [default])[0]
-
     def link(self, *path: str, **query: Any) -> str:
         """Return a link to a path of the dashboard, relative to this page; a query without value is left out.
 

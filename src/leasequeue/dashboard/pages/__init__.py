@@ -1,6 +1,16 @@
 """The pages and actions of the dashboard: each module declares its own."""
 
-from leasequeue.dashboard.pages import autoscaler, dead, flows, job, overview, queue, schedules, search, workers
+from leasequeue.dashboard.pages import (
+    autoscaler,
+    dead,
+    flows,
+    job,
+    overview,
+    queue,
+    schedules,
+    search,
+    workers,
+)
 
 PAGES = (
     overview.PAGE,

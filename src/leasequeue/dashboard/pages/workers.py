@@ -164,7 +164,7 @@ ACTIONS = (
         call=_cancel,
         ask=_ask_cancel,
         named=("queue", "item"),
-        done="{} items were cancelled; one that had ended cannot be.",
+        done="Items cancelled: {}.",
     ),
     Action(
         name="fail",
