@@ -21,6 +21,7 @@ FOLDER         ?=#                         the files that `make demo` works on; 
 ROUNDS         ?= 3#                       how many rounds `make bench-rivals` and `make test-failover-cluster` do
 MINUTES        ?= 5#                       how long `make soak` injects faults
 KIND           ?= plain#                   the queues of `make soak`: plain, or controlled, with groups and limits
+SCREENSHOTS    ?=#                         the folder of the pictures of `make test-browser`; empty: none
 SEED           ?=#                         the seed of the faults of `make soak`; empty: a new one
 ARGS           ?=#                         more arguments for pytest, the demo or the benchmarks
 
@@ -30,12 +31,12 @@ NODE_CLIENT := tests/interop/node_modules/.package-lock.json
 FOR_TESTS := scripts machine-servers machine-terminal $(NODE_CLIENT)
 FOR_SPARK := scripts machine-servers machine-java machine-postgres
 # Nothing but what `make test-one` needs for T on SERVER.
-FOR_ONE   := scripts machine-servers $(if $(findstring cli,$(T)),machine-terminal) $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
-NOT_FAST  := benchmarks containers docs faults interop seeds soak spark
-# They need Java. Importing them takes seconds in each process, so that other targets do not.
+FOR_ONE   := scripts machine-servers $(if $(findstring browser,$(T)),machine-browser) $(if $(findstring cli,$(T)),machine-terminal) $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
+NOT_FAST  := benchmarks browser containers docs faults interop seeds soak spark
+# They need Java, or a browser. Importing them takes seconds in each process, so that other targets do not.
 SPARK     := tests/spark tests/docs/test_spark_pages.py
-NO_SPARK  := $(addprefix --ignore ,$(SPARK))
-QUICK     := not long and not containers and not spark and not cluster
+NO_SPARK  := $(addprefix --ignore ,$(SPARK) tests/browser)
+QUICK     := not long and not containers and not spark and not cluster and not browser
 CORE       = tests/lua $(shell grep -rl 'mark\.core' tests --include='test_*.py' | grep -v '^tests/lua/') # tests/lua marks its tests in conftest.py
 CLUSTER    = $(shell grep -rlE 'cluster_nodes|sentinel' tests --include='test_*.py')
 ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
@@ -47,9 +48,9 @@ COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
 .PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-servers test-spark test-cluster test-core
-.PHONY: test-modules test-newest test-python test-pythons test-restart test-failover-cluster test-long test-containers test-kubernetes soak
+.PHONY: test-modules test-newest test-python test-pythons test-restart test-browser test-failover-cluster test-long test-containers test-kubernetes soak
 .PHONY: scripts lint format types docs docs-serve lock clean
-.PHONY: machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals machine-terminal
+.PHONY: machine-browser machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals machine-terminal
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  %-16s %s\n", $$1, $$2 }'
@@ -124,6 +125,9 @@ test-modules: scripts $(NODE_CLIENT)
 
 test-restart: scripts ## Restart and kill a server in a container under a queue and a worker
 	tests/with-containers.sh $(BIN)/python -m pytest tests/containers $(ARGS)
+
+test-browser: scripts machine-servers machine-browser ## Visit the dashboard with Chromium; SCREENSHOTS names where its pictures go
+	SCREENSHOTS=$(strip $(SCREENSHOTS)) $(PYTEST) tests/browser -m "not long" $(ARGS)
 
 test-failover-cluster: scripts ## Kill masters of a cluster under load, ROUNDS times, and print who was served again when
 	$(BIN)/python -m tests.failover $(strip $(ROUNDS))
@@ -221,7 +225,7 @@ build/rivals/bullmq/node_modules/.package-lock.json: benchmarks/rivals/package.j
 	@npm ci --prefix build/rivals/bullmq --silent --no-audit --no-fund
 	@touch $@
 
-machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-rivals machine-terminal: machine-%:
+machine-browser machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-rivals machine-terminal: machine-%:
 	@tests/setup-machine.sh $*
 
 tests/%/node_modules/.package-lock.json: tests/%/package.json tests/%/package-lock.json | machine-node

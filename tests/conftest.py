@@ -109,6 +109,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             ("tests/failover/", "tests/faults/test_sentinel")
         ):
             item.add_marker(pytest.mark.cluster)
+        if item.nodeid.startswith("tests/browser/"):
+            item.add_marker(pytest.mark.browser)
         if "bench" in fixtures:  # it starts `leasequeue worker` as a process
             item.add_marker(pytest.mark.slow)
     if row := config.getoption("--seed"):

@@ -3,7 +3,7 @@
 #
 #     tests/setup-machine.sh PART...
 #
-# Parts: make  venv  pythons  compiler  lint  servers  terminal  node  java  postgres  prometheus  containers  kubernetes  rivals
+# Parts: make  venv  pythons  compiler  lint  servers  terminal  browser  node  java  postgres  prometheus  containers  kubernetes  rivals
 set -euo pipefail
 
 packages=()
@@ -27,6 +27,7 @@ for part in "$@"; do
         need ps procps
         ;;
     terminal) need tmux tmux ;; # for the tests of `leasequeue top`
+    browser) need chromium chromium ;; # for tests/browser
     java) need java openjdk-17-jre-headless ;;
     postgres) # Debian keeps its programs off the PATH
         PATH=$PATH:$(printf '%s:' /usr/lib/postgresql/*/bin) need initdb postgresql

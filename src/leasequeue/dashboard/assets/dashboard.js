@@ -62,12 +62,13 @@
     const next = found.getElementById("main");
     if (!next) throw new Error("no page");
     document.title = found.title;
-    // What the viewer has opened, chosen and scrolled stays.
+    // What the viewer has opened, typed, chosen and scrolled stays.
+    const chosen = {
+      open: "details", checked: "input", value: "input:not([type=hidden])", selected: "option", hidden: "[data-all]",
+    };
     Idiomorph.morph(main(), next, {
       ignoreActiveValue: true,
-      callbacks: {
-        beforeAttributeUpdated: (name, node) => !(name === "checked" || (name === "hidden" && "all" in node.dataset) || (name === "open" && node.tagName === "DETAILS")),
-      },
+      callbacks: { beforeAttributeUpdated: (name, node) => !(name in chosen && node.matches(chosen[name])) },
     });
   }
 
