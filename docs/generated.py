@@ -24,6 +24,7 @@ from benchmarks.report import read
 from leasequeue import errors
 from leasequeue.cli.app import COMMANDS, EXIT_CODES, GROUPS
 from leasequeue.cli.app import load as load_command
+from leasequeue.dashboard.rights import ACTIONS
 from leasequeue.keys import KEYS, MADE_KEYS
 from leasequeue.queue.findings import Problem
 from leasequeue.states import DETAILS, FIELDS, ITEM_EVENTS, EventKind
@@ -50,6 +51,7 @@ MODULES = (
     "leasequeue.telemetry",
     "leasequeue.testing",
     "leasequeue.fastapi",
+    "leasequeue.dashboard",
     "leasequeue.spark",
 )
 RESULTS = ROOT / "benchmarks" / "results"
@@ -73,6 +75,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     text = _ROW.sub(lambda match: f"{match[0]} {_marked(marked_tests().get(match[1], ()))} |", text)
     text = _KEY.sub(lambda match: f"| `P:{match[1]}` | {' | '.join(_key(match[1]))} |", text)
     return _CONSTANT.sub(lambda match: f"| `{match[1]}.{match[2]}` | {_constant(match[1], match[2])} |", text)
+
+
+def dashboard_rights() -> str:
+    """Return the table of what viewers of the dashboard may be permitted."""
+    return "\n".join(_table(["right", "permits to"], ([f"`{name}`", text] for name, text in ACTIONS.items())))
 
 
 def names(module: str, *homes: str) -> str:
@@ -320,6 +327,7 @@ def _marked(names: Iterable[str]) -> str:
 PARTS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
+        dashboard_rights,
         names,
         parts,
         errors_tree,

@@ -27,6 +27,7 @@ INDEX = (DOCS / "how-to" / "index.md").read_text()
         ("SSE", "async-service.md#stream-progress-to-a-browser"),
         ("Kubernetes", "autoscale-kubernetes.md"),
         ("burst mode", "testing.md"),
+        ("web UI", "dashboard.md"),
         ("Celery", "../migrate/celery.md#while-both-run"),
     ],
 )
