@@ -95,7 +95,7 @@ async def test_a_text_that_is_typed_is_not_lost_by_an_update(visit: Visit, queue
     await queue.add_item(Item(b"data", id="one"))
     visitor = await visit(queue)
     page = await visitor.open("/")
-    search, show = page.get_by_role("searchbox"), page.get_by_label("Which queues")
+    search, show = page.locator("main").get_by_role("searchbox"), page.get_by_label("Which queues")
     await search.fill("ord")
     await show.select_option("busy")
     await page.get_by_role("button", name="Show").focus()  # no field has the focus, so the page may change
@@ -123,7 +123,7 @@ async def test_a_page_waits_while_somebody_types_and_while_it_is_held(
     page.on("request", lambda request: asked.append(request.url))
     await page.clock.install()
     await page.reload()
-    await page.get_by_role("searchbox").fill("ord")
+    await page.locator("main").get_by_role("searchbox").fill("ord")
     asked.clear()
     await page.clock.run_for(60_000)
     assert asked == []

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests import servers
 from tests.browser.shop import Shop
-from tests.browser.visitors import ADDRESSES, problems_of
+from tests.browser.visitors import problems_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ async def test_no_page_is_wider_than_the_screen_and_axe_finds_nothing_serious(
     async with shop.open():
         for scheme, width in looks:
             page = await visitor.open(scheme=scheme, width=width)
-            for address in [*ADDRESSES, *OTHERS]:
+            for address in [*shop.addresses, *OTHERS]:
                 await page.goto(address)
                 where = f"{address}, {scheme}, {width}"
                 assert await problems_of(page) == [], where

@@ -11,26 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import uvicorn
 from playwright.async_api import async_playwright
 
-from leasequeue.dashboard.pages import PAGES
-from leasequeue.dashboard.view import segment
 from tests.eventually import LIMIT_SECONDS, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from playwright.async_api import Browser, Page, Request
-
-#: What stands for the parts of the paths of the pages, in the shop of tests/browser/shop.py. A new part is
-#: given a value here.
-PARTS = {"queue": "orders"}
-
-
-def address_of(path: str) -> str:
-    """Return the address of a page of the shop."""
-    return path.format(**{name: segment(text) for name, text in PARTS.items()})
-
-
-ADDRESSES = [address_of(page.path) for page in PAGES]
 
 
 class Visitor:
