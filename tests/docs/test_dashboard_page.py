@@ -31,6 +31,7 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redis_url: str) -> Iter
 def test_the_application_of_the_page_gives_each_user_the_rights_that_it_says(web: Any) -> None:
     ann, bob = {"x-forwarded-user": "ann"}, {"x-forwarded-user": "bob"}
     with TestClient(web.app, follow_redirects=False) as client:
+        assert client.portal is not None
         client.portal.call(lambda: web.send_mail.add("ann@example.org"))
         assert client.get("/queues/").status_code == 403
         for who in (ann, bob):
