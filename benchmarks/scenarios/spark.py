@@ -180,13 +180,13 @@ async def snapshot(bench: Bench, spark: SparkSession) -> list[Row]:
         samples = [await _measured(bench, count, read) for _ in range(1 + rounds)]
         setting: Setting = {"items": count, "payload": PAYLOAD}
         rows.append(speed_row(what, samples[1:], setting=setting, unit="rows/s", costs=COSTS[:1]))
-    two = _load(spark, bench.server_url, name).where("id in ('item-1', 'item-2')")
+    two = _load(spark, bench.server_url, name, ids="item-1, item-2")
     ms = [1000 * (await _measured(bench, 2, two.collect)).seconds for _ in range(rounds)]
     return [*rows, number_row("two items by their ids", "ms", ms, setting={"items": count}, samples=ms)]
 
 
-def _load(spark: SparkSession, url: str, name: str, schema: str = "") -> DataFrame:
-    reader = spark.read.format("leasequeue").options(url=url, queue=name, partitions=CORES)
+def _load(spark: SparkSession, url: str, name: str, schema: str = "", **options: str) -> DataFrame:
+    reader = spark.read.format("leasequeue").options(url=url, queue=name, partitions=CORES, **options)
     return (reader.schema(schema) if schema else reader).load()
 
 

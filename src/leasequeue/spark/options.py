@@ -103,6 +103,10 @@ class FormatOptions:
             return found
         raise InvalidArgument("url", None, f"option url, urlEnv or urlFile, or {' or '.join(URL_VARIABLES)}")
 
+    def given(self, name: str) -> bool:
+        """Return whether an option was given, be it empty."""
+        return name.lower() in self._given
+
     def text(self, name: str, default: str = "") -> str:
         """Return an option as it was given."""
         return self._given.get(name.lower(), default)

@@ -37,8 +37,6 @@ def register(spark: SparkSession) -> None:
     if not is_connect(spark):
         _set_up_workers(spark.sparkContext)
         activate(spark)
-    # Spark rejects a source with `pushFilters` unless this is set.
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(LeasequeueSource)
 
 
@@ -75,12 +73,15 @@ class LeasequeueSource(DataSource):
         """
         from leasequeue.spark.read.events import EventsReader
         from leasequeue.spark.read.leases import LeasesReader
-        from leasequeue.spark.read.snapshot import SnapshotReader
+        from leasequeue.spark.read.snapshot import SELECTIONS, SnapshotReader
         from leasequeue.spark.schema import EVENTS, ITEMS
 
         if self._reads_events():
             EventsReader(self.options, EVENTS)
             return EVENTS
+        if {name.lower() for name in self.options} & {name.lower() for name in SELECTIONS}:
+            SnapshotReader(self.options, ITEMS)
+            return ITEMS
         try:
             SnapshotReader(self.options, ITEMS)
         except InvalidArgument:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.types import StringType, StructField, StructType
 
 from leasequeue import Item
@@ -111,6 +112,20 @@ async def test_filters_select_rows(
 
 
 @pytest.mark.usefixtures("unchanged")
+async def test_a_query_does_not_take_filters_of_another_query_of_the_same_table(
+    spark: SparkSession, queue: AsyncWorkQueue
+) -> None:
+    """Spark plans a table once, and all queries of it read what was planned."""
+    table = snapshot(spark, queue)
+    waiting, leased = table.where("state = 'waiting'"), table.where("id = 'l'")
+    assert waiting.count() == 2
+    assert table.count() == 5
+    assert table.groupBy("state").count().count() == 4
+    assert sorted(row.id for row in waiting.union(leased).collect()) == ["b", "l", "w"]
+    assert leased.join(table, "state").count() == 1
+
+
+@pytest.mark.usefixtures("unchanged")
 async def test_fewer_columns_and_data_as_text(spark: SparkSession, queue: AsyncWorkQueue) -> None:
     rows = snapshot(spark, queue, "state string, data string").where("state = 'leased'").collect()
     assert [(*row,) for row in rows] == [("leased", "held")]
@@ -137,7 +152,7 @@ async def test_data_of_items_that_are_too_young_are_not_sent(
     await queue.add_items([Item(bytes(1 << 20), id=f"{n}") for n in range(8)])
     await queue.lease_many(8, 600)
     before = int((await redis.info("stats"))["total_net_output_bytes"])
-    assert snapshot(spark, queue).where("age > 3600").collect() == []
+    assert snapshot(spark, queue, minAge=3600).collect() == []
     assert int((await redis.info("stats"))["total_net_output_bytes"]) - before < 1 << 18
 
 
@@ -160,17 +175,51 @@ async def test_many_items_are_divided_into_partitions(spark: SparkSession, queue
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_pushed_filters_are_in_the_plan(
-    spark: SparkSession, queue: AsyncWorkQueue, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({"states": "waiting"}, "bw"),
+        ({"states": " dead,scheduled "}, "ds"),
+        ({"ids": "l"}, "l"),
+        ({"ids": "w, d,missing"}, "dw"),
+        ({"ids": "w, l", "states": "leased"}, "l"),
+        ({"minAge": 0.001}, "bdl"),
+        ({"minAge": 3600}, ""),
+        ({"maxAge": 3600, "states": "leased, waiting"}, "bl"),
+        ({"maxAge": 1e-9}, ""),
+    ],
+)
+async def test_options_select_rows(
+    spark: SparkSession, queue: AsyncWorkQueue, options: dict[str, Any], ids: str
 ) -> None:
-    """Those that are not pushed are Spark's."""
-    table = snapshot(spark, queue).where("state = 'waiting' and id in ('w', 'b') and age > 3 and size > 2")
-    table.explain("formatted")
-    plan = capsys.readouterr().out
-    pushed = next(line for line in plan.splitlines() if line.startswith("PushedFilters"))
-    assert all(one in pushed for one in ("EqualTo(state,waiting)", "In(id, [", "GreaterThan(age,3.0)"))
-    assert "size" not in pushed
-    assert "size" in next(line for line in plan.splitlines() if line.startswith("Condition"))
+    found = snapshot(spark, queue, **options)
+    assert sorted(row["id"] for row in found.collect()) == [*ids]
+    assert found.where("state = 'dead'").count() == ids.count("d")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"states": "waitng"}, "states: .*waiting, leased"),
+        ({"states": ""}, "states: .*waiting, leased"),
+        ({"ids": " , "}, "ids: .*commas"),
+        ({"minAge": "old"}, "minAge: .*seconds"),
+        ({"maxAge": 0}, "maxAge: .*more than 0"),
+    ],
+)
+def test_options_that_select_nothing_are_refused(
+    spark: SparkSession, queue: AsyncWorkQueue, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(AnalysisException, match=message):
+        snapshot(spark, queue, **options)
+
+
+def test_a_stream_refuses_the_options_that_select(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    """It leases in the queue's order."""
+    with pytest.raises(StreamingQueryException, match=r"option: .*states"):
+        drained(stream(spark, queue, states="waiting"), tmp_path / "checkpoint")
 
 
 async def test_options_of_items_and_dead_letters_are_columns(
@@ -243,6 +292,9 @@ async def test_an_id_that_died_and_was_added_again_is_two_rows(
     assert select("state = 'dead'") == both[:1]
     assert select("id = 'd' and state != 'dead'") == both[1:]
     assert select("id = 'd' and age >= 0") == both[:1]
+    assert select(ids="d") == both
+    assert select(ids="d", states="dead") == select(ids="d", minAge=0.001) == both[:1]
+    assert select(ids="d", states="waiting, leased") == both[1:]
 
 
 async def test_data_of_a_dead_letter_and_its_item_larger_than_a_reply(

@@ -69,10 +69,8 @@ def redrive(
         given = {"queue": queue, **server}
         target = FormatOptions(given, ()).target()
         columns = _COLUMNS + (", data string" if where and "data" in where.lower() else "")
-        snapshot = spark.read.format("leasequeue").options(**given).schema(columns).load()
-        chosen = snapshot.where("state = 'dead'")
-        if where:
-            chosen = chosen.where(where)
+        dead = spark.read.format("leasequeue").options(**given, states="dead").schema(columns).load()
+        chosen = dead.where(where) if where else dead
         progress(f"looking for dead letters of {queue}")
         if dry_run:
             return {"queue": queue, "chosen": chosen.count(), "dry_run": True}

@@ -93,7 +93,7 @@ class EventPages:
 
 
 class EventsTable(DataSourceReader):
-    """Reads the events that are kept when the query is planned."""
+    """Reads the events that are kept when the query, or the first one of its DataFrame, is planned."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = FormatOptions(given, TABLE_OPTIONS)

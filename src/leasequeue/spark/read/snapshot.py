@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import operator
+import math
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualNullSafe,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from leasequeue.errors import InvalidArgument
 from leasequeue.item import MAX_DATA_BYTES
 from leasequeue.queue.bulk import MAX_ROWS
 from leasequeue.queue.views import read_options
@@ -34,25 +25,18 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
     from leasequeue.queue.bulk import Bulk
     from leasequeue.spark.portal import QueuePortal
 
+#: Options that only a snapshot has, and all that it has beside the common ones.
+SELECTIONS = ("states", "ids", "minAge", "maxAge")
+OPTIONS = ("from", "partitions", "mayBeMissing", "retryTimeout", *SELECTIONS)
 #: The maximum of data in one reply; what does not fit is requested again.
 REPLY_BYTES = 8 << 20
 #: Values per item in the reply of `find_many`.
 _FIELDS = 12
-_COMPARISONS = {
-    kind.__name__: compare
-    for kind, compare in (
-        (GreaterThan, operator.gt),
-        (GreaterThanOrEqual, operator.ge),
-        (LessThan, operator.lt),
-        (LessThanOrEqual, operator.le),
-    )
-}
 
 #: One item: the columns of `schema.ITEMS` in their order, with the id as bytes; times in µs since 1970.
 Row = tuple[Any, ...]
@@ -61,34 +45,44 @@ ID, STATE, _DATA, _AGE, ERROR = 0, 1, 2, 8, 9
 
 @dataclass(frozen=True)
 class ItemFilter:
-    """The filters of a query that the server and the executors evaluate.
+    """Which items the server and the executors select.
+
+    It comes from options. Filters of a query cannot be pushed down: Spark plans a table in Python once, and
+    every other query of the same DataFrame, and both sides of a union or a join, would get the filters of
+    whichever was planned last.
 
     Attributes:
         states: The states to select.
         ids: The ids to select; None: all.
-        ages: Comparisons of the age with a number of seconds: the name of Spark's filter, and the number.
+        min_age: The minimum of the age, in seconds.
+        max_age: What the age is less than.
     """
 
     states: frozenset[str] = frozenset(STATES)
     ids: frozenset[str] | None = None
-    ages: tuple[tuple[str, float], ...] = ()
+    min_age: float = 0.0
+    max_age: float = math.inf
 
-    def with_condition(self, condition: Filter) -> ItemFilter | None:
-        """Return this filter with one more condition; None if it does not support the condition."""
-        name = type(condition).__name__
-        if isinstance(condition, (EqualTo, EqualNullSafe)):
-            values = frozenset([condition.value])
-        elif isinstance(condition, In):
-            values = frozenset(condition.value)
-        elif name in _COMPARISONS and condition.attribute == ("age",):  # type: ignore[attr-defined]
-            return replace(self, ages=(*self.ages, (name, float(condition.value))))  # type: ignore[attr-defined]
-        else:
-            return None
-        if condition.attribute == ("state",):
-            return replace(self, states=self.states & values)
-        if condition.attribute == ("id",):
-            return replace(self, ids=values if self.ids is None else self.ids & values)
-        return None
+    @classmethod
+    def of(cls, options: FormatOptions) -> ItemFilter:
+        """Return the filter that the options of a snapshot ask for."""
+        states = frozenset(options.names("states"))
+        if not states <= {*STATES} or (options.given("states") and not states):
+            raise InvalidArgument("states", options.text("states"), f"some of {', '.join(STATES)}")
+        ids = frozenset(options.names("ids"))
+        if options.given("ids") and not ids:
+            raise InvalidArgument("ids", options.text("ids"), "ids with commas between them")
+        ages = {
+            name: options.seconds(option, 0)
+            for name, option in (("min_age", "minAge"), ("max_age", "maxAge"))
+            if options.given(option)
+        }
+        return cls(states or frozenset(STATES), ids or None, **ages)
+
+    @property
+    def by_age(self) -> bool:
+        """Return whether the age matters."""
+        return self.min_age > 0 or self.max_age < math.inf
 
     @property
     def which(self) -> str:
@@ -101,9 +95,9 @@ class ItemFilter:
         """Return the rows whose state and age match. Only matching ids are looked up."""
         if len(self.states) < len(STATES):
             rows = [row for row in rows if row[STATE] in self.states]
-        for name, seconds in self.ages:
-            compare = _COMPARISONS[name]
-            rows = [row for row in rows if row[_AGE] is not None and compare(row[_AGE], seconds)]
+        if self.by_age:
+            low, high = self.min_age, self.max_age
+            rows = [row for row in rows if row[_AGE] is not None and low <= row[_AGE] < high]
         return rows
 
 
@@ -112,7 +106,7 @@ async def look_up(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, *, da
 
     An id that was added again after it died is two rows: a dead letter, and an item.
     """
-    if data and condition.ages:
+    if data and condition.by_age:
         # Most items are too young or too old: select first, without their data.
         ids = [row[ID] for row in await _fetch(bulk, ids, condition, data=False)]
     return await _fetch(bulk, ids, condition, data=data)
@@ -227,28 +221,17 @@ class SnapshotReader(DataSourceReader):
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        options = FormatOptions(given, ("from", "partitions", "mayBeMissing", "retryTimeout"))
+        options = FormatOptions(given, OPTIONS)
         self.target = options.target()
         check_columns(schema, ITEMS)
         self.schema = schema
-        self.filter = ItemFilter()
+        self.filter = ItemFilter.of(options)
         #: The number of tasks; 0: by the number of items.
         self.count = 0
         if options.text("partitions"):
             self.count = options.check_int("partitions", 0, minimum=1, maximum=10_000)
         self.may_be_missing = options.flag("mayBeMissing", default=False)
         self.retry_timeout = options.retry_timeout()
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """Accept filters on state, id and age; return the others to Spark."""
-        others = []
-        for condition in filters:
-            narrowed = self.filter.with_condition(condition)
-            if narrowed is None:
-                others.append(condition)
-            else:
-                self.filter = narrowed
-        return others
 
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks; runs on the driver, which lists no ids."""
