@@ -19,12 +19,13 @@ from pydantic import BaseModel
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from leasequeue import InvalidArgument, Item, Provided, Reject, Retry, TaskQueue, Worker
+from leasequeue import InvalidArgument, Item, Provided, Reject, Retry, TaskQueue, Worker, correlation_id
 from leasequeue.errors import InvalidCall
 from leasequeue.item import codec
 from leasequeue.spark import add_task, task_results
 from leasequeue.spark.add.adding import _find_problem, planned
 from leasequeue.spark.read.task_results import column_of, decoder_of
+from leasequeue.tasks.wire import correlation_of
 from tests.queue.asking import take
 from tests.spark.tables import waiting
 
@@ -195,6 +196,30 @@ async def test_ids_and_times_of_rows(spark: SparkSession, tasks: TaskQueue, queu
     assert [(view.data, view.state) for view in views if view] == [
         (one.data, "waiting" if one.id in ("8", "b-at") else "scheduled") for one in items
     ]
+
+
+async def test_rows_carry_the_correlation_id_of_the_task_or_of_the_code_that_adds_them(
+    spark: SparkSession, queue: AsyncWorkQueue, tasks: TaskQueue
+) -> None:
+    @tasks.task
+    async def send(to: str) -> None: ...
+
+    rows = spark.createDataFrame([("a",)], "to string")
+    items = []
+    before = correlation_id.set("request 8")
+    try:
+        for name, task in (("given", send.options(correlation="import 7")), ("current", send)):
+            named = rows.selectExpr("to", f"'{name}' as name")
+            add_task(named, task, url=queue.url, idColumn="name")
+            items.append(task.options(id=name).call("a").item())
+    finally:
+        correlation_id.reset(before)
+    same = send.options(correlation="import 7", content_id=True)
+    add_task(rows, same, url=queue.url)
+    items.append(same.call("a").item())
+    assert [correlation_of(one.data) for one in items] == ["import 7", "request 8", "import 7"]
+    views = [await queue.find(one.id) for one in items]
+    assert [view and view.data for view in views] == [one.data for one in items]
 
 
 async def test_options_of_the_items_of_a_task(

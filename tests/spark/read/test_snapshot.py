@@ -200,7 +200,7 @@ async def test_options_select_rows(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"states": "waitng"}, "states: .*waiting, leased"),
+        ({"states": "waiting, waitng"}, "states: .*waiting, leased"),
         ({"states": ""}, "states: .*waiting, leased"),
         ({"ids": " , "}, "ids: .*commas"),
         ({"minAge": "old"}, "minAge: .*seconds"),

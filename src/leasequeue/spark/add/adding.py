@@ -41,6 +41,7 @@ from leasequeue.spark.source import register
 from leasequeue.tasks.task import options_of
 from leasequeue.tasks.wire import content_id_of, data_of
 from leasequeue.wire.urls import holds_login
+from leasequeue.worker.stage_context import correlation_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -270,7 +271,7 @@ def planned(
     plan = AddPlan(
         task=task.name,
         arguments=node,
-        correlation=options.correlation,
+        correlation=options.correlation or correlation_id.get(),
         now_ms=due_ms - delay_ms,
         columns=Columns((), id=_ID, id_from=(), data=_DATA, **_named(others), same=same),
         content_id=id_column is None,
