@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
-from leasequeue import AsyncWorkQueue
+from leasequeue import AsyncWorkQueue, Item
 from leasequeue.spark import add, process
 from tests.faults.cluster_nodes import cluster, kind, nodes, port_of
 from tests.spark.streaming import drained
@@ -75,3 +76,18 @@ async def test_all_streams_work_on_a_cluster(
             )
             what = [row["what"] for _, rows in drained(events.load(), tmp_path / name) for row in rows]
             assert what.count("added") == what.count("leased") == what.count("completed") == 30
+
+
+async def test_a_pattern_finds_the_queues_of_all_nodes(
+    spark: SparkSession, cluster: RedisCluster, nodes: list[Redis]
+) -> None:
+    names = [f"{{q{number}}}" for number in range(4)]  # on all three nodes
+    for name in names:
+        async with AsyncWorkQueue(name, cluster) as queue:
+            await queue.add_item(Item(b"text", id=f"of {name}"))
+    given = {"url": f"redis://127.0.0.1:{port_of(nodes[0])}", "queuePattern": "{q*}"}
+    found = spark.read.format("leasequeue").options(**given, cluster=True).load()
+    rows = found.select("queue", "id").collect()
+    assert sorted((row.queue, row.id) for row in rows) == sorted((name, f"of {name}") for name in names)
+    with pytest.raises(PySparkException, match="part of one"):
+        spark.read.format("leasequeue").options(**given).load().collect()

@@ -73,12 +73,16 @@ class LeasequeueSource(DataSource):
         """
         from leasequeue.spark.read.events import EventsReader
         from leasequeue.spark.read.leases import LeasesReader
+        from leasequeue.spark.read.several import QUEUED_ITEMS, SnapshotsReader
         from leasequeue.spark.read.snapshot import SELECTIONS, SnapshotReader
         from leasequeue.spark.schema import EVENTS, ITEMS
 
         if self._reads_events():
             EventsReader(self.options, EVENTS)
             return EVENTS
+        if self._reads_several():
+            SnapshotsReader(self.options, QUEUED_ITEMS)
+            return QUEUED_ITEMS
         if {name.lower() for name in self.options} & {name.lower() for name in SELECTIONS}:
             SnapshotReader(self.options, ITEMS)
             return ITEMS
@@ -94,9 +98,11 @@ class LeasequeueSource(DataSource):
             from leasequeue.spark.read.events import EventsTable
 
             return EventsTable(self.options, schema)
+        from leasequeue.spark.read.several import SnapshotsReader
         from leasequeue.spark.read.snapshot import SnapshotReader
 
-        return SnapshotReader(self.options, schema)
+        reader = SnapshotsReader if self._reads_several() else SnapshotReader
+        return reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         """Return the writer of a bulk add."""
@@ -125,3 +131,6 @@ class LeasequeueSource(DataSource):
         if kind not in ("items", "events"):
             raise InvalidArgument("from", kind, "items or events")
         return kind == "events"
+
+    def _reads_several(self) -> bool:
+        return any(name.lower() in ("queues", "queuepattern") for name in self.options)
