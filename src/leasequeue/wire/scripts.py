@@ -82,7 +82,8 @@ def read_json(name: str) -> Any:
     """Read a file beside this module, perhaps in a zip file."""
     import msgspec.json  # twice as fast as `json`; but where scripts are composed, it need not be installed
 
-    place = str(Path(__file__).with_name(name))
+    # Spark's executors have `./leasequeue.zip`: a Path would drop the dot, and the loader not find the file.
+    place = __file__.removesuffix(Path(__file__).name) + name
     try:
         data = __spec__.loader.get_data(place)  # type: ignore[union-attr]  # those of files and of zip files can
     except OSError as error:
