@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -21,6 +22,7 @@ from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
     import httpx
+    from starlette.applications import Starlette
 
 _SVG = re.compile(r'<svg class="flow (?:wide|narrow).*?</svg>', re.DOTALL)
 
@@ -41,6 +43,16 @@ async def shown(client: httpx.AsyncClient, path: str) -> str:
     answer = await client.get(path)
     assert answer.status_code == 200, answer.text
     return answer.text
+
+
+async def is_drawn(app: Starlette, client: httpx.AsyncClient, stage: str, wanted: str) -> None:
+    """Wait until a stage of the run `r` is drawn with a text."""
+
+    async def has() -> bool:
+        app.state.board.reads.forget()
+        return wanted in drawn(await shown(client, "/flows/shop/r"))[stage]
+
+    await until(f"{stage} is {wanted}", has)
 
 
 async def test_a_run_is_followed_to_its_end(redis_url: str) -> None:
@@ -75,14 +87,7 @@ async def test_a_run_is_followed_to_its_end(redis_url: str) -> None:
     flow.stage(finish, after=[flow.stage(thumbnails, after=first), "review"], join="settled")
     await flow.start(id="r", size=1_000)
     async with tasks, open_board(tasks) as (app, client):
-
-        async def now(stage: str, wanted: str) -> None:
-            async def has() -> bool:
-                app.state.board.reads.forget()
-                return wanted in drawn(await shown(client, "/flows/shop/r"))[stage]
-
-            await until(f"{stage} is {wanted}", has)
-
+        now = partial(is_drawn, app, client)
         before = drawn(await shown(client, "/flows/shop/r"))
         assert before["check"] == "waiting: check | waiting | chooses what follows"
         assert before["finish"].startswith("not-entered: settled | finish")
