@@ -33,7 +33,7 @@ LARGE = bytes(24 << 20)
 
 
 class Narrow(Proxy):
-    """Takes the first 16 MiB of requests at 6 MiB/s at most on each connection.
+    """Takes the first 16 MiB of requests at 3 MiB/s at most on each connection.
 
     What follows fits into the buffers of the kernel: for the client it is sent already, so that the time in
     which it waits for the reply has begun.
@@ -50,7 +50,7 @@ class Narrow(Proxy):
         chunk = await super()._next_chunk(reader)
         self._taken[reader] += len(chunk)
         if self._taken[reader] < 16 << 20:
-            await asyncio.sleep(len(chunk) / (6 << 20))
+            await asyncio.sleep(len(chunk) / (3 << 20))
         return chunk
 
 
@@ -66,7 +66,7 @@ async def test_an_upload_may_take_longer_than_the_reply_timeout(
     make_queue: MakeQueue, redis: Redis, narrow: Narrow, name: str
 ) -> None:
     """Small calls beside it do not wait, and none is lost."""
-    queue = make_queue(url=narrow.url, reply_timeout=2)
+    queue = make_queue(url=narrow.url, reply_timeout=4)
     await queue.add_item(Item(b"x", id="held"))
     lease = await take(queue, 60)
     adding = asyncio.create_task(queue.add_item(Item(LARGE, id="large")))
@@ -97,7 +97,7 @@ async def test_the_trips_of_one_call_are_applied_in_order(queue: AsyncWorkQueue)
 async def test_a_silent_server_is_noticed_during_an_upload(
     make_queue: MakeQueue, proxy: Proxy, redis: Redis, name: str
 ) -> None:
-    queue = make_queue(url=proxy.url, reply_timeout=2)
+    queue = make_queue(url=proxy.url, reply_timeout=4)
     await queue.add_item(Item(b"x"))
     proxy.stall()
     async with asyncio.timeout(120):

@@ -118,14 +118,17 @@ async def test_an_item_that_a_foreign_cleaner_took_from_a_foreign_worker_is_not_
     """
     worker, cleaner = await shared.start(library, gated=True), await shared.start("python")
     await worker.add("a", b"data")
-    leasing = await shared.stop(worker.lease(2), "SETEX {}:leased_by_session:a")
+    leasing = await shared.stop(worker.lease(600), "SETEX {}:leased_by_session:a")
     await cleaner.light_clean()
     shared.gate.let_go()
     assert await leasing == ("a", b"data")
     assert await shared.ids("queue") == ["a"]
     assert await queue.lease(30, block=False) is None
     assert not await worker.complete("a")
-    lease = await shared.wait_and_lease()
+    await shared.redis.delete(f"{shared.name}:leased_by_session:a")
+    assert await queue.lease(30, block=False) is None
+    shared.clock.advance(600.1)
+    lease = await shared.lease()
     assert lease.data == b"data"
     assert await queue.complete(lease)
     assert await shared.keys() == {"fence"}
