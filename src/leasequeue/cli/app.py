@@ -117,7 +117,7 @@ GROUPS = {
     },
     "Run": {
         "worker": Command("worker", "Run a worker until it is stopped.", None),
-        "dev": Command("dev", "Run a server and a worker that reloads, for development.", None),
+        "dev": Command("dev", "Run a server, a worker that reloads and a dashboard, for development.", None),
         "autoscale": Command(
             "autoscale.command",
             "Run as many workers as the work of queues needs; plan how many that will be.",
