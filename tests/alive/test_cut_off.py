@@ -35,9 +35,10 @@ async def other_worker(queue: AsyncWorkQueue) -> None:
 
 
 async def is_seen(queue: AsyncWorkQueue, its: AsyncWorkQueue) -> bool:
-    """Return whether the worker of a queue object has registered connections."""
+    """Return whether the worker of a queue object has registered connections, and knows that it has."""
     found = {one.session: one for one in await engine_of(queue).registry.workers()}
-    return its.session in found and bool(found[its.session].about["connections"])
+    seen = its.session in found and bool(found[its.session].about["connections"])
+    return seen and registration_of(its).named
 
 
 async def misses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
