@@ -55,7 +55,7 @@ MODULES = (
     "leasequeue.spark",
 )
 RESULTS = ROOT / "benchmarks" / "results"
-#: What a reader of the unbuilt page is told.
+#: The line for readers of the unbuilt page.
 _NOTE = re.compile(r"^> In a checkout, .*\n\n", re.MULTILINE)
 _PART = re.compile(r"<!-- (\w+)((?: [\w.-]+)*) -->")
 _KEY = re.compile(r"^\| `P:([^`]+)` \| \| \|", re.MULTILINE)

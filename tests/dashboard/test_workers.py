@@ -64,7 +64,7 @@ async def test_orders_reach_the_worker_and_failing_it_returns_its_items(redis_ur
         await register_session(theirs, **about)
         path = f"/workers/{segment(session)}"
         told = await client.post(f"{path}/stop", data={"sure": "yes"}, follow_redirects=True)
-        assert "The worker is told" in told.text
+        assert "The worker has the order" in told.text
         assert "stopping" in told.text
         asked = await client.get(f"{path}/fail")
         assert "it ran 1 item." in asked.text

@@ -100,7 +100,7 @@ def served_dashboard(url: str) -> Iterator[str | None]:
         yield None
         return
     board = board_of(url, rights=Rights.all.of("dev"), show_data=True, environment="dev")
-    # The name of another site may lead here: whoever is asked by that name does not answer.
+    # The name of another site may lead here: a request for that name is not answered.
     app = TrustedHostMiddleware(board, allowed_hosts=["127.0.0.1", "localhost"])
     try:
         listening = socket.create_server(("127.0.0.1", DEFAULT_PORT))

@@ -194,7 +194,7 @@ def registry_of(metrics: Iterable[Metric]) -> CollectorRegistry:
 
 
 def _target() -> Metric:
-    """Return what tells which service the metrics are of, as the exporter of OpenTelemetry does."""
+    """Return the metric that names the service, as the exporter of OpenTelemetry does."""
     found = Metric("target_info", "The service that these metrics are of", "gauge")
     name = os.environ.get("OTEL_SERVICE_NAME") or "leasequeue-stats"
     found.add_sample("target_info", {"service_name": plain(name)}, 1)

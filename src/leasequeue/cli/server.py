@@ -96,7 +96,7 @@ async def open_queue(url: str, name: str, *, create: bool | None = None) -> Asyn
             pass  # the command itself is refused, or it is only forbidden to look for queues
         try:
             yield queue
-        except QueueClosed as error:  # wrong usage is told first, and the command waits no second time
+        except QueueClosed as error:  # wrong usage is reported first, and the command waits no second time
             raise lost or error from None
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from leasequeue.views import HistoryCell
 
-#: The size of a chart, in units of its own.
+#: The size of a chart, in its units.
 _WIDTH, _HEIGHT = 720, 120
 #: The names of the seven bins of `HistoryCell.BOUNDS`.
 BINS = ("10 ms", "100 ms", "1 s", "10 s", "1 min", "10 min", "longer")

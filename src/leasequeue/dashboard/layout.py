@@ -17,7 +17,7 @@ _SWEEPS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The sizes of a drawing, in units of its own."""
+    """The sizes of a drawing, in its units."""
 
     #: Whether the layers follow each other from top to bottom, for narrow screens; else from left to right.
     down: bool

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from leasequeue.dashboard.view import View
 
-#: The size of a sparkline in units of its own.
+#: The size of a sparkline in its units.
 _WIDTH, _HEIGHT = 100, 24
 #: What is written where there is no value: a dash that is as wide as a digit.
 NOTHING = "\N{EN DASH}"

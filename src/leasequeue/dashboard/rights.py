@@ -28,7 +28,7 @@ ACTIONS = {
     "fail": "fail a worker, so that its items return to their queues",
     "run": "add the item of a schedule now",
     "unschedule": "remove a schedule",
-    "cancel_flow": "cancel a flow run: nothing of it goes on",
+    "cancel_flow": "cancel a flow run: nothing more of it runs",
     "retry_flow": "do a failed flow run again from what has failed",
     "replay_flow": "start a new flow run with the plan and the input of another",
 }

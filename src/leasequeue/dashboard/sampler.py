@@ -1,4 +1,4 @@
-"""The sampler: it asks each queue for its statistics, for all viewers together, while somebody looks.
+"""The sampler: it asks each queue for its statistics, for all viewers together, while a page is open.
 
 There is one for each dashboard in a process. A page shows what it has seen, so that the number of viewers
 costs the server nothing. Of many queues, each turn asks a slice: those on open pages, then the next ones.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How long an answer is handed out again (s): less than pages wait until they ask anew.
+#: How long an answer is handed out again (s): less than pages wait until they ask again.
 KEPT_SECONDS = 2.0
 
 
@@ -38,5 +38,5 @@ class SharedReads:
         return answer
 
     def forget(self) -> None:
-        """Have the next reads made anew, as something was changed."""
+        """Have the next reads ask the server again, as something was changed."""
         self._calls.clear()

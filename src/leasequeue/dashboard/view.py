@@ -27,7 +27,7 @@ ShowData: TypeAlias = "bool | Callable[[str, bytes], str | None]"
 
 
 class Elsewhere(LeasequeueError):
-    """What is asked for has a page of its own, at the link that is the text of this error."""
+    """What is asked for has another page, at the link that is the text of this error."""
 
 
 class NotFound(LeasequeueError):

@@ -1,4 +1,4 @@
-"""A logger that never raises, and whose lines nobody can forge: see `leasequeue.errors.describing`."""
+"""A logger that never raises, and whose lines cannot be forged: see `leasequeue.errors.describing`."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ async def top(
         if lives and not once and not as_json:
             from leasequeue.cli.top.screen import Screen  # it takes long to import, and JSON needs none of it
 
-            await readings.read("queues")  # its errors are told before the screen is in use
+            await readings.read("queues")  # its errors are reported before the screen is in use
             return await Screen(readings, every=every).run()
         await readings.read_all(TABLES)
     if as_json:

@@ -1,6 +1,6 @@
 """Dead letters: of one queue or of all, grouped by task and error, requeued and dropped.
 
-A page begins at a dead letter, not at a number: what is added, requeued or dropped meanwhile neither repeats
+A page begins at a dead letter, not at a number: what is added, requeued or dropped in between neither repeats
 nor hides one. Its place in the list is found by a binary search.
 """
 
@@ -285,7 +285,7 @@ async def _oldest(queue: AsyncWorkQueue, after: Place, until: int) -> list[DeadL
     while True:
         newer = await _rank(queue, lambda place: place > after)
         start = max(0, newer - AT_ONCE)
-        # Those that die meanwhile shift the list: what follows must be there, or the end.
+        # Those that die between the two calls shift the list: what follows must be there, or the end.
         count = newer - start + AT_ONCE
         page = await _listed(queue, start, count)
         if len(page) < count or Place.of(page[-1]) <= after:

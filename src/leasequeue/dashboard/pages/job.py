@@ -112,7 +112,7 @@ async def _ask_cancel(view: View) -> Question:
     found = await view.queue(view.text("queue")).find(view.text("id"), data=False)
     state = "It is not there any more." if found is None else f"It is {found.state}."
     return Question(
-        text=f"Cancel the item {view.text('id')!r}? {state} A worker that runs it is told to stop.",
+        text=f"Cancel the item {view.text('id')!r}? {state} A worker that runs it is ordered to stop.",
         button="Cancel 1 item",
     )
 
@@ -129,7 +129,7 @@ async def _release(view: View) -> int:
 async def _ask_release(view: View) -> Question:
     return Question(
         text=f"End the lease of {view.text('id')!r}? It returns to the front of the queue, and another "
-        "worker takes it. The one that runs it now may go on until it renews, so that it may run twice.",
+        "worker takes it. The one that runs it now may run until it renews, so that it may run twice.",
         button="Release 1 item",
     )
 

@@ -134,7 +134,7 @@ ACTIONS = (
         name="pause",
         path="/queues/{queue}/pause",
         call=_pause,
-        done="The queue is paused: nothing is leased. What runs goes on.",
+        done="The queue is paused: nothing is leased. What runs keeps running.",
     ),
     Action(
         name="resume",

@@ -153,11 +153,11 @@ async def _ask_cancel(view: View) -> Question:
 
 PAGE = Page(path="/workers", template="workers.html", read=read, menu="Workers")
 ONE = Page(path="/workers/{worker}", template="worker.html", read=read_one)
-TOLD = "The worker is told. It shows here with its next heartbeat, within 10 s."
+ORDERED = "The worker has the order. It shows here with its next heartbeat, within 10 s."
 ACTIONS = (
-    Action(name="quiet", path="/workers/{worker}/quiet", call=_quiet, done=TOLD),
-    Action(name="quiet", path="/workers/{worker}/fetch-again", call=_resume, done=TOLD),
-    Action(name="stop", path="/workers/{worker}/stop", call=_stop, ask=_ask_stop, done=TOLD),
+    Action(name="quiet", path="/workers/{worker}/quiet", call=_quiet, done=ORDERED),
+    Action(name="quiet", path="/workers/{worker}/fetch-again", call=_resume, done=ORDERED),
+    Action(name="stop", path="/workers/{worker}/stop", call=_stop, ask=_ask_stop, done=ORDERED),
     Action(
         name="cancel",
         path="/workers/{worker}/cancel",
