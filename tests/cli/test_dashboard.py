@@ -41,6 +41,9 @@ async def test_it_shows_the_queues_of_a_server_until_sigterm_also_with_open_page
                 assert (await client.get("/")).status_code == 401
                 assert (await client.get("/", auth=("ann", "wrong"))).status_code == 401
                 client.auth = httpx.BasicAuth("ann", password)
+            else:  # the browser of this machine, on the page of a site whose name leads here now
+                rebound = await client.get("/", headers={"host": "rebound.example.org"})
+                assert rebound.status_code == 400
             pages = await asyncio.gather(*(client.get("/") for _ in range(3)))
             assert all(">shown</a>" in page.text for page in pages)
             refused = await client.post("/queues/shown/pause")

@@ -71,8 +71,7 @@ def _serve(url: str, host: str, port: int, rights: str, environment: str, *, sho
         return fail(problem, Code.USAGE)
     may = (Rights.all if rights == "all" else Rights.read_only).of(_USER)
     app: ASGIApp = board_of(url, rights=may, show_data=show_data, environment=environment)
-    if password:
-        app = Password(app, password)
+    app = Password(app, password) if password else _for_this_machine(app, host)
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=1)
     listening = config.bind_socket()
     listening.listen()  # so that the address that is printed answers, if only after a moment
@@ -90,7 +89,6 @@ def served_dashboard(url: str) -> Iterator[str | None]:
     """
     try:
         import uvicorn
-        from starlette.middleware.trustedhost import TrustedHostMiddleware
 
         from leasequeue.dashboard import Rights
         from leasequeue.dashboard import dashboard as board_of
@@ -100,8 +98,7 @@ def served_dashboard(url: str) -> Iterator[str | None]:
         yield None
         return
     board = board_of(url, rights=Rights.all.of("dev"), show_data=True, environment="dev")
-    # The name of another site may lead here: a request for that name is not answered.
-    app = TrustedHostMiddleware(board, allowed_hosts=["127.0.0.1", "localhost"])
+    app = _for_this_machine(board, "127.0.0.1")
     try:
         listening = socket.create_server(("127.0.0.1", DEFAULT_PORT))
     except OSError:  # another program is there
@@ -118,6 +115,14 @@ def served_dashboard(url: str) -> Iterator[str | None]:
         server.should_exit = True
         thread.join()
         listening.close()
+
+
+def _for_this_machine(app: ASGIApp, host: str) -> ASGIApp:
+    """Answer only requests for this machine: the name of another site may lead here, for its own pages."""
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    versions = [host, f"[{host}]", "["]  # of an address of IPv6, as each Starlette reads it
+    return TrustedHostMiddleware(app, allowed_hosts=["127.0.0.1", "localhost", *versions])
 
 
 def _is_of_this_machine(host: str) -> bool:
