@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from redis.asyncio.client import Monitor
+
     from tests.cli.program import Leasequeue
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
@@ -50,6 +52,15 @@ def order_in(lines: list[str]) -> list[str]:
     return [line.split()[0].rpartition("-")[2] for line in lines[3:-1] if line]
 
 
+async def readings_in(commands: Monitor, redis: Redis, queue: AsyncWorkQueue) -> int:
+    """Return how often the statistics of a queue were read until now, by the commands of the server."""
+    end, seen = f"the end of what {queue.name} is asked", []
+    await redis.echo(end)
+    while end not in (command := str((await commands.next_command())["command"])):
+        seen.append(command)
+    return sum(command.startswith("EVALSHA ") and f" {queue.name}:sample " in command for command in seen)
+
+
 @asynccontextmanager
 async def working(queue: AsyncWorkQueue) -> AsyncIterator[Worker]:
     """Run a worker on a queue, named `bee`, whose runs hold until they are cancelled, or fail at once."""
@@ -74,7 +85,7 @@ async def working(queue: AsyncWorkQueue) -> AsyncIterator[Worker]:
 
 @pytest.mark.slow
 async def test_keys_sort_filter_and_pause_and_none_of_them_acts(
-    queues: list[AsyncWorkQueue], redis_url: str, name: str, tmp_path: Path
+    queues: list[AsyncWorkQueue], redis: Redis, redis_url: str, name: str, tmp_path: Path
 ) -> None:
     top = ("top", *names_of(queues), *NEVER_AGAIN)
     async with on_terminal(name, *top, url=redis_url, drawn=tmp_path / "drawn") as terminal:
@@ -98,22 +109,19 @@ async def test_keys_sort_filter_and_pause_and_none_of_them_acts(
         await terminal.shows("reverse the order", "C cancel")
         await terminal.press("?")
         await terminal.shows("^3 queues")
-        # Each of these keys asks for a reading.
-        await terminal.press("p")
-        await terminal.shows("the display is paused")
-        await queues[0].add_items([Item(b"x") for _ in range(6)])
-        for _ in range(20):
+        async with redis.monitor() as commands:
+            # Each of these keys asks for a reading.
+            await terminal.press("p")
+            await terminal.shows("the display is paused")
+            await queues[0].add_items([Item(b"x") for _ in range(6)])
             await terminal.send("\x1b[I\x1b[O")
-            await terminal.shows("the display is paused", "ants +1 ")
-        await terminal.press("r")
-        lines = await terminal.shows("the display is paused", "waiting ▼")
-        assert order_in(lines) == ["quails", "owls", "ants"]
-        await terminal.press("p")
-        assert order_in(await terminal.shows("slower without the focus", "ants +7")) == [
-            "ants",
-            "quails",
-            "owls",
-        ]
+            await terminal.press("r")
+            lines = await terminal.shows("the display is paused", "waiting ▼")
+            assert order_in(lines) == ["quails", "owls", "ants"], "as before the six items"
+            await terminal.press("p")
+            lines = await terminal.shows("slower without the focus", "ants +7")
+            assert order_in(lines) == ["ants", "quails", "owls"]
+            assert await readings_in(commands, redis, queues[1]) == 1, "it read only when it was to continue"
         await queues[0].add_item(Item(b"x"))
         await terminal.send("\x1b[I")
         lines = await terminal.shows("ants +8")
