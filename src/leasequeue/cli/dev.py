@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 from pathlib import Path  # noqa: TC003 - typer reads the annotations when it runs
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,12 @@ from leasequeue.cli.worker.supervisor import Supervisor
 from leasequeue.embedded import EmbeddedServer, RunningServer
 from leasequeue.errors import EmbeddedServerError
 from leasequeue.errors.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: How often to look whether the server and the dashboard still run (s).
+_LOOK_SECONDS = 0.2
 
 log = Log("leasequeue.dev")
 
@@ -57,14 +63,30 @@ async def _dev(settings: WorkerSettings, url: str | None, folder: Path | None) -
     async with RunningServer(url) if url else await EmbeddedServer.start(dir=folder) as server:
         # The worker's process inherits them.
         os.environ["LEASEQUEUE_URL"] = os.environ["REDIS_URL"] = server.url
-        with served_dashboard(server.url) as address:
+        with served_dashboard(server.url) as served:
             log.info(
                 "%s",
-                f"the dashboard: {address}"
-                if address
+                f"the dashboard: {served.address}"
+                if served
                 else "for a dashboard in the browser: pip install 'leasequeue[dashboard]'",
             )
             log.info(
                 "for other terminals: export LEASEQUEUE_URL=%s", re.sub("//.*@", "//:PASSWORD@", server.url)
             )
-            return await Supervisor(settings, changes=changes_of(settings.target)).run()
+            supervisor = Supervisor(settings, changes=changes_of(settings.target))
+
+            def ended() -> Iterator[str]:
+                if isinstance(server, EmbeddedServer) and not server.running:
+                    yield "server"
+                if served and not served.thread.is_alive():
+                    yield "dashboard"
+
+            async def stop_with_a_part() -> None:
+                while not (names := [*ended()]):  # noqa: ASYNC110 - neither belongs to the event loop
+                    await asyncio.sleep(_LOOK_SECONDS)
+                log.error("the %s has ended by itself: stopping", " and the ".join(names))
+                supervisor.stop()
+
+            watching = asyncio.create_task(stop_with_a_part())
+            code = await supervisor.run()
+            return CRASHED if watching.done() else code

@@ -143,10 +143,15 @@ class Supervisor:
         log.info("stopped, with exit code %d", code)
         return code
 
+    def stop(self) -> None:
+        """Begin to stop, as at the first signal."""
+        if not self._stopping.is_set():
+            self._stop(STOP)
+
     def _on_signal(self) -> None:
         if not self._stopping.is_set():
             log.info("got a signal: stopping")
-            self._stop(STOP)
+            self.stop()
         elif not self._hurry.is_set():
             log.warning("got a second signal: interrupting runs")
             self._hurry.set()
