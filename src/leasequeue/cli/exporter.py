@@ -16,8 +16,8 @@ from leasequeue.errors import LeasequeueError
 from leasequeue.errors.describing import plain, text_of
 from leasequeue.errors.log import Log
 from leasequeue.queue import AsyncWorkQueue
-from leasequeue.wire.discovery import MAX_KEYS, MAX_QUEUES, find_queues
-from leasequeue.wire.endpoints import client_of, close_client
+from leasequeue.wire.discovery import MAX_KEYS, MAX_QUEUES, client_at, find_queues
+from leasequeue.wire.endpoints import client_named, close_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ class Exporter:
         self._finds = not (known := [*names])
         self._every = every
         self._kept = max(KEPT_SECONDS, KEPT_INTERVALS * every)
-        self._client = client_of(url)
+        self._client, self._is_known = client_named(url), False
         self._queues: dict[str, AsyncWorkQueue] = {}
         #: The last sample of each queue; None: it could not be sampled. Other threads read it.
         self._samples: dict[str, QueueSample | None] = {}
@@ -121,7 +121,9 @@ class Exporter:
     async def _find(self) -> bool:
         """Look for queues; return whether that succeeded."""
         try:
-            found = await find_queues(self._url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
+            if not self._is_known:
+                self._client, self._is_known = await client_at(self._url), True
+            found = await find_queues(self._client, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
         except LeasequeueError as error:
             self._note("", text_of(error))
             return False

@@ -27,7 +27,8 @@ from leasequeue.errors import (
 from leasequeue.errors.describing import TEXT_LENGTH, plain
 from leasequeue.queue import AsyncWorkQueue
 from leasequeue.queue.queue import engine_of
-from leasequeue.wire.discovery import KNOWN_BY, MAX_KEYS, MAX_QUEUES, STEP_KEYS, find_queues
+from leasequeue.wire.discovery import KNOWN_BY, MAX_KEYS, MAX_QUEUES, STEP_KEYS, client_at, find_queues
+from leasequeue.wire.endpoints import client_named
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -82,10 +83,18 @@ async def open_queue(url: str, name: str, *, create: bool | None = None) -> Asyn
     Raises:
         QueueUnknown: If there is no queue of this name, as far as the server permits to see that.
     """
-    async with AsyncWorkQueue.from_url(url, name) as queue:
-        lost: ServerError | None = None
+    if name.startswith(("redis://", "rediss://", "unix://")):
+        raise InvalidArgument("url", name, "the option --url before a URL; what stands alone names a queue")
+    lost: ServerError | None = None
+    try:
+        client = await client_at(url)
+    except ConnectionLost as error:
+        client, lost = client_named(url), error
+    async with AsyncWorkQueue(name, client) as queue:
+        if lost:
+            await queue.close()
         try:
-            if not create and not await _exists(queue):
+            if not lost and not create and not await _exists(queue):
                 names, _ = await find_queues(url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
                 advice = ", and --create makes a new one" * (create is False)
                 raise QueueUnknown(f"no such queue: {name}; {_similar(name, names)}{advice}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from leasequeue.errors import InvalidArgument
 from leasequeue.queue import AsyncWorkQueue
 from leasequeue.tasks.queue import TaskQueue
-from leasequeue.wire.discovery import MAX_KEYS, find_queues
-from leasequeue.wire.endpoints import client_of, close_client
+from leasequeue.wire.discovery import MAX_KEYS, client_at, find_queues
+from leasequeue.wire.endpoints import client_named, close_client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,8 @@ class ShownQueues:
     """The queues by name."""
 
     def __init__(self, *sources: Source) -> None:
-        self._clients: dict[str, Client] = {}
+        #: By URL; None: the server was not asked yet whether it is a node of a cluster.
+        self._clients: dict[str, Client | None] = {}
         self._given: list[TaskQueue | AsyncWorkQueue] = []
         self._found: dict[str, AsyncWorkQueue] = {}
         self._find_at = -math.inf
@@ -40,7 +41,8 @@ class ShownQueues:
         self.complete = True
         for one in sources or (None,):
             if isinstance(one, str):
-                self._clients[one] = client_of(one)
+                client_named(one)  # refuses what is no URL
+                self._clients[one] = None
             elif isinstance(one, (TaskQueue, AsyncWorkQueue)):
                 self._given.append(one)
             else:
@@ -71,9 +73,11 @@ class ShownQueues:
             return
         found: dict[str, AsyncWorkQueue] = {}
         complete = True
-        for url, client in self._clients.items():
+        for url, known_client in [*self._clients.items()]:
+            client = known_client or await client_at(url, reply_timeout=REPLY_SECONDS)
+            self._clients[url] = client
             names, all_of_them = await find_queues(
-                url, max_keys=MAX_KEYS, max_queues=MAX_FOUND, reply_timeout=REPLY_SECONDS
+                client, max_keys=MAX_KEYS, max_queues=MAX_FOUND, reply_timeout=REPLY_SECONDS
             )
             complete &= all_of_them
             for name in names:
@@ -92,4 +96,5 @@ class ShownQueues:
         for queue in self._found.values():
             await queue.close()
         for client in self._clients.values():
-            await close_client(client)
+            if client is not None:
+                await close_client(client)

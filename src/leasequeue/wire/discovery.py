@@ -1,4 +1,4 @@
-"""Finds the queues on a server by their keys.
+"""Finds the queues on a server by their keys, and whether it is a node of a cluster.
 
 The server holds no list of queues, so all keys are scanned in steps (SCAN).
 """
@@ -9,15 +9,19 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redis.exceptions import RedisError
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
 
-from leasequeue.keys import FAMILIES
+from leasequeue.errors import ServerRefused
+from leasequeue.keys import FAMILIES, hash_tag
 from leasequeue.wire.endpoints import (
     Client,
     check_client,
-    client_of,
+    client_named,
     close_client,
     connections_to_all,
+    is_cluster,
+    new_connection,
     separate_client,
 )
 from leasequeue.wire.server_errors import translate
@@ -60,6 +64,42 @@ class FoundQueues(NamedTuple):
     complete: bool
 
 
+async def client_at(url: str, *, reply_timeout: float = 10.0) -> Client:
+    """Make a client for a URL: for a cluster if it names several nodes, or if its server is one of them.
+
+    Raises:
+        ServerRefused: If a Sentinel answers.
+        ServerError: If the server cannot be reached or refuses.
+    """
+    client = client_named(url)
+    if not isinstance(client, Redis) or (mode := await _mode_of(client, reply_timeout)) == b"standalone":
+        return client
+    await close_client(client)
+    if mode == b"sentinel":
+        raise ServerRefused(
+            "the URL is that of a Sentinel, which holds no queues: give that of the primary, which "
+            "`SENTINEL GET-MASTER-ADDR-BY-NAME` names; nothing was applied"
+        )
+    return client_named(url, cluster=True)
+
+
+async def _mode_of(client: Redis, reply_timeout: float) -> bytes:
+    """Return what a server says that it is: `standalone`, `cluster` or `sentinel`."""
+    connection = new_connection(client, None, pushes=False)
+    try:
+        async with asyncio.timeout(reply_timeout):
+            await connect(connection)
+            [answer] = await _ask(connection, [(b"HELLO",)])
+    except ResponseError:  # a proxy that does not know the command
+        return b"standalone"
+    except (RedisError, OSError, EOFError) as error:
+        raise translate(error, maybe_applied=False) from error
+    finally:
+        await connection.disconnect(nowait=True)
+    mode: bytes = dict(zip(answer[::2], answer[1::2], strict=True)).get(b"mode", b"standalone")
+    return mode
+
+
 async def find_queues(
     server: Client | str,
     *,
@@ -70,12 +110,14 @@ async def find_queues(
 ) -> FoundQueues:
     """Find the queues on a server, including empty ones from which items have been leased.
 
-    Of a client, the address and the login are used; of a cluster, all nodes are scanned: about `max_keys`
-    keys on each. At most `max_queues` names are returned.
+    Of a client, the address and the login are used; for a URL, see `client_at`. Of a cluster, all nodes are
+    scanned, about `max_keys` keys on each, and names without a hash tag are none of queues. At most
+    `max_queues` names are returned.
     """
     if not isinstance(server, str):
         check_client(server)
-    client = client_of(server) if isinstance(server, str) else separate_client(server)
+    given = await client_at(server, reply_timeout=reply_timeout) if isinstance(server, str) else server
+    client = separate_client(given)
     names: set[bytes] = set()
     complete = True
     try:
@@ -91,7 +133,7 @@ async def find_queues(
     finally:
         if client is not server:
             await close_client(client)
-    found = sorted(name for name in map(_text, names) if name)
+    found = sorted(name for name in map(_text, names) if name and (hash_tag(name) or not is_cluster(given)))
     return FoundQueues(found[:max_queues], complete and (max_queues is None or len(found) <= max_queues))
 
 

@@ -94,6 +94,11 @@ def is_cluster(client: object) -> bool:
     return isinstance(client, RedisCluster)
 
 
+def client_named(url: str, *, cluster: bool = False) -> Client:
+    """Make a client for a URL: for a cluster if it names several nodes, or if that is known."""
+    return client_for(url, "", cluster=cluster or len(url_of_each(url)) > 1)
+
+
 def client_of(url: str) -> Redis:
     """Make a client for a URL (`redis://`, `rediss://`, `unix://`).
 

@@ -11,8 +11,8 @@ from leasequeue import AsyncWorkQueue, Fleet
 from leasequeue.cli.server import QueueUnknown
 from leasequeue.errors import WrongKeyType
 from leasequeue.errors.describing import text_of
-from leasequeue.wire.discovery import MAX_KEYS, find_queues
-from leasequeue.wire.endpoints import client_of, close_client
+from leasequeue.wire.discovery import MAX_KEYS, client_at, find_queues
+from leasequeue.wire.endpoints import close_client
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
@@ -42,7 +42,7 @@ class Readings:
 
     def __init__(self, url: str, names: Collection[str]) -> None:
         self.url, self._finds, self._find_at = url, not names, -math.inf
-        self._client = client_of(url)
+        self._names = names
         self._queues: dict[str, AsyncWorkQueue] = {}
         self._read_at: dict[str, float] = {}
         self._problems: dict[str, str] = {}
@@ -51,9 +51,10 @@ class Readings:
         self.workers: list[WorkerView] = []
         self.letters: list[tuple[str, DeadLetter]] = []
         self.cut: set[str] = set()
-        self._open(names)
 
     async def __aenter__(self) -> Self:
+        self._client = await client_at(self.url, reply_timeout=REPLY_SECONDS)
+        self._open(self._names)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -104,7 +105,7 @@ class Readings:
 
     async def _find(self) -> None:
         began = time.monotonic()
-        names, complete = await find_queues(self.url, max_keys=MAX_KEYS, max_queues=MAX_SHOWN)
+        names, complete = await find_queues(self._client, max_keys=MAX_KEYS, max_queues=MAX_SHOWN)
         self._find_at = began + max(FIND_SECONDS, FIND_TIMES * (time.monotonic() - began))
         self._note_cut("queues", is_cut=not complete)
         self._open(names)
