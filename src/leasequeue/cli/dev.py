@@ -71,7 +71,8 @@ async def _dev(settings: WorkerSettings, url: str | None, folder: Path | None) -
                 else "for a dashboard in the browser: pip install 'leasequeue[dashboard]'",
             )
             log.info(
-                "for other terminals: export LEASEQUEUE_URL=%s", re.sub("//.*@", "//:PASSWORD@", server.url)
+                "the program's server is in LEASEQUEUE_URL; for other terminals: export LEASEQUEUE_URL=%s",
+                re.sub("//.*@", "//:PASSWORD@", server.url),
             )
             supervisor = Supervisor(settings, changes=changes_of(settings.target))
 
