@@ -90,4 +90,5 @@ async def _dev(settings: WorkerSettings, url: str | None, folder: Path | None) -
 
             watching = asyncio.create_task(stop_with_a_part())
             code = await supervisor.run()
-            return CRASHED if watching.done() else code
+            # Else its end below would look like that of a dashboard which ends by itself.
+            return code if watching.cancel() else CRASHED

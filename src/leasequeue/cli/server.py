@@ -89,13 +89,13 @@ async def open_queue(url: str, name: str, *, create: bool | None = None) -> Asyn
     try:
         client = await client_at(url)
     except ConnectionLost as error:
-        client, lost = client_named(url), error
+        client, lost = client_named(url), None if create else error
     async with AsyncWorkQueue(name, client) as queue:
         if lost:
             await queue.close()
         try:
             if not lost and not create and not await _exists(queue):
-                names, _ = await find_queues(url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
+                names, _ = await find_queues(client, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
                 advice = ", and --create makes a new one" * (create is False)
                 raise QueueUnknown(f"no such queue: {name}; {_similar(name, names)}{advice}")
         except ConnectionLost as error:
