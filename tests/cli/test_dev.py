@@ -42,14 +42,24 @@ async def hold() -> None:
 async def hello() -> None:
     pass
 """
+#: A server of the dashboard that fails as soon as somebody writes into a pipe.
+FAILING = """
+class Config:
+    def __init__(self, *_, **__): pass
+
+class Server(Config):
+    def run(self, sockets):
+        open({!r}).read()
+        raise RuntimeError("no more files")
+"""
 HELLO, HOLD = b'{"task": "hello", "args": {}}', b'{"task": "hold", "args": {}}'
 
 
 @asynccontextmanager
 async def developing(
-    folder: Path, queue: str, *options: str, first_in_path: str = "", until: str = "working on"
+    folder: Path, queue: str, *options: str, first_in_path: str = ""
 ) -> AsyncIterator[Running]:
-    """Run `leasequeue dev` on the program, and wait until it has logged that its worker leases items."""
+    """Run `leasequeue dev` on the program, until its worker leases items."""
     (folder / "app.py").write_text(PROGRAM)
     inherited = {name: value for name, value in os.environ.items() if not name.endswith("_URL")}
     process = await asyncio.create_subprocess_exec(
@@ -66,7 +76,7 @@ async def developing(
     )
     running = Running(process)
     try:
-        await running.logged(until)
+        await running.logged("working on")
         yield running
     finally:
         await running.end()
@@ -77,59 +87,30 @@ def worker_pid(running: Running) -> int:
     return int(re.findall(r"(\d+) leasequeue\.worker: .*working on", running.log)[-1])
 
 
-@pytest.mark.slow
-async def test_one_ctrl_c_ends_the_server_and_the_worker_and_leaves_nothing_behind(
-    tmp_path: Path, name: str
-) -> None:
-    async with developing(tmp_path, name) as running:
-        [url] = await running.logged(r"export LEASEQUEUE_URL=(\S+)")
-        async with AsyncWorkQueue.from_url(url, name) as queue, Redis.from_url(url) as redis:
-            await queue.add_item(Item(HELLO, id="one"))
-            await running.logged("'one'.* returned")
-            await queue.add_item(Item(HOLD, id="two"))
-            server = (await redis.info("server"))["process_id"]
-            await running.logged("it holds")
-        pids = (server, worker_pid(running))
-        assert all(map(lives, pids))
-        running.signal(signal.SIGINT)
-        assert await running.code() == 3, "a run was interrupted"
-        await gone(*pids)
-        assert not Path(url.removeprefix("unix://").partition("?")[0]).parent.exists()
+def stand_in(folder: Path, module: str, text: str) -> str:
+    """Write a module that is imported in place of a library, and return its folder."""
+    (folder / "stand-ins").mkdir()
+    (folder / "stand-ins" / f"{module}.py").write_text(text)
+    return str(folder / "stand-ins")
 
 
 @pytest.mark.slow
-async def test_a_change_restarts_the_worker_and_the_server_at_a_url_is_left_alone(
-    tmp_path: Path, make_queue: MakeQueue, redis: Redis, redis_url: str
-) -> None:
-    queue = make_queue()
-    async with developing(tmp_path, queue.name, "--url", redis_url) as running:
-        before = worker_pid(running)
-        (tmp_path / "app.py").write_text(PROGRAM.replace("hello", "hullo"))
-        await running.logged("working on", times=2)
-        assert worker_pid(running) != before
-        await queue.add_item(Item(HELLO.replace(b"hello", b"hullo"), id="one"))
-        await running.logged("'one'.* returned")
-        running.signal(signal.SIGINT)
-        assert await running.code() == 0
-        await gone(before, worker_pid(running))
-    assert await redis.ping()
-    assert (await queue.counts()).total == 0
-
-
-@pytest.mark.slow
-async def test_its_dashboard_may_do_all_on_this_machine_and_ends_with_it_while_pages_are_open(
+async def test_its_dashboard_may_do_all_and_one_ctrl_c_ends_all_of_it_while_pages_are_open(
     tmp_path: Path, name: str
 ) -> None:
     async with developing(tmp_path, name) as running:
         [address] = await running.logged(r"the dashboard: (http://127\.0\.0\.1:\d+/)$")
         [url] = await running.logged(r"export LEASEQUEUE_URL=(\S+)")
-        log = running.log
-        assert log.index("the dashboard") < log.index("export LEASEQUEUE_URL")
+        assert running.log.index("the dashboard") < running.log.index("export LEASEQUEUE_URL")
         async with (
             AsyncWorkQueue.from_url(url, name) as queue,
+            Redis.from_url(url) as redis,
             httpx.AsyncClient(base_url=address, timeout=LIMIT_SECONDS) as client,
         ):
-            await queue.add_item(Item(HELLO), delay=3600)
+            await queue.add_item(Item(HELLO, id="one"))
+            await running.logged("'one'.* returned")
+            await queue.add_item(Item(HOLD, id="two"))
+            await running.logged("it holds")
             pages = await asyncio.gather(*(client.get("/") for _ in range(3)))
             assert all(f">{name}</a>" in page.text for page in pages)
             paused = await client.post(f"/queues/{name}/pause")
@@ -137,19 +118,40 @@ async def test_its_dashboard_may_do_all_on_this_machine_and_ends_with_it_while_p
             assert (await queue.stats()).paused is not None
             other = await client.get("/", headers={"host": "rebound.example.org"})
             assert other.status_code == 400, "the name of another site leads here"
+            pids = ((await redis.info("server"))["process_id"], worker_pid(running))
+            assert all(map(lives, pids))
             running.signal(signal.SIGINT)  # the connections of the pages are open
-            assert await running.code() == 0
+            assert await running.code() == 3, "a run was interrupted"
             with pytest.raises(httpx.ConnectError):
                 await client.get("/")
+        await gone(*pids)
+        assert not Path(url.removeprefix("unix://").partition("?")[0]).parent.exists()
         assert "Traceback" not in running.log
         assert "by itself" not in running.log
 
 
-def stand_in(folder: Path, module: str, text: str) -> str:
-    """Write a module that is imported in place of a library, and return its folder."""
-    (folder / "stand-ins").mkdir()
-    (folder / "stand-ins" / f"{module}.py").write_text(text)
-    return str(folder / "stand-ins")
+@pytest.mark.slow
+async def test_a_change_restarts_the_worker_and_a_dashboard_that_fails_ends_all_but_the_server_at_a_url(
+    tmp_path: Path, make_queue: MakeQueue, redis: Redis, redis_url: str
+) -> None:
+    queue = make_queue()
+    fails = tmp_path / "fails"
+    os.mkfifo(fails)
+    path = stand_in(tmp_path, "uvicorn", FAILING.format(str(fails)))
+    async with developing(tmp_path, queue.name, "--url", redis_url, first_in_path=path) as running:
+        before = worker_pid(running)
+        (tmp_path / "app.py").write_text(PROGRAM.replace("hello", "hullo"))
+        await running.logged("working on", times=2)
+        assert worker_pid(running) != before
+        await queue.add_item(Item(HELLO.replace(b"hello", b"hullo"), id="one"))
+        await running.logged("'one'.* returned")
+        await asyncio.to_thread(fails.write_text, "now")
+        assert await running.code() == CRASHED
+        assert "leasequeue.dev: the dashboard has ended by itself: stopping" in running.log
+        assert "RuntimeError: no more files" in running.log
+        await gone(before, worker_pid(running))
+    assert await redis.ping()
+    assert (await queue.counts()).total == 0
 
 
 @pytest.mark.slow
@@ -165,24 +167,6 @@ async def test_without_the_extra_a_line_says_how_to_get_the_dashboard_and_a_dead
         assert await running.code() == CRASHED
         assert "leasequeue.dev: the server has ended by itself: stopping" in running.log
         await gone(worker_pid(running))
-
-
-@pytest.mark.slow
-async def test_a_dashboard_that_fails_ends_all_of_it(tmp_path: Path, name: str, redis_url: str) -> None:
-    failing = """
-class Config:
-    def __init__(self, *_, **__): pass
-
-class Server(Config):
-    def run(self, sockets):
-        raise RuntimeError("no more files")
-"""
-    path = stand_in(tmp_path, "uvicorn", failing)
-    options = ("--url", redis_url)
-    async with developing(tmp_path, name, *options, first_in_path=path, until="by itself") as running:
-        assert await running.code() == CRASHED
-        assert "leasequeue.dev: the dashboard has ended by itself: stopping" in running.log
-        assert "RuntimeError: no more files" in running.log
 
 
 async def test_without_a_server_program_it_says_what_to_install(

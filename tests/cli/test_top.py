@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from leasequeue import AsyncWorkQueue, Fleet, Item, RetryPolicy, Worker
 from leasequeue.cli.top.readings import READ, Readings
 from leasequeue.cli.top.tables import TABLES
-from tests.cli.terminal import on_terminal
+from tests.cli.terminal import Terminal, on_terminal
 from tests.hostile import SHOWN, TEXT, fill, harm_of
 from tests.queue.asking import take, until
 
@@ -61,6 +61,19 @@ async def readings_in(commands: Monitor, redis: Redis, queue: AsyncWorkQueue) ->
     return sum(command.startswith("EVALSHA ") and f" {queue.name}:sample " in command for command in seen)
 
 
+async def check_sizes(terminal: Terminal) -> None:
+    """Check that a small terminal shows what fits of three queues, and a large one again all."""
+    await terminal.tmux("resize-window", "-x", "40", "-y", "6")
+    lines = await terminal.shows("^1 queues  2 workers  3 runs  4 dead.*…$", "^3 queues", "^\\? help .*…$")
+    assert [bool(line) for line in lines] == [True] * 6, "two lines, titles, two rows, and the last line"
+    await terminal.press("End")
+    await terminal.tmux("resize-window", "-x", "100", "-y", "6")
+    assert order_in(await terminal.shows("^3 queues", "owls +2")) == ["quails", "owls"]
+    await terminal.press("Home")
+    await terminal.tmux("resize-window", "-x", "100", "-y", "40")
+    assert order_in(await terminal.shows("^3 queues", "ants +8", "owls +2")) == ["ants", "quails", "owls"]
+
+
 @asynccontextmanager
 async def working(queue: AsyncWorkQueue) -> AsyncIterator[Worker]:
     """Run a worker on a queue, named `bee`, whose runs hold until they are cancelled, or fail at once."""
@@ -84,7 +97,7 @@ async def working(queue: AsyncWorkQueue) -> AsyncIterator[Worker]:
 
 
 @pytest.mark.slow
-async def test_keys_sort_filter_and_pause_and_none_of_them_acts(
+async def test_keys_sort_filter_and_pause_and_none_acts_and_a_small_terminal_shows_what_fits(
     queues: list[AsyncWorkQueue], redis: Redis, redis_url: str, name: str, tmp_path: Path
 ) -> None:
     top = ("top", *names_of(queues), *NEVER_AGAIN)
@@ -126,6 +139,7 @@ async def test_keys_sort_filter_and_pause_and_none_of_them_acts(
         await terminal.send("\x1b[I")
         lines = await terminal.shows("ants +8")
         assert "slower" not in "".join(lines)
+        await check_sizes(terminal)
         await terminal.press("q")
         assert (await terminal.shows("ended with 0"))[:2] == ["", "ended with 0"], "the terminal is as it was"
     assert [(await queue.counts()).waiting for queue in queues] == [8, 3, 2]
@@ -178,32 +192,6 @@ async def test_uppercase_keys_act_on_the_chosen_row_after_a_question(
 
 
 # -------------------------------------------------------------------------------------------------- terminals
-
-
-@pytest.mark.slow
-async def test_a_small_terminal_shows_what_fits_and_a_large_one_again_all(
-    make_queue: MakeQueue, redis_url: str, name: str, tmp_path: Path
-) -> None:
-    queues = [make_queue(name=f"{name}-{number:02}") for number in range(30)]
-    for queue in queues:
-        await queue.add_item(Item(b"x"))
-    top = ("top", *names_of(queues), *NEVER_AGAIN)
-    async with on_terminal(name, *top, url=redis_url, drawn=tmp_path / "drawn") as terminal:
-        assert order_in(await terminal.shows("^30 queues")) == [f"{n:02}" for n in range(12)]
-        await terminal.tmux("resize-window", "-x", "40", "-y", "8")
-        lines = await terminal.shows(
-            "^1 queues  2 workers  3 runs  4 dead.*…$", "^30 queues", "^\\? help .*…$"
-        )
-        assert len(lines) == 8
-        assert [bool(line) for line in lines] == [True] * 8, "two lines, titles, four rows, and the last line"
-        await terminal.press("End")
-        await terminal.tmux("resize-window", "-x", "90", "-y", "8")
-        assert order_in(await terminal.shows(f"{name}-29")) == ["26", "27", "28", "29"]
-        await terminal.press("Home")
-        await terminal.tmux("resize-window", "-x", "90", "-y", "40")
-        assert order_in(await terminal.shows("^30 queues", f"{name}-00", f"{name}-29")) == [
-            f"{n:02}" for n in range(30)
-        ]
 
 
 @pytest.mark.slow
