@@ -121,6 +121,7 @@ async def test_what_destroys_asks_first_and_names_the_count(redis_url: str) -> N
         ({"origin": "http://SHOP", "host": "shop"}, False),
         ({"origin": "http://evil", "host": "shop"}, True),
         ({"origin": "null", "host": "shop"}, True),
+        ({"origin": "http://[shop", "host": "shop"}, True),
         ({"origin": "", "host": "shop"}, True),
     ],
 )

@@ -95,9 +95,9 @@ async def test_a_run_is_cancelled_from_the_page_of_its_worker_and_logged(
         open_board(queue, rights=Rights.only("cancel")) as (_, client),
     ):
         await queue.add_item(Item(b"data", id="a/b"))
-        fields = {"queue": "walk", "item": "a/b"}
+        fields = {"queue": "walk", "item": "a~2Fb"}
         page = (await client.get("/workers/web")).text
-        assert '<input type="hidden" name="item" value="a/b">' in page
+        assert '<input type="hidden" name="item" value="a~2Fb">' in page
         asked = await client.get("/workers/web/cancel", params=fields)
         assert "Cancel 1 item, a/b" in asked.text
         with caplog.at_level("INFO", logger="leasequeue.dashboard"):

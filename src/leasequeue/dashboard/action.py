@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 from starlette.responses import RedirectResponse
 
 from leasequeue.dashboard.rights import ACTIONS
+from leasequeue.dashboard.view import read_segment
 from leasequeue.errors import InvalidArgument, LeasequeueError
 from leasequeue.errors.log import Log
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 #: The maximum size of a form, and the maximum number of its fields.
 MAX_FORM_BYTES, MAX_FIELDS = 1 << 20, 2_000
+#: How a form is encoded; a request without a body need not say it.
+FORM = "application/x-www-form-urlencoded"
+#: The fields whose values are written as parts of a path: browsers change line breaks and NUL in others.
+SEGMENTS = {"queue", "item", "schedule"}
 #: The field of a form that was confirmed.
 SURE = "sure"
 
@@ -85,9 +90,8 @@ async def answer(action: Action, view: View, render: Renderer) -> Response:
         allowed = "you may look, and change nothing" if not view.rights.actions else "you may do other things"
         raise Forbidden(f"{action.name!r} is not among your rights: {allowed}; nothing was changed")
     posted = view.request.method == "POST"
-    view.form = _fields(await _body(view) if posted else view.request.url.query.encode())
-    path = view.request.scope["path"].removeprefix(view.request.scope.get("root_path", ""))
-    back = path.rpartition("/")[0]
+    view.form = _fields(await _body(view) if posted else view.request.scope["query_string"])
+    back = view.path.rpartition("/")[0]
     kept = {name: view.field(name) for name in action.kept}
     if action.ask is not None and not (posted and view.form.get(SURE)):
         question = await action.ask(view)
@@ -99,7 +103,11 @@ async def answer(action: Action, view: View, render: Renderer) -> Response:
         return RedirectResponse(view.link(back, **kept), 303)
     who = view.rights.who or (view.request.client.host if view.request.client else "unknown")
     path_parts = {part: view.text(part) for part in view.request.path_params}
-    target = path_parts | {name: ", ".join(view.form[name]) for name in action.named if name in view.form}
+    target = path_parts | {
+        name: ", ".join(map(read_segment, view.form[name]) if name in SEGMENTS else view.form[name])
+        for name in action.named
+        if name in view.form
+    }
     try:
         answered = await action.call(view)
     except LeasequeueError as error:
@@ -111,7 +119,7 @@ async def answer(action: Action, view: View, render: Renderer) -> Response:
     log.info("dashboard: %s did %s on %s: %s", who, action.name, target, done)
     view.board.reads.forget()
     if step:
-        facts = {"action": action, "step": step, "path": path, "back": view.link(back, **kept)}
+        facts = {"action": action, "step": step, "back": view.link(back, **kept)}
         return render.page("progress.html", view, facts)
     if "queue" in path_parts:
         await view.sampler.sample(path_parts["queue"])  # so that the page shows what has changed
@@ -119,6 +127,9 @@ async def answer(action: Action, view: View, render: Renderer) -> Response:
 
 
 async def _body(view: View) -> bytes:
+    kind = view.request.headers.get("content-type", FORM).partition(";")[0].strip().lower()
+    if kind != FORM:
+        raise InvalidArgument("form", kind, FORM)
     body = b""
     async for chunk in view.request.stream():
         body += chunk
@@ -144,8 +155,7 @@ def notice_of(view: View, actions: dict[str, Action]) -> str | None:
     query: Any = view.request.query_params
     action = actions.get(query.get("did", ""))
     count = query.get("count", "")
-    if action is None or (
-        "{}" in action.done and not (count.isascii() and count.isdigit() and len(count) < 20)
-    ):
+    is_number = count.isascii() and count.isdigit() and len(count) < 20
+    if action is None or ("{}" in action.done and not is_number):
         return None
-    return action.done.replace("{}", f"{int(count):,}" if count.isascii() and count.isdigit() else "")
+    return action.done.replace("{}", f"{int(count):,}" if is_number else "")

@@ -64,5 +64,8 @@ def is_cross_site(headers: Headers) -> bool:
     if (site := headers.get("sec-fetch-site")) is not None:
         return site not in {"same-origin", "none"}
     if (origin := headers.get("origin")) is not None:
-        return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+        try:
+            return urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
+        except ValueError:
+            return True
     return False

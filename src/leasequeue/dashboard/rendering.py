@@ -13,7 +13,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from leasequeue.dashboard import charts
-from leasequeue.dashboard.view import segment
+from leasequeue.dashboard.view import MAX_LINKED, key_of, segment
 from leasequeue.errors import summary_of
 from leasequeue.errors.describing import NAME_LENGTH, TEXT_LENGTH, TRACEBACK_LENGTH, indented, plain
 
@@ -53,7 +53,8 @@ class Renderer:
             "left": lambda at: duration(max(0.0, at - time.time())),
             "segment": segment,
         }
-        self._env.globals |= {**facts, "sparkline": sparkline, "charts": charts}
+        self._env.tests["linked"] = lambda name: len(name) <= MAX_LINKED
+        self._env.globals |= {**facts, "sparkline": sparkline, "charts": charts, "key_of": key_of}
 
     def page(self, template: str, view: View, facts: Mapping[str, Any], status: int = 200) -> Response:
         """Return a page; status 304 if the viewer has just this one."""

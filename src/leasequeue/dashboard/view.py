@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlencode
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from leasequeue.queue import AsyncWorkQueue
 
 T = TypeVar("T")
+
+#: The longest id or name that has a link, in characters. Other programs may write a longer one, which is no
+#: address that a server takes; and 50 of a mebibyte would be no page.
+MAX_LINKED = 512
 
 #: Whether payloads are shown; or what returns a text of those of a queue, None to hide one.
 ShowData: TypeAlias = "bool | Callable[[str, bytes], str | None]"
@@ -145,13 +150,19 @@ class View:
             and "\\" not in prefix
         ):
             return f"{quote(prefix + root)}/{tail}"
-        inside = self.request.scope["path"].removeprefix(root).removeprefix("/")
-        return ("../" * inside.count("/") or "./") + tail
+        # For the browser, `%2F` ends no part of the path, and this page is no deeper.
+        asked = self.request.scope.get("raw_path") or self.request.scope["path"].encode()
+        depth = asked.count(b"/") - root.count("/") - 1
+        return ("../" * depth or "./") + tail
+
+    @property
+    def path(self) -> str:
+        """The path of this page within the dashboard, as a link has it."""
+        return quote(self.request.scope["path"].removeprefix(self.request.scope.get("root_path", "")))
 
     def here(self, **query: Any) -> str:
         """Return a link to this page with some parts of its query changed; None removes one."""
-        inside = self.request.scope["path"].removeprefix(self.request.scope.get("root_path", ""))
-        return self.link(inside, **{**self.request.query_params, **query})
+        return self.link(self.path, **{**self.request.query_params, **query})
 
 
 def segment(text: str) -> str:
@@ -165,7 +176,15 @@ def segment(text: str) -> str:
 
 def read_segment(part: str) -> str:
     """Return the text of a part of a path."""
-    return unquote(quote(part, safe="~").replace("~", "%"), errors="surrogateescape")
+    quoted = quote(part, safe="~", errors="surrogateescape")
+    return unquote(quoted.replace("~", "%"), errors="surrogateescape")
+
+
+def key_of(*names: str) -> str:
+    """Return what a row is called in the page and in cursors: its names, or their digest if they are long."""
+    if max(map(len, names)) <= MAX_LINKED:
+        return "/".join(map(segment, names))
+    return hashlib.blake2b(repr(names).encode(), digest_size=16).hexdigest()
 
 
 def checked_query(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

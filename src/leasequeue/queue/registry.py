@@ -233,7 +233,13 @@ def read_facts(text: object) -> dict[str, Any]:
 
 
 def _as_text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    try:
+        value.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # JSON may have half of a surrogate pair, which no id or name can have
+        return value.encode(errors="replace").decode()
+    return value
 
 
 def _as_number(value: Any) -> float:

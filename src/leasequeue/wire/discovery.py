@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from leasequeue.errors import ServerRefused
-from leasequeue.keys import FAMILIES, hash_tag
+from leasequeue.errors import InvalidArgument, ServerRefused
+from leasequeue.keys import FAMILIES, check_prefix, hash_tag
 from leasequeue.wire.endpoints import (
     Client,
     check_client,
@@ -179,8 +179,8 @@ async def _ask(connection: AbstractConnection, commands: list[tuple[bytes, ...]]
 
 
 def _text(name: bytes) -> str | None:
-    """Return a name as text; None if it is not UTF-8, so that it cannot be a queue's."""
+    """Return a name as text; None if it cannot be a queue's: another program has made the key."""
     try:
-        return name.decode()
-    except UnicodeDecodeError:
+        return check_prefix(name.decode())
+    except (UnicodeDecodeError, InvalidArgument):
         return None

@@ -12,10 +12,12 @@ from leasequeue.dashboard.view import Page
 if TYPE_CHECKING:
     from leasequeue.autoscale.report import PassReport
     from leasequeue.dashboard.view import View
-    from leasequeue.queue import AsyncWorkQueue
+    from leasequeue.queue import AsyncWorkQueue, ItemView
 
 #: The queue of an autoscaler has one item, or a few by mistake; into so many such queues is looked.
 MAX_ITEMS, MAX_QUEUES = 20, 100
+#: Up to which size such an item is read (bytes): any program may have added one of this id.
+MAX_BYTES = 1 << 20
 #: For how long there must be no pass for that to stand out (s).
 LATE_SECONDS = 180.0
 
@@ -39,14 +41,18 @@ async def read(view: View) -> dict[str, Any]:
 
 
 async def _reports(queues: list[AsyncWorkQueue]) -> list[tuple[str, PassReport]]:
-    items = await asyncio.gather(*(queue.find(PASS_ID) for queue in queues))
     found = []
-    for queue, item in zip(queues, items, strict=True):
+    for queue, item in zip(queues, await asyncio.gather(*map(_pass_of, queues)), strict=True):
         state, _ = decode_state(item.data or b"" if item else b"")
         report = read_report(state.report, age=0.0)
         if report is not None:
             found.append((queue.name, report))
     return found
+
+
+async def _pass_of(queue: AsyncWorkQueue) -> ItemView | None:
+    item = await queue.find(PASS_ID, data=False)
+    return item if item is None or (item.size or 0) > MAX_BYTES else await queue.find(PASS_ID)
 
 
 PAGE = Page(path="/autoscaler", template="autoscaler.html", read=read, menu="Autoscaler")

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasequeue.dashboard.action import Action, Question, Unfinished
 from leasequeue.dashboard.pages.job import DONE
-from leasequeue.dashboard.view import Page, read_segment, segment
+from leasequeue.dashboard.view import MAX_LINKED, Page, read_segment, segment
 from leasequeue.errors import InvalidArgument, summary_of
+from leasequeue.errors.describing import plain
 from leasequeue.tasks.letters import LetterFilter
 from leasequeue.tasks.wire import task_of
 
@@ -53,7 +54,8 @@ class Place(NamedTuple):
         return cls(_number(died_ms), read_segment(item_id).encode(errors="surrogateescape"))
 
     def __str__(self) -> str:
-        return f"{self.died_ms}.{segment(self.id.decode(errors='surrogateescape'))}"
+        # Of an id that is too long for an address, its beginning: the place just before it, or nearly.
+        return f"{self.died_ms}.{segment(self.id[:MAX_LINKED].decode(errors='surrogateescape'))}"
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,9 @@ class _Chosen:
     @property
     def text(self) -> str:
         parts = [
-            f" of {self.queue!r}" if self.queue else " of all queues",
-            f", of the task {self.task!r}" * bool(self.task),
-            f", with {self.error!r} in the error" * bool(self.error),
+            f" of '{plain(self.queue)}'" if self.queue else " of all queues",
+            f", of the task '{plain(self.task)}'" * bool(self.task),
+            f", with '{plain(self.error)}' in the error" * bool(self.error),
         ]
         return "".join(parts)
 

@@ -11,6 +11,7 @@ from leasequeue.dashboard.action import Action, Question
 from leasequeue.dashboard.layout import NARROW, WIDE, Layers
 from leasequeue.dashboard.view import NotFound, Page, checked_query
 from leasequeue.errors import JobUnknown
+from leasequeue.errors.describing import plain
 from leasequeue.item import codec
 from leasequeue.queue.plans.diagram import joined
 from leasequeue.queue.plans.reading import FLOW_RUN_STATES
@@ -267,7 +268,7 @@ async def _ask_cancel(view: View) -> Question:
     run = await _run_of(view)
     done, total = run.progress
     return Question(
-        text=f"Cancel flow run {run.id!r}? Of its {total:,} stages and children, {done:,} have ended. "
+        text=f"Cancel flow run '{plain(run.id)}'? Of its {total:,} stages and children, {done:,} have ended. "
         f"What waits of the other {total - done:,} is removed, what runs is cancelled, and nothing follows.",
         button="Cancel the run",
     )
@@ -279,8 +280,8 @@ async def _ask_retry(view: View) -> Question:
         one.children["failed"] if one.children else one.state == "failed" for one in run.stages.values()
     )
     return Question(
-        text=f"Do flow run {run.id!r} again from what has failed, {failed:,} of its stages and children? "
-        "What is done stays. Their attempts begin at 1, and their dead letters are dropped.",
+        text=f"Do flow run '{plain(run.id)}' again from what has failed, {failed:,} of its stages and "
+        "children? What is done stays. Their attempts begin at 1, and their dead letters are dropped.",
         button=f"Retry {failed:,}",
     )
 
@@ -289,8 +290,8 @@ async def _ask_replay(view: View) -> Question:
     run = await _run_of(view)
     count = sum("/" not in path for path in run.stages)
     return Question(
-        text=f"Start a new flow run with the plan and the input of {run.id!r}? Its {count:,} stages are "
-        "done once more, with all that they do outside. This run stays.",
+        text=f"Start a new flow run with the plan and the input of '{plain(run.id)}'? Its {count:,} stages "
+        "are done once more, with all that they do outside. This run stays.",
         button="Start a new run",
     )
 

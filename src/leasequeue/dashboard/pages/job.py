@@ -9,6 +9,7 @@ from leasequeue.alive import Fleet
 from leasequeue.dashboard.action import Action, Question
 from leasequeue.dashboard.view import Page
 from leasequeue.errors import EventsLost, NoEventsKept
+from leasequeue.errors.describing import plain
 from leasequeue.item.codec import dump_compact
 from leasequeue.queue import Lease
 from leasequeue.states import GONE, EventKind
@@ -112,7 +113,7 @@ async def _ask_cancel(view: View) -> Question:
     found = await view.queue(view.text("queue")).find(view.text("id"), data=False)
     state = "It is not there any more." if found is None else f"It is {found.state}."
     return Question(
-        text=f"Cancel the item {view.text('id')!r}? {state} A worker that runs it is ordered to stop.",
+        text=f"Cancel the item '{plain(view.text('id'))}'? {state} A worker that runs it is ordered to stop.",
         button="Cancel 1 item",
     )
 
@@ -128,8 +129,9 @@ async def _release(view: View) -> int:
 
 async def _ask_release(view: View) -> Question:
     return Question(
-        text=f"End the lease of {view.text('id')!r}? It returns to the front of the queue, and another "
-        "worker takes it. The one that runs it now may run until it renews, so that it may run twice.",
+        text=f"End the lease of '{plain(view.text('id'))}'? It returns to the front of the queue, and "
+        "another worker takes it. The one that runs it now may run until it renews, so that it may run "
+        "twice.",
         button="Release 1 item",
     )
 
@@ -143,7 +145,9 @@ async def _drop(view: View) -> int:
 
 
 async def _ask_drop(view: View) -> Question:
-    return Question(text=f"Remove the dead letter {view.text('id')!r}, with its data?", button="Drop 1")
+    return Question(
+        text=f"Remove the dead letter '{plain(view.text('id'))}', with its data?", button="Drop 1"
+    )
 
 
 #: What is said after an action on items, by its name; the pages of dead letters have the same ones.

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.dashboard.action import Action, Question
-from leasequeue.dashboard.view import NotFound, Page, rows_after, segment
+from leasequeue.dashboard.view import NotFound, Page, key_of, read_segment, rows_after
 from leasequeue.errors import InvalidArgument, LeasequeueError
 from leasequeue.errors.describing import NAME_LENGTH, plain
 from leasequeue.item import Item
@@ -42,9 +42,7 @@ async def read(view: View) -> dict[str, Any]:
     matching = [row for row in found if any(wanted in text.lower() for text in (row[0], row[1].name))]
     seen = view.sampler.histories
     return {
-        "part": rows_after(
-            matching, lambda row: f"{segment(row[0])}/{segment(row[1].name)}", query.get("after", ""), ROWS
-        ),
+        "part": rows_after(matching, lambda row: key_of(row[0], row[1].name), query.get("after", ""), ROWS),
         "stats": {name: seen[name].stats for name in chosen if name in seen},
         "overdue_at": time.time() - OVERDUE_SECONDS,
         "find": query.get("find", ""),
@@ -82,7 +80,7 @@ async def _read(queues: list[AsyncWorkQueue]) -> tuple[list[tuple[str, ScheduleV
 
 async def _run(view: View) -> int:
     """Add the item of a schedule now, as `leasequeue schedule run` does."""
-    queue, name = view.queue(view.text("queue")), view.field("schedule")
+    queue, name = view.queue(view.text("queue")), read_segment(view.field("schedule"))
     found = next((one for one in await queue.schedules.list() if one.name == name), None)
     if found is None:
         raise NotFound(f"the queue has no schedule {name!r}")
@@ -92,11 +90,11 @@ async def _run(view: View) -> int:
 
 
 async def _remove(view: View) -> int:
-    return int(await view.queue(view.text("queue")).schedules.remove(view.field("schedule")))
+    return int(await view.queue(view.text("queue")).schedules.remove(read_segment(view.field("schedule"))))
 
 
 async def _ask_remove(view: View) -> Question:
-    name = plain(view.field("schedule"), NAME_LENGTH)
+    name = plain(read_segment(view.field("schedule")), NAME_LENGTH)
     return Question(
         text=f"Remove 1 schedule, {name}? Items that it has added stay. A program that declares it creates "
         "it again: a running worker within a minute, else the next deploy.",

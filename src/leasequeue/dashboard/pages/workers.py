@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.alive import Fleet
 from leasequeue.dashboard.action import Action, Question
-from leasequeue.dashboard.view import NotFound, Page, checked_query, rows_after
+from leasequeue.dashboard.view import NotFound, Page, checked_query, key_of, read_segment, rows_after
 from leasequeue.errors.describing import NAME_LENGTH, counted, plain
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def read(view: View) -> dict[str, Any]:
         if _KEEP[show](one) and any(wanted in text.lower() for text in (one.name, one.host, *one.queues))
     ]
     return {
-        "part": rows_after(found, lambda one: one.id, query.get("after", ""), ROWS),
+        "part": rows_after(found, lambda one: key_of(one.id), query.get("after", ""), ROWS),
         "views": (*_KEEP,),
         "show": show,
         "find": query.get("find", ""),
@@ -122,7 +122,8 @@ async def _fail(view: View) -> int:
 
 
 async def _cancel(view: View) -> int:
-    return int(await view.queue(view.field("queue")).cancel(view.field("item")))
+    queue, item_id = read_segment(view.field("queue")), read_segment(view.field("item"))
+    return int(await view.queue(queue).cancel(item_id))
 
 
 async def _ask_stop(view: View) -> Question:
@@ -147,7 +148,7 @@ async def _ask_fail(view: View) -> Question:
 
 
 async def _ask_cancel(view: View) -> Question:
-    item = plain(view.field("item"), NAME_LENGTH)
+    item = plain(read_segment(view.field("item")), NAME_LENGTH)
     return Question(text=f"Cancel 1 item, {item}? Its run ends, and it is not run again.", button="Cancel it")
 
 
