@@ -1,4 +1,4 @@
-"""schemathesis sends what the routes take, which it is told in OpenAPI, and each answer is one of ours."""
+"""schemathesis sends what the routes take, as OpenAPI says it, and no answer has a problem."""
 
 from __future__ import annotations
 
