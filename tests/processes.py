@@ -54,11 +54,11 @@ async def answering(kind: str, port: int, *words: object, folder: Path | None = 
     folder = folder or private_folder()
     guarded = Guarded(folder, [str(servers.program(kind)), *map(str, words)], lock=None, grace=0)
     try:
-        async with Redis(port=port) as client:
+        async with Redis(port=port) as client, Redis(port=port, protocol=2) as plain:
 
             async def answers() -> bool:
                 with contextlib.suppress(OSError, RedisError):
-                    return bool(await client.ping())
+                    return bool(await plain.ping())
                 return False
 
             await until("the server answers", answers)

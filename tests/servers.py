@@ -67,9 +67,13 @@ def container_image() -> str:
 def program(name: str) -> Path:
     """Return the server program of that name, or the embedded one for servers that are not programs.
 
+    With LEASEQUEUE_TEST_EVERYWHERE, it is that of LEASEQUEUE_TEST_SERVER: see tests/servertable.py.
+
     Raises:
         ServerMissing: If it is not installed.
     """
+    if os.environ.get("LEASEQUEUE_TEST_EVERYWHERE"):
+        name = wanted()
     if name == "redis7":
         found = shutil.which("redis-server", path=_SYSTEM_PATH)
         return _checked(name, Path(found) if found else None, "Redis 7.", "apt-get install redis-server")

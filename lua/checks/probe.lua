@@ -7,7 +7,8 @@
 -- Keys: probe
 -- Arguments:
 --   prefix  text  the queue's name
--- Reply: 1 if MSETEX can be used, else 0; then the commands of the scripts that are refused.
+-- Reply: 1 if MSETEX can be used, else 0; then the commands of the scripts that are refused, with
+--   `?` before those that the server does not have.
 -- Cost: O(1).
 -- Limits: none.
 
@@ -34,18 +35,23 @@ local refused = { 0 }
 local function try(command, ...)
   local reply = redis.pcall(command, ...)
   local text = type(reply) == 'table' and reply.err or ''
+  -- A server that runs no such scripts must say so here, and not after a write.
+  if string.find(text, 'undeclared', 1, true) or string.find(text, 'not allowed from script', 1, true) then error(text) end
+  local absent = string.find(text, 'nknown[%a ]* command called')
   local permitted = not (
-    string.find(text, 'ACL failure', 1, true)
+    absent
+    or string.find(text, 'ACL failure', 1, true)
     or string.find(text, 'NOPERM', 1, true)
     or string.find(text, 'The user executing the script can', 1, true)
   )
-  if not permitted then refused[#refused + 1] = command end
+  if not permitted then refused[#refused + 1] = (absent and '?' or '') .. command end
   return permitted, text == ''
 end
 
 for _, read in ipairs(reads) do
   try(read[1], probe, unpack(read, 2))
 end
+try('EXISTS', prefix .. ':item:') -- no key is named so, and it is none of KEYS
 try('SCAN', 0, 'MATCH', probe, 'COUNT', 1)
 try('TIME')
 

@@ -39,7 +39,15 @@ TABLE: list[tuple[str, type[errors.LeasequeueError]]] = [
     ("ERR wrong number of arguments for 'auth' command", errors.LoginRefused),
     ("ERR DB index is out of range", errors.DatabaseMissing),
     ("ERR SELECT is not allowed in cluster mode", errors.DatabaseMissing),
-    ("ERR unknown command 'EVALSHA'", errors.ScriptFailed),
+    ("ERR unknown command 'EVALSHA'", errors.AccessDenied),
+    ("ERR unknown command `eval`", errors.AccessDenied),
+    ("ERR unknown command ' client '", errors.AccessDenied),
+    ("ERR unknown or unsupported command 'hello'", errors.AccessDenied),
+    ("ERR Command is not available: 'INFO'", errors.AccessDenied),
+    ("ERR Unknown command called from script", errors.ScriptFailed),
+    ("ERR script tried accessing undeclared key", errors.ServerRefused),
+    ("ERR This Redis command is not allowed from script script: 1", errors.ServerRefused),
+    ("ERR Lua scripts without any input keys are not supported.", errors.ServerRefused),
     ("ERR value is not an integer or out of range", errors.ScriptFailed),
     ("CROSSSLOT Keys in request don't hash to the same slot", errors.ScriptFailed),
     ("EXECABORT Transaction discarded because of previous errors.", errors.ScriptFailed),
@@ -103,6 +111,16 @@ def test_a_lost_connection_says_whether_the_step_may_have_been_applied(
     assert ours.maybe_applied is maybe_applied
     assert ("may have been applied" in str(ours)) == maybe_applied
     assert ours.__cause__ is error
+
+
+def test_the_name_of_an_unknown_command_is_told_and_not_its_arguments() -> None:
+    refused = translate(
+        raised("ERR unknown command 'eval', with args beginning with: 'secret'"), maybe_applied=True
+    )
+    assert isinstance(refused, errors.AccessDenied)
+    assert refused.commands == ("EVAL",)
+    assert "secret" not in str(refused)
+    assert "nothing was applied" in str(refused)
 
 
 def test_a_login_that_sentinels_refuse_is_not_an_outage() -> None:

@@ -417,9 +417,10 @@ class LoginRefused(ServerRefused):
 
 
 class AccessDenied(ServerRefused):
-    """The access rules of the server forbid a command, a key or a channel (NOPERM).
+    """The access rules of the server forbid a command, a key or a channel (NOPERM), or it lacks a command.
 
-    The text has the rule that permits it; `leasequeue acl` prints all that a user needs.
+    The text has the rule that permits it; `leasequeue acl` prints all that a user needs. There is none for a
+    command that the server does not have, or that its provider has taken away.
 
     Attributes:
         commands: The names of the forbidden commands, in capitals, if the server says which.

@@ -10,7 +10,7 @@ import asyncio
 import copy
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import AskError, ClusterDownError, MovedError, TryAgainError
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoPermissionError, TryAgainError
 
 from leasequeue.durations import Backoff
 from leasequeue.errors import AccessDenied, ServerReadOnly
@@ -159,7 +159,8 @@ class Link:
                 return
         ours = translate(error, maybe_applied=True, script=call.script)
         if isinstance(ours, AccessDenied) and call.script and call.command[0] == b"EVAL" and not ours.keys:
-            ours = self._rights.unknown(call.script) if "EVAL" in ours.commands else ours
+            is_denied = isinstance(error, NoPermissionError) and "EVAL" in ours.commands
+            ours = self._rights.unknown(call.script) if is_denied else ours
         if isinstance(ours, ServerReadOnly) or isinstance(error, ClusterDownError):
             self._retire()  # after a fail-over the next connection finds the new primary
         call.fail(ours)

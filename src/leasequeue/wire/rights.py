@@ -11,6 +11,7 @@ from leasequeue.errors import AccessDenied
 from leasequeue.errors.log import Log
 from leasequeue.wire.access import NOTING, READING, Role, least_role, pattern_of, quoted
 from leasequeue.wire.scripts import find_script, load
+from leasequeue.wire.server_errors import lacks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -35,6 +36,7 @@ class KnownRights:
     Attributes:
         set_many: Whether the server has MSETEX and permits it.
         refused: The commands that it refuses and that scripts cannot do without.
+        absent: Those commands that it does not have, or whose names its provider has taken away.
         queue: The queue on which this is found out.
         reached: The names of the other queues of flows that it was found to permit.
     """
@@ -51,6 +53,7 @@ class KnownRights:
         self._learned_at = 0.0
         self.set_many = False
         self.refused: frozenset[str] = frozenset()
+        self.absent: frozenset[str] = frozenset()
 
     @property
     def stale(self) -> bool:
@@ -60,7 +63,8 @@ class KnownRights:
     def learn(self, set_many: int, *refused: bytes) -> None:
         """Read the reply of the `probe` script."""
         self.set_many = set_many == 1
-        names = frozenset(name.decode() for name in refused)
+        names = frozenset(name.decode().lstrip("?") for name in refused)
+        self.absent = frozenset(name.decode()[1:] for name in refused if name.startswith(b"?"))
         self.refused = names - OPTIONAL
         self._learned_at = time.monotonic()
         if "PUBLISH" in names and ADDING not in names:  # else it only reads, and has nothing to publish
@@ -93,6 +97,8 @@ class KnownRights:
         `role` is the one that permits least, of those that permit this.
         """
         wrong = sorted(commands)
+        if absent := sorted(self.absent.intersection(wrong)):
+            return AccessDenied(f"{lacks(absent)}, {why}; nothing was applied", commands=wrong)
         return AccessDenied(
             f"the access rules forbid {', '.join(wrong)}, {why}; nothing was applied. "
             f"{self._permit(wrong)} permits {'it' if len(wrong) == 1 else 'them'}{self._all(role)}",
@@ -121,6 +127,9 @@ class KnownRights:
         if self.refused and not self._listed:
             self._listed = True
             others = sorted({one.name for one in load().values() if one.commands & self.refused} - {"probe"})
+            if absent := sorted(self.absent & self.refused):
+                log.warning("%s: %s will be refused", lacks(absent), ", ".join(others))
+                return
             log.warning(
                 "the access rules forbid %s: %s will be refused. %s permits that%s",
                 *(", ".join(sorted(self.refused)), ", ".join(others)),
@@ -132,6 +141,11 @@ class KnownRights:
         if self.warned:
             return
         self.warned = True
+        if absent := sorted(self.absent & {"PUBLISH", "SUBSCRIBE"}):
+            log.warning(
+                "%s: results, cancels and items that fall due are noticed seconds late", lacks(absent)
+            )
+            return
         name = channel.decode(errors="replace")
         of_session, is_push, _ = name.rpartition(":push:")
         pattern = pattern_of(of_session if is_push else name.removesuffix(":due"))

@@ -14,6 +14,7 @@ from leasequeue.errors import (
     EvictionWarning,
     LeasequeueError,
     ScriptFailed,
+    ServerRefused,
     ServerTooOld,
 )
 from leasequeue.keys import NONE
@@ -22,7 +23,7 @@ from leasequeue.wire.connection import ask, future_reply
 from leasequeue.wire.link import LARGE_BYTES, Link, Request
 from leasequeue.wire.rights import KnownRights
 from leasequeue.wire.scripts import Script, find_script
-from leasequeue.wire.server_errors import is_unknown_script
+from leasequeue.wire.server_errors import is_unknown_script, translate, unknown_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -214,6 +215,8 @@ class Runner:
         denied = isinstance(reply, AccessDenied) and "BLMOVE" in reply.commands
         if isinstance(reply, Exception) and not denied and not isinstance(reply, ScriptFailed):
             raise reply
+        if denied and unknown_command(reply.__cause__) is not None:
+            self.rights.absent |= {"BLMOVE"}
         self.rights.expect(scripts, {"BLMOVE"} if denied else ())
 
     def probe_with(self, keys: QueueKeys) -> None:
@@ -250,7 +253,10 @@ class Runner:
         connection.post((b"SCRIPT", b"EXISTS", *(one.sha for one in scripts)), load_missing)
 
     async def _check_rights(self, connection: Connection) -> None:
-        """Call the `probe` script. If the server cannot run it now, the first call will say why."""
+        """Call the `probe` script. If the server cannot run it now, the first call will say why.
+
+        A server that runs no such scripts must say so before one of them has written.
+        """
         if self._probe is None:
             return
         named = {"prefix": self._prefix}
@@ -266,7 +272,10 @@ class Runner:
                 raise ConnectionLost("lost while connecting", maybe_applied=False)
             if error is None:
                 self.rights.learn(*reply)
-            if error is None or not is_unknown_script(error):
+                return
+            if type(refusal := translate(error, maybe_applied=False)) is ServerRefused:
+                raise refusal
+            if not is_unknown_script(error):
                 return
 
     async def _check_server(self, connection: Connection) -> None:
@@ -275,7 +284,7 @@ class Runner:
         except ConnectionLost as error:
             raise ConnectionLost("lost while connecting", maybe_applied=False) from error
         if isinstance(reply, AccessDenied):
-            reply = b""  # the access rules forbid INFO; the checks are skipped
+            reply = b""  # INFO is forbidden, or there is none; the checks are skipped
         if isinstance(reply, Exception):
             raise reply
         info = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)

@@ -17,6 +17,7 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisClusterException,
     RedisError,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import (
@@ -47,6 +48,8 @@ from leasequeue.wire.scripts import with_origins
 from leasequeue.wire.tls import why_tls_failed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from leasequeue.wire.scripts import Script
 
 # redis-py removes the first word of the errors that it has a class for, and not every version keeps it.
@@ -108,6 +111,19 @@ _ADVICE: dict[type[ServerError], str] = {
     "out `cluster=True`; nothing was applied",
     ScriptFailed: "a script failed",
 }
+#: What is said of a command that the server does not have, or that its provider has taken away.
+_UNKNOWN_COMMAND = re.compile(
+    r"(?:ERR )?(?:unknown (?:or unsupported )?(?:sub)?command|command is not available)[: ]*['`\"] ?([\w|]+)",
+    re.IGNORECASE,
+)
+#: What is said by servers that run fewer scripts than Redis.
+_STRICT = re.compile(
+    "undeclared key|not allowed from script|bad lua script|without any input keys", re.IGNORECASE
+)
+_STRICT_ADVICE = (
+    "the server permits a script only keys that are named before, or too few commands, so that Leasequeue "
+    "cannot use it. Dragonfly permits them with `--default_lua_flags=allow-undeclared-keys`"
+)
 _FULL_ADVICE = (
     "the server's process gets no more memory of its machine or container. Set its maxmemory below what it "
     "can have, or give it more. The call may have been applied in part; repeat it"
@@ -127,6 +143,17 @@ def is_unknown_script(error: BaseException) -> bool:
     return isinstance(error, NoScriptError)
 
 
+def unknown_command(error: BaseException | None) -> str | None:
+    """Return the command that the server says it does not have; None: it says something else."""
+    found = _UNKNOWN_COMMAND.match(_text(error)) if isinstance(error, ResponseError) else None
+    return found and found[1].upper()
+
+
+def lacks(commands: Iterable[str]) -> str:
+    """Say that the server does not have these commands."""
+    return f"the server does not have {', '.join(commands)}, or its provider forbids it"
+
+
 def translate(error: BaseException, *, maybe_applied: bool, script: Script | None = None) -> LeasequeueError:
     """Return the error of `leasequeue.errors` for an error of redis-py, which becomes its cause.
 
@@ -143,6 +170,11 @@ def translate(error: BaseException, *, maybe_applied: bool, script: Script | Non
         ours = failed
     elif is_lost(error):
         ours = ConnectionLost(str(error) or type(error).__name__, maybe_applied=maybe_applied)
+    elif (command := unknown_command(error)) is not None:
+        said = _text(error).partition(", with args")[0]  # they may be a payload
+        ours = AccessDenied(f"{lacks([command])} ({said}); nothing was applied", commands=[command])
+    elif isinstance(error, ResponseError) and _STRICT.search(_text(error)):
+        ours = ServerRefused(f"{_text(error)}: {_STRICT_ADVICE}")
     else:
         found = _words(error)
         kind = found[0] if found else ScriptFailed

@@ -12,12 +12,12 @@ import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis.exceptions import MovedError, NoPermissionError, ResponseError
+from redis.exceptions import MovedError, NoPermissionError
 
 from leasequeue.durations import Backoff
 from leasequeue.errors import ConnectionLost, LeasequeueError
 from leasequeue.errors.log import Log
-from leasequeue.wire.server_errors import translate
+from leasequeue.wire.server_errors import translate, unknown_command
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -304,9 +304,10 @@ class Subscriptions:
             if isinstance(error, MovedError):
                 await self._follow(channel, error)
                 return False
-            if isinstance(error, NoPermissionError) and self._on_forbidden is not None:
+            is_unknown = unknown_command(error) is not None  # as SSUBSCRIBE before Redis 7
+            if (isinstance(error, NoPermissionError) or is_unknown) and self._on_forbidden is not None:
                 self._on_forbidden(channel)
-            elif error is not None and not (sharded and _is_unknown(error)):
+            elif error is not None and not (sharded and is_unknown):
                 self._fail([channel], error)
                 return False
         if self._connection is not connection or channel not in self._channels:
@@ -391,9 +392,3 @@ def _notify(function: Callable[[], None]) -> None:
         function()
     except Exception:  # it must not stop the loop, nor the others
         log.exception("a subscriber could not be notified")
-
-
-def _is_unknown(error: BaseException) -> bool:
-    """Return whether the server does not know the command, as before Redis 7."""
-    is_answer = isinstance(error, ResponseError) and not isinstance(error, NoPermissionError)
-    return is_answer and "unknown command" in str(error)
