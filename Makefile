@@ -47,7 +47,7 @@ NEWEST     = $(lastword $(PYTHONS))
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
-.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-servers test-spark test-cluster test-core
+.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-servers test-server-table test-spark test-cluster test-core
 .PHONY: test-modules test-newest test-python test-pythons test-restart test-browser test-failover-cluster test-long test-containers test-kubernetes soak
 .PHONY: scripts lint format types docs docs-serve lock clean
 .PHONY: machine-browser machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals machine-terminal
@@ -92,6 +92,9 @@ test-servers: scripts machine-servers ## Run the core tests on each of SERVERS
 	    echo "The core tests, on $$server"; \
 	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(NO_SPARK) $(CORE) -m "core and server and not slow and $(QUICK)" $(ARGS); \
 	done
+
+test-server-table: scripts machine-servers ## Run a sample on each of SERVERS, also cluster, Sentinel, TLS and ACL, and print a table
+	$(BIN)/python -m tests.servertable $(SERVERS)
 
 test-spark: $(FOR_SPARK) ## Run the tests of Spark, with its databases, but the long ones
 	$(PYTEST) $(SPARK) -m "not long and not containers" $(ARGS)

@@ -42,6 +42,8 @@ COLUMNS = {
         "tests/cli/test_roles.py",
     ),
 }
+#: Only Valkey 9 moves slots so, and `make test-cluster` runs it.
+_NEWEST = "tests/faults/test_cluster.py::test_a_queue_follows_a_slot_that_is_moved_at_one_moment"
 #: What a server says that could encrypt if there were this certificate.
 _HAS_TLS = "Failed to configure TLS"
 
@@ -50,7 +52,19 @@ def cell(server: str, column: str) -> str:
     """Run the sample of a column on a server; return how many tests have passed, and failed."""
     markers = "long" if column == "Sentinel" else "not long"
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "2", "-m", markers, *COLUMNS[column]],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            "2",
+            "-m",
+            markers,
+            "--deselect",
+            _NEWEST,
+            *COLUMNS[column],
+        ],
         env={**os.environ, "LEASEQUEUE_TEST_SERVER": server, "LEASEQUEUE_TEST_EVERYWHERE": "1"},
         capture_output=True,
         text=True,
@@ -72,14 +86,18 @@ def row(server: str) -> str:
     """Return the row of a server."""
     os.environ["LEASEQUEUE_TEST_SERVER"] = server
     version = inspect_program(servers.program(server), origin=server).version
-    cells = ["not run" if one == "TLS" and not has_tls(server) else cell(server, one) for one in COLUMNS]
+    absent = set() if has_tls(server) else {"TLS"}
+    if version.startswith("Redis 6"):
+        absent |= {"cluster", "Sentinel"}  # the tests start them with options as Redis 7 reads them
+    cells = ["not run" if one in absent else cell(server, one) for one in COLUMNS]
     return f"| {version} | {' | '.join(cells)} |"
 
 
 def main(names: Sequence[str]) -> None:
-    """Print the table."""
-    for line in (f"| server | {' | '.join(COLUMNS)} |", "|---" * (1 + len(COLUMNS)) + "|", *map(row, names)):
-        sys.stdout.write(f"{line}\n")
+    """Print the table, row by row."""
+    sys.stdout.write(f"| server | {' | '.join(COLUMNS)} |\n{'|---' * (1 + len(COLUMNS))}|\n")
+    for name in names:
+        sys.stdout.write(f"{row(name)}\n")
         sys.stdout.flush()
 
 

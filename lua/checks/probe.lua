@@ -36,7 +36,9 @@ local function try(command, ...)
   local reply = redis.pcall(command, ...)
   local text = type(reply) == 'table' and reply.err or ''
   -- A server that runs no such scripts must say so here, and not after a write.
-  if string.find(text, 'undeclared', 1, true) or string.find(text, 'not allowed from script', 1, true) then error(text) end
+  if string.find(text, 'undeclared', 1, true) or string.find(text, 'not allowed from script', 1, true) then
+    error(text)
+  end
   local absent = string.find(text, 'nknown[%a ]* command called')
   local permitted = not (
     absent

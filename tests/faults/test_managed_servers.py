@@ -1,7 +1,7 @@
 """Servers that lack commands, as those of cloud providers do: what works there, and what is said.
 
 A command is taken away in both ways that providers have: by access rules (NOPERM), and by its name (unknown
-command). What each provider takes away is on the page of the servers in the docs.
+command). The page of the servers in the docs has the lists of the providers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from redis.exceptions import ResponseError
 from leasequeue import AsyncWorkQueue, Item, TaskQueue
 from leasequeue.embedded.guardian import private_folder
 from leasequeue.errors import AccessDenied, ServerRefused
+from leasequeue.queue.queue import engine_of
 from leasequeue.wire.scripts import find_script
 from tests.cli.program import leasequeue
 from tests.dashboard.boards import open_board
+from tests.eventually import eventually
 from tests.processes import answering
 from tests.queue.asking import command
 from tests.queue.pretender import Pretender
@@ -48,8 +50,14 @@ async def items(queue: AsyncWorkQueue) -> None:
 
 
 async def waiting(queue: AsyncWorkQueue) -> None:
-    assert await queue.add_item(Item(b"x"), delay=0.1)
-    lease = await queue.lease(30)
+    taking = asyncio.create_task(queue.lease(30))
+    await eventually(
+        "it waits, or is refused",
+        lambda: taking.done() or any(one.purpose == "waits" for one in engine_of(queue).session.connections),
+    )
+    if not taking.done():
+        assert await queue.add_item(Item(b"x"))
+    lease = await taking
     assert lease is not None
     assert await queue.complete(lease)
 
@@ -71,7 +79,7 @@ async def events(queue: AsyncWorkQueue) -> None:
         break
 
 
-async def worker(tasks: TaskQueue) -> None:
+async def worker(tasks: TaskQueue, logged: Callable[[], bool]) -> None:
     @tasks.task(keep_result=60)
     async def double(number: int) -> int:
         return 2 * number
@@ -83,6 +91,7 @@ async def worker(tasks: TaskQueue) -> None:
             result.cancel()
             await running
         assert await result == 42
+        await eventually("its warning is logged", logged)
 
 
 #: What is done with a queue.
@@ -118,12 +127,29 @@ LACKS = {
     "sharded Pub/Sub": Lack("ssubscribe spublish sunsubscribe psubscribe punsubscribe pubsub"),
     "Pub/Sub": Lack("publish subscribe", warned=LATE),
     "BLMOVE": Lack("blmove", {"waiting": "BLMOVE", "worker": "BLMOVE.*which a worker needs"}),
-    "TIME": Lack(
-        "time", dict.fromkeys(PARTS, "TIME.*which (add_items|events_keep) needs; nothing was applied")
-    ),
+    "TIME": Lack("time", dict.fromkeys(PARTS, "TIME.*which .* needs; nothing was applied")),
     "scripts": Lack("eval evalsha", dict.fromkeys(PARTS, "EVALSHA")),
     "SCAN": Lack("scan", {"ls": "SCAN", "dashboard": "SCAN"}, warned="SCAN"),
 }
+RULES = "acl|setuser acl|deluser acl|load acl|save"
+PROVIDERS = {
+    "ElastiCache": Lack("bgrewriteaof bgsave config debug migrate replicaof save slaveof shutdown sync"),
+    "MemoryDB": Lack(f"{RULES} bgsave config debug migrate module psync replicaof save shutdown sync"),
+    "Memorystore": Lack(f"{ADMIN} client|pause client|unblock client|setinfo cluster failover module psync"),
+    "Azure Managed Redis": Lack(f"{RULES} config client|pause client|unblock cluster monitor move select"),
+    "Upstash": Lack(f"{ADMIN} client|list", warned=UNSEEN),
+    "Aiven": Lack(f"{ADMIN} cluster command failover lastsave role"),
+    "OCI Cache, sharded": Lack(
+        f"{ADMIN} cluster eval evalsha fcall function script", dict.fromkeys(PARTS, "EVALSHA")
+    ),
+    "Dragonfly, any keys": Lack("client|id", warned=UNSEEN),
+    "KeyDB": Lack("function fcall msetex pexpiretime spublish ssubscribe sunsubscribe waitaof"),
+}
+CASES = [
+    *((name, way) for name in LACKS for way in ("forbidden", "unknown")),
+    # Only rules can take away a subcommand.
+    *((name, "forbidden" if "|" in one.commands else "unknown") for name, one in PROVIDERS.items()),
+]
 
 
 @asynccontextmanager
@@ -143,7 +169,9 @@ async def server(port: int, lack: Lack, way: str) -> AsyncIterator[str]:
             yield f"redis://user:pw@127.0.0.1:{port}"
 
 
-async def tried(url: str, part: str, leasequeue: Leasequeue) -> str:
+async def tried(
+    url: str, part: str, leasequeue: Leasequeue, logged: Callable[[], bool] = lambda: True
+) -> str:
     """Use a part; return what the error says, and nothing if it works."""
     try:
         async with asyncio.timeout(TIMEOUT):
@@ -156,7 +184,7 @@ async def tried(url: str, part: str, leasequeue: Leasequeue) -> str:
                     return "" if answer.status_code == 200 else answer.text
             if part == "worker":
                 async with TaskQueue.from_url(url, "tasks") as tasks:
-                    await worker(tasks)
+                    await worker(tasks, logged)
             else:
                 async with AsyncWorkQueue.from_url(url, part) as queue:
                     await CALLS[part](queue)
@@ -165,23 +193,29 @@ async def tried(url: str, part: str, leasequeue: Leasequeue) -> str:
     return ""
 
 
-@pytest.mark.parametrize("way", ["forbidden", "unknown"])
-@pytest.mark.parametrize("lacking", LACKS)
+@pytest.mark.parametrize(("lacking", "way"), CASES)
 async def test_what_does_not_need_a_lacking_command_works_and_the_rest_says_which(
     unused_tcp_port: int, caplog: pytest.LogCaptureFixture, leasequeue: Leasequeue, lacking: str, way: str
 ) -> None:
-    lack = LACKS[lacking]
+    lack = {**LACKS, **PROVIDERS}[lacking]
+
+    def logged() -> bool:
+        return lack.warned in caplog.text
+
     async with server(unused_tcp_port, lack, way) as url, asyncio.TaskGroup() as group:
-        trying = {part: group.create_task(tried(url, part, leasequeue)) for part in ALL}
+        trying = {part: group.create_task(tried(url, part, leasequeue, logged)) for part in ALL}
     for part, text in ((part, one.result()) for part, one in trying.items()):
         assert bool(text) == (part in lack.refused), (part, text)
         assert re.search(lack.refused.get(part, ""), text, re.IGNORECASE), (part, text)
-    logged = {one.getMessage() for one in caplog.records if one.name.startswith("leasequeue")}
-    assert bool(logged) == bool(lack.warned), logged
-    assert all(lack.warned in text for text in logged), logged
+    texts = [one.getMessage() for one in caplog.records if one.name.startswith("leasequeue")]
+    texts = [text for text in texts if "forbid" in text or UNSEEN in text]
+    assert bool(texts) == bool(lack.warned), texts
+    assert all(lack.warned in text for text in texts), texts
 
 
-async def test_without_resp3_whoever_waits_is_refused(unused_tcp_port: int, leasequeue: Leasequeue) -> None:
+async def test_without_resp3_waiting_and_workers_are_refused(
+    unused_tcp_port: int, leasequeue: Leasequeue
+) -> None:
     async with server(unused_tcp_port, Lack("hello"), "unknown") as url:
         assert [await tried(url, part, leasequeue) for part in ("items", "ls", "dashboard")] == [""] * 3
         for part in ("waiting", "worker"):
