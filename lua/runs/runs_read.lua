@@ -7,10 +7,10 @@
 --   entries  rest     run ids
 -- Reply: an entry per id: false: there is no such run; 0: not read, nor any after it: ask again; else a list
 --   of `flow`, `state`, `created`, `ended`, `keep`, `correlation`, `level`, `trace`, `active`, `error`,
---   `result`, `lookup`, `attributes` and `stages` of its hash, and then, unless it has more than 500 stages,
+--   `result`, `lookup`, `attributes` and `stages` of its hash, and then, unless it has more than 250 stages,
 --   `s:`, `e:`, `t:`, `j:` and `m:` of each of them (false: the hash does not have it).
 -- Cost: O(1) per run and stage.
--- Limits: at most 1,000 ids a call; after 500 stages no more runs are read.
+-- Limits: at most 1,000 ids a call; after 250 stages no more runs are read.
 -- Uses: read_in_chunks (keys)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
@@ -23,7 +23,7 @@ local facts = { 'flow', 'state', 'created', 'ended', 'keep', 'correlation', 'lev
 local function fields_of(names)
   local is_json, found = pcall(cjson.decode, names or '[]')
   local fields = {}
-  found = is_json and type(found) == 'table' and #found <= 500 and found or {}
+  found = is_json and type(found) == 'table' and #found <= 250 and found or {}
   for _, stage in ipairs(found) do
     stage = type(stage) == 'string' and stage or '' -- else another client has written it
     for _, kind in ipairs({ 's:', 'e:', 't:', 'j:', 'm:' }) do
@@ -36,7 +36,7 @@ end
 local reply, stages = {}, 0
 for row = entries + 1, #ARGV do
   local key, answer = prefix .. ':run:' .. ARGV[row], 0
-  if stages < 500 then
+  if stages < 250 then
     answer = redis.call('HMGET', key, unpack(facts))
     if answer[2] then
       local fields = fields_of(answer[#facts])

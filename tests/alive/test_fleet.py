@@ -34,6 +34,23 @@ async def register(
     return queue.session
 
 
+async def test_of_some_sessions_only_their_workers_are_read(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    sessions = [await register(make_queue(), f"w{number}", alive_ms=60_000) for number in range(30)]
+    late = await register(make_queue(), "late", alive_ms=1)
+    await Fleet(queue).stop(sessions[3])
+    asked = [*sessions[:28], "not registered", late, "\udcff"]
+    fleet = Fleet(queue, AsyncWorkQueue("other", redis))
+    found = {one.id: one for one in await fleet.workers({queue.name: asked, "not in the fleet": asked})}
+    assert {*found} == {*asked} - {"not registered", "\udcff"}
+    assert [one.id for one in found.values() if one.stopping] == [sessions[3]]
+    assert [one.id for one in found.values() if one.dead] == [late]
+    every = {one.id: one for one in await Fleet(queue).workers()}
+    assert found == {one: every[one] for one in found}
+    assert not await fleet.workers({})
+
+
 @pytest.mark.seed("WRQ-O15", "WRQ-B1", "WRQ-B2", "WRQ-G3", "WRQ-B4")
 async def test_two_clients_fail_the_same_worker_at_once(make_queue: MakeQueue, queue: AsyncWorkQueue) -> None:
     """Each item returns once, in the order of its lease, and those of others stay where they are.

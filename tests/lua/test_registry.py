@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -134,6 +135,11 @@ async def test_the_workers_are_listed_with_the_ends_of_their_registrations(space
         steps += 1
     assert found == ends
     assert steps == 1 if count == 3 else steps > 3
+    asked = ("lh:failing", "lh:permanent", "lh:nowhere", "lh:0")
+    some = await space.run("workers", [(one,) for one in asked], cursor=b"0", count=1)
+    assert some[:2] == [NOW, b"0"]
+    assert [one.decode() for one in some[2::2]] == [*asked]
+    assert [*map(float, some[3::2])] == [0.0, math.inf, math.inf, NOW + 0.5]
 
 
 @pytest.mark.seed("WRQ-B1", "WRQ-O15", "WRQ-G3")

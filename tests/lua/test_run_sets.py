@@ -231,12 +231,12 @@ async def test_reading_keeps_the_places_of_runs_that_are_gone(space: Space) -> N
     assert (b[1], b[9], b[14:]) == (b"failed", b"x: why", [])
 
 
-async def test_reading_stops_after_500_stages(space: Space) -> None:
-    many = {n: json.dumps([f"s{i}" for i in range(n)]) for n in (300, 501)}
-    runs: State = {f"run:{n}": run_hash("active", more={"stages": many[300]}) for n in range(3)}
-    await space.seed(runs | {"run:larger": run_hash("active", more={"stages": many[501]})})
+async def test_reading_stops_after_250_stages(space: Space) -> None:
+    many = {n: json.dumps([f"s{i}" for i in range(n)]) for n in (150, 251)}
+    runs: State = {f"run:{n}": run_hash("active", more={"stages": many[150]}) for n in range(3)}
+    await space.seed(runs | {"run:larger": run_hash("active", more={"stages": many[251]})})
     larger, first, second, third = await space.run("runs_read", [(n,) for n in ("larger", 0, 1, 2)])
-    assert (len(larger), len(first), len(second), third) == (14, 1514, 1514, 0)
+    assert (len(larger), len(first), len(second), third) == (14, 764, 764, 0)
 
 
 async def test_fields_are_read_until_they_are_too_large(space: Space) -> None:

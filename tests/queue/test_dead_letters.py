@@ -48,6 +48,9 @@ async def test_a_dead_letter_shows_data_error_and_attempts(queue: AsyncWorkQueue
     assert await queue.dead_letters.get("b") is None
     [bare] = await queue.dead_letters.list(data=False)
     assert (bare.data, bare.size) == (None, 2)
+    [whole], [large] = [await queue.dead_letters.list(max_bytes=room) for room in (2, 1)]
+    assert (whole.data, large.data, large.size) == (b"\x00\xff", None, 2)
+    assert await queue.dead_letters.get("a", max_bytes=1) == large
     assert await queue.dead_letters.count() == (await queue.counts()).dead == 1
 
 

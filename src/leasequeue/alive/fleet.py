@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from leasequeue.errors import InvalidArgument, WorkerUnknown
 from leasequeue.queue.queue import AsyncWorkQueue, engine_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from leasequeue.queue.registry import Order, RegisteredWorker, Registry
+    from leasequeue.queue.stats import WorkerStats
+
+    One = TypeVar("One", RegisteredWorker, WorkerStats)
 
 #: How many workers are failed with one walk over the leases.
 TOGETHER = 100
@@ -106,9 +109,15 @@ class Fleet:
         if len(self._queues) < len(queues):
             raise InvalidArgument("queues", [one.name for one in queues], "queues with different names")
 
-    async def workers(self) -> list[WorkerView]:
-        """Return the workers that are registered, those that started first first."""
-        views = [_view_of(found_id, found) for found_id, found in (await self._registered()).items()]
+    async def workers(self, sessions: Mapping[str, Collection[str]] | None = None) -> list[WorkerView]:
+        """Return the workers that are registered, those that started first first.
+
+        With `sessions`, by the names of queues, only workers with these sessions there are read.
+        """
+        asked = dict.fromkeys(self._queues) if sessions is None else sessions
+        calls = {name: self._registry(name).workers(asked[name]) for name in self._queues if name in asked}
+        found = by_worker(zip(calls, await asyncio.gather(*calls.values()), strict=True))
+        views = [_view_of(worker_id, registrations) for worker_id, registrations in found.items()]
         return sorted(views, key=lambda one: (one.started or 0.0, one.name))
 
     async def dead(self) -> list[WorkerView]:
@@ -183,20 +192,6 @@ class Fleet:
     def _registry(self, queue: str) -> Registry:
         return engine_of(self._queues[queue]).registry
 
-    async def _registered(self) -> dict[str, dict[str, RegisteredWorker]]:
-        """Return the registrations by worker and queue."""
-        found: dict[str, dict[str, RegisteredWorker]] = {}
-        answers = await asyncio.gather(*(self._registry(queue).workers() for queue in self._queues))
-        for name, registrations in zip(self._queues, answers, strict=True):
-            for one in registrations:
-                mine = found.setdefault(one.id, {})
-                other = mine.get(name, one)
-                # One that has begun again under another session is there twice, until the first is failed.
-                mine[name], before = (other, one) if one.expired else (one, other)
-                if before is not mine[name]:
-                    found[before.session] = {name: before}
-        return found
-
     async def _find(self, worker: WorkerView | str) -> dict[str, str]:
         """Return the sessions of a worker by queue."""
         if isinstance(worker, WorkerView):
@@ -221,11 +216,24 @@ class Fleet:
             raise WorkerUnknown(_name_of(worker))
 
 
+def by_worker(answers: Iterable[tuple[str, Iterable[One]]]) -> dict[str, dict[str, One]]:
+    """Return what workers say of themselves on some queues, by worker and queue."""
+    found: dict[str, dict[str, One]] = {}
+    for name, registrations in answers:
+        for one in registrations:
+            mine = found.setdefault(one.id, {})
+            other = mine.get(name, one)
+            # One that has begun again under another session is there twice, until the first is failed.
+            mine[name], before = (other, one) if one.dead else (one, other)
+            if before is not mine[name]:
+                found[before.session] = {name: before}
+    return found
+
+
 def _view_of(worker_id: str, found: Mapping[str, RegisteredWorker]) -> WorkerView:
     """Return what a worker of this id says of itself on some queues, by their names."""
     latest = next(iter(found.values()))
     ends = [one.until_ms for one in found.values() if one.until_ms is not None]
-    versions = latest.about.get("versions")
     started = latest.number("started")
     runs = [
         RunView(queue=queue, item_id=item_id, handler=handler, since=since / 1000)
@@ -238,14 +246,12 @@ def _view_of(worker_id: str, found: Mapping[str, RegisteredWorker]) -> WorkerVie
         host=latest.text("host"),
         pid=latest.count("pid"),
         sessions={queue: one.session for queue, one in found.items()},
-        dead=any(one.expired for one in found.values()),
+        dead=any(one.dead for one in found.values()),
         alive_until=min(ends) / 1000 if ends else None,
         quiet=latest.about.get("quiet") is True,
         stopping=any(one.order == "stop" for one in found.values()),
         started=started / 1000 if started else None,
-        versions={str(key): str(value) for key, value in versions.items()}
-        if isinstance(versions, dict)
-        else {},
+        versions=latest.versions,
         server=latest.text("server"),
         concurrency=latest.count("concurrency"),
         runs=latest.count("runs"),

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: The maximum number of dead letters that one call lists.
 MAX_AT_ONCE = 1000
+#: How many one step of a listing reads: 100 with errors of 16 KiB took the server 2.8 ms.
+_PAGE = 50
 #: Values per dead letter in the reply of `dead_list`.
 _FIELDS = 7
 
@@ -55,21 +57,24 @@ class DeadLetters:
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
 
-    async def list(self, *, start: int = 0, count: int = 100, data: bool = True) -> builtins.list[DeadLetter]:
+    async def list(
+        self, *, start: int = 0, count: int = 100, data: bool = True, max_bytes: int = MAX_REPLY_BYTES
+    ) -> builtins.list[DeadLetter]:
         """Return dead letters, the newest first.
 
         Args:
             start: Where to begin: 0 is the newest, -1 the oldest.
-            count: The maximum number of dead letters, 1 to 1,000. A hundred are one step: between two, other
+            count: The maximum number of dead letters, 1 to 1,000. Fifty are one step: between two, other
                 clients may act.
-            data: Whether to fetch the payloads (8 MiB of them at most).
+            data: Whether to fetch the payloads.
+            max_bytes: How many bytes of them at most, up to 8 MiB. Those that do not fit are left out.
         """
         check_bool("data", data)
         check_int("start", start, minimum=-(2**53), maximum=2**53)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
-        room = MAX_REPLY_BYTES if data else -1
+        room = check_int("max_bytes", max_bytes, minimum=0, maximum=MAX_REPLY_BYTES) if data else -1
         found: dict[str, DeadLetter] = {}  # one that has moved between two steps is listed once
-        for at, size in pages(start, count, SLOW_ROWS):
+        for at, size in pages(start, count, _PAGE):
             page = _read(await self._page(start=at, count=size, max_bytes=room), with_data=data)
             for letter in page:
                 room -= len(letter.data or b"")
@@ -79,9 +84,10 @@ class DeadLetters:
                 break
         return [*found.values()]
 
-    async def get(self, item_id: str) -> DeadLetter | None:
-        """Return one dead letter, with its data; None if there is none with this id."""
-        reply = await self._page(encoded_id(item_id), max_bytes=MAX_DATA_BYTES)
+    async def get(self, item_id: str, *, max_bytes: int = MAX_DATA_BYTES) -> DeadLetter | None:
+        """Return one dead letter, with its data unless that is larger; None if there is none with this id."""
+        check_int("max_bytes", max_bytes, minimum=0, maximum=MAX_DATA_BYTES)
+        reply = await self._page(encoded_id(item_id), max_bytes=max_bytes)
         letter = _read(reply, with_data=True)[0]
         return letter if letter.size >= 0 else None
 

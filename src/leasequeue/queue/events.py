@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 #: The highest count of kept events.
 MAX_KEPT = 1_000_000_000
-#: The events of one trip.
-PAGE = 250
+#: The events of one trip: 250 took the server 0.8 ms, and 3.5 ms where it was busy.
+PAGE = 100
 #: How long a follower waits for a notification before it asks again (s).
 LONGEST_SLEEP = 5.0
 #: What a reader can do that has missed published events.

@@ -64,6 +64,12 @@ class WorkerStats:
     item_seconds: float = 0.0
     #: The sum of the squares of these times, for their variation.
     item_squares: float = 0.0
+    #: Its session on this queue, which holds its leases.
+    session: str = ""
+    #: The machine on which it runs.
+    host: str = ""
+    #: Its version of `leasequeue`.
+    version: str = ""
     #: For how many seconds its runs of this queue had run, of up to 100 of them, the longest first.
     ages: tuple[float, ...] = ()
 
@@ -163,7 +169,10 @@ def _worker(one: RegisteredWorker) -> WorkerStats:
     return WorkerStats(
         id=one.id,
         name=one.name,
-        dead=one.expired,
+        dead=one.dead,
+        session=one.session,
+        host=one.text("host"),
+        version=one.versions.get("leasequeue", ""),
         concurrency=one.count("concurrency"),
         running=one.count("active"),
         runs=one.count("runs"),

@@ -53,10 +53,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 #: The maximum number of runs that one call lists or finds.
 MAX_AT_ONCE = 1000
-#: How many runs one step of a listing looks at.
-_PAGE = 500
+#: How many runs one step of a listing looks at: 500 took the server 0.8 ms, and 5 ms where it was busy.
+_PAGE = 200
 #: How many steps `page` takes at most: it looks at 5,000 runs of each state.
-_PAGE_STEPS = 10
+_PAGE_STEPS = 25
 #: Where a page begins: after a score, as the server writes it, and an id.
 _CURSOR = re.compile(rb"(-?(?:inf|\d{1,20}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)) (.*)", re.DOTALL)
 #: How many unfinished runs of a state `check` examines, the newest.
@@ -544,6 +544,7 @@ class FlowRuns:
             if not cursor:
                 break
             steps = None if steps is None else steps - 1
+            states = [one for one, page in zip(states, pages, strict=True) if any(page)]  # else no more
         return [*found], cursor
 
     async def _found(

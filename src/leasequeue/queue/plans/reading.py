@@ -54,7 +54,7 @@ STAGE_FACTS = (b"s:", b"e:", b"t:", b"j:", b"m:")
 #: The first numbers in `j:<path>` of a stage that has fanned out.
 _COUNTS = ("total", "added", "done", "failed", "cancelled")
 #: How many runs and fields one step reads.
-RUNS_PER_STEP = 50
+RUNS_PER_STEP = 25
 FIELDS_PER_STEP = 500
 #: How many children one step reads.
 CHILDREN_PER_STEP = FIELDS_PER_STEP // (len(STAGE_FACTS) + 1)
