@@ -22,6 +22,7 @@ async def register(url: str, queue: str, worker: str, *, alive_ms: int = 3_600_0
         "concurrency": 10,
         "started": time.time() * 1000,
         "versions": {"leasequeue": "0.1.0", "python": "3.12.1"},
+        "active": len(about.get("running", ())),
         **about,
     }
     async with AsyncWorkQueue.from_url(url, queue) as one:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -15,13 +16,17 @@ from leasequeue.dashboard.pages import flows as page
 from leasequeue.dashboard.view import segment
 from leasequeue.flow import Flow
 from leasequeue.queue.plans.plan import FlowPlan, StagePlan
+from leasequeue.queue.plans.reading import StageView
+from leasequeue.queue.queue import engine_of
 from tests.dashboard.boards import open_board
+from tests.dashboard.fleets import register
 from tests.plans.run_hashes import chain
 from tests.queue.asking import until
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
     import httpx
+    import pytest
     from starlette.applications import Starlette
 
 _SVG = re.compile(r'<svg class="flow (?:wide|narrow).*?</svg>', re.DOTALL)
@@ -111,6 +116,36 @@ async def test_a_run_is_followed_to_its_end(redis_url: str) -> None:
         listed = await shown(client, "/flows")
         assert 'href="./flows/shop/r"' in listed
         assert "1,004 of 1,004" in listed
+
+
+async def test_if_there_are_too_many_workers_to_ask_the_holder_of_a_stage_is_still_named(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "WORKERS", 1)
+    await register(redis_url, "shop", "idle")
+    async with (
+        AsyncWorkQueue.from_url(redis_url, "shop") as queue,
+        AsyncWorkQueue.from_url(redis_url, "shop") as theirs,
+        open_board(queue) as (_, client),
+    ):
+        await queue.flow_runs.start(chain(queue.name, "check"), "r")
+        assert await theirs.lease(60, block=False) is not None
+        running = [["r/check", "check", time.time() * 1000]]
+        about = {"name": "the holder", "running": running}
+        await engine_of(theirs).registry.beat(about, alive_ms=3_600_000, first=True)
+        text = await shown(client, "/flows/shop/r")
+    assert "the holder" in text
+    assert drawn(text)["check"].startswith("running: check")
+
+
+def test_children_are_said_to_run_only_if_that_is_known() -> None:
+    stage = StagePlan("thumbs", "shop", b"")
+    view = StageView(state="fanned out", children={"total": 9, "unfinished": 5, "done": 4})
+    some = partial(
+        page.DrawnStage, plan=stage, view=view, state="running", item=None, worker=None, since=None, join=""
+    )
+    assert some(running=2).counts == [(4, "done"), (2, "running"), (3, "waiting")]
+    assert some(running=None).counts == [(4, "done"), (5, "unfinished")]
 
 
 async def test_results_and_inputs_are_what_the_application_shows(redis_url: str) -> None:

@@ -35,6 +35,17 @@ async def test_a_dead_worker_comes_first_and_stands_out(redis_url: str) -> None:
         assert "No worker matches" in (await client.get("/workers?find=none")).text
 
 
+async def test_a_worker_that_began_again_is_shown_beside_its_dead_session(redis_url: str) -> None:
+    await register(redis_url, "walk", "again", alive_ms=1)
+    await register(redis_url, "walk", "again")
+    async with AsyncWorkQueue.from_url(redis_url, "walk") as queue, open_board(queue) as (_, client):
+        page = (await client.get("/workers")).text
+        rows = re.findall(r'<tr id="w-([^"]+)"( class="lost")?>', page)
+        assert [bool(lost) for _, lost in rows] == [True, False]
+        assert rows[1][0] == "again"
+        assert (await client.get(f"/workers/{rows[0][0]}")).status_code == 200
+
+
 async def test_a_thousand_workers_are_shown_once_each_by_cursor(redis_url: str) -> None:
     for at in range(0, 1000, 50):
         await asyncio.gather(*(register(redis_url, "walk", f"{number:04}") for number in range(at, at + 50)))

@@ -7,7 +7,6 @@ nor hides one. Its place in the list is found by a binary search.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 ROWS, GROUPS = 50, 12
 #: At how many dead letters a page looks, of all its queues together, and of how many queues.
 LOOKED_AT, QUEUES = 300, 20
-#: How many bytes of data one call reads; larger data is read only to compare its task.
+#: How many bytes of data a page reads; larger data is read only to compare its task.
 MAX_BYTES, MAX_ONE_BYTES = 512 << 10, 64 << 10
 #: At how many dead letters a step of an action looks, and at how many at once; and at how many queues.
 STEP, AT_ONCE, STEP_QUEUES = 500, 50, 100
@@ -168,12 +167,9 @@ async def _newest(queue: AsyncWorkQueue, before: Place | None, count: int) -> li
 
 async def _listed(queue: AsyncWorkQueue, start: int, count: int) -> list[DeadLetter]:
     """Return dead letters, the newest first, with data that is not large."""
-    letters = await queue.dead_letters.list(start=start, count=count, data=False)
-    fits = sum(total <= MAX_BYTES for total in itertools.accumulate(one.size for one in letters))
-    read = {one.id: one for one in await queue.dead_letters.list(start=start, count=fits)} if fits else {}
-    small = [one.id for one in letters[:ROWS] if one.id not in read and one.size <= MAX_ONE_BYTES]
-    others = await asyncio.gather(*map(queue.dead_letters.get, small))
-    read |= {one.id: one for one in others if one}
+    letters = await queue.dead_letters.list(start=start, count=count, max_bytes=MAX_BYTES)
+    small = [one.id for one in letters[:ROWS] if one.data is None and one.size <= MAX_ONE_BYTES]
+    read = {one.id: one for one in await asyncio.gather(*map(queue.dead_letters.get, small)) if one}
     return [read.get(one.id, one) for one in letters]
 
 

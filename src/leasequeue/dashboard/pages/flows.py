@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from leasequeue.queue.plans.plan import StagePlan
 
 #: How many runs a page has; of how many queues, and how many of each, if it is that of all.
-ROWS, QUEUES, ROWS_EACH = 50, 50, 20
+ROWS, QUEUES, ROWS_EACH = 50, 30, 20
 #: How many stages of a run are drawn and listed at once, and of how many entered ones the item is looked at.
 STAGES, ITEMS = 120, 50
-#: On how many queues workers are asked what they run.
-FLEETS = 8
+#: On how many queues workers are asked what they run, and how many at most: of more, the holders of items.
+FLEETS, WORKERS = 8, 200
 _STATES = ("any state", *FLOW_RUN_STATES)
 #: The page of an item, to which stages lead if there is one.
 _ITEM = "/queues/{queue}/jobs/{id}"
@@ -117,8 +117,8 @@ class DrawnStage:
     item: ItemView | None
     worker: str | None
     since: float | None
-    #: How many of its children run, as workers say.
-    running: int
+    #: How many of its children run, as workers say; None: these are too many to ask.
+    running: int | None
     join: str
     #: The result as it may be shown; None: it is hidden, or there is none.
     result: str | None = None
@@ -128,7 +128,7 @@ class DrawnStage:
         """The parts of the bar of its children: the state, and where each begins and how long it is, of 1."""
         children = self.view.children or {}
         total = children.get("total", 0)
-        running = min(self.running, children.get("unfinished", 0))
+        running = min(self.running or 0, children.get("unfinished", 0))
         parts = [(kind, children.get(kind, 0)) for kind in ("done", "failed", "cancelled")]
         found, at = [], 0.0
         for kind, count in [*parts, ("running", running)]:
@@ -141,11 +141,12 @@ class DrawnStage:
     def counts(self) -> list[tuple[int, str]]:
         """How many of its children are in each state."""
         children = self.view.children or {}
-        running = min(self.running, children.get("unfinished", 0))
+        running = min(self.running or 0, children.get("unfinished", 0))
         counts = {"done": 0, "failed": 0, "cancelled": 0} | {
             kind: count for kind, count in children.items() if kind not in {"total", "unfinished"}
         }
-        counts |= {"running": running, "waiting": children.get("unfinished", 0) - running}
+        rest = "unfinished" if self.running is None else "waiting"
+        counts |= {"running": running, rest: children.get("unfinished", 0) - running}
         return [(count, kind) for kind, count in counts.items() if count]
 
 
@@ -196,11 +197,17 @@ async def _read_run(
     )
     state_of = {one.name: item for one, item in zip(entered, items, strict=True)}
     names = [*dict.fromkeys(one for stage in plan.stages for one in _queues_of(stage))]
-    homes = {one: known[one] for one in [queue.name, *names] if one in known}
-    workers = await Fleet(*[*homes.values()][:FLEETS]).workers() if run.unfinished else []
+    homes = [one for one in dict.fromkeys([queue.name, *names]) if one in known][:FLEETS]
+    await view.sampler.look(homes)
+    seen = [one and one.stats for one in map(view.sampler.histories.get, homes)]
+    few = None not in seen and sum(len(one.workers) for one in seen if one) <= WORKERS
+    holders = [one.holder for one in items if one and one.holder]
+    asked = None if few else dict.fromkeys(homes, holders)
+    workers = await Fleet(*(known[one] for one in homes)).workers(asked) if run.unfinished else []
     runs = {one.item_id: (worker.name, one.since) for worker in workers for one in worker.running}
     drawn = {
-        one.name: _drawn(run_id, one, run.stages[one.name], state_of.get(one.name), runs) for one in some
+        one.name: _drawn(run_id, one, run.stages[one.name], state_of.get(one.name), runs, few=few)
+        for one in some
     }
     layers = Layers({one.name: one.after for one in some})
     return {
@@ -225,6 +232,8 @@ def _drawn(
     view: StageView,
     item: ItemView | None,
     runs: Mapping[str, tuple[str, float]],
+    *,
+    few: bool,
 ) -> DrawnStage:
     path = f"{run_id}/{plan.name}"
     worker, since = runs.get(path, (None, None))
@@ -240,7 +249,7 @@ def _drawn(
         item=item,
         worker=worker,
         since=since,
-        running=sum(one.startswith(f"{path}/") for one in runs) if view.children else 0,
+        running=sum(one.startswith(f"{path}/") for one in runs) if few else None,
         join=", ".join(joined(plan.join, len(plan.after))).removeprefix("join: "),
     )
 

@@ -63,17 +63,16 @@ def _shown(view: View, name: str, data: bytes) -> tuple[int, str | None]:
 
 
 async def _read(queue: AsyncWorkQueue, item_id: str) -> dict[str, Any]:
-    item, letter, result, workers = await asyncio.gather(
+    item, letter, result = await asyncio.gather(
         queue.find(item_id, data=False),
-        queue.dead_letters.get(item_id),
+        queue.dead_letters.get(item_id, max_bytes=MAX_SHOWN_BYTES),
         queue.results.get(item_id),
-        Fleet(queue).workers(),
     )
     if item is not None and (item.size or 0) <= MAX_SHOWN_BYTES:
         item = await queue.find(item_id) or item
-    sessions = {session: one for one in workers for session in one.sessions.values()}
-    worker = None if item is None else sessions.get(item.holder or "")
-    return {"item": item, "letter": letter, "result": result, "worker": worker}
+    holders = [item.holder] if item is not None and item.holder else []
+    workers = await Fleet(queue).workers({queue.name: holders})
+    return {"item": item, "letter": letter, "result": result, "worker": next(iter(workers), None)}
 
 
 async def newest_events(queue: AsyncWorkQueue) -> list[Event] | None:

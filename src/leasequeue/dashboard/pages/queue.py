@@ -48,7 +48,9 @@ async def _read(queue: AsyncWorkQueue) -> dict[str, Any]:
         queue.dead_letters.list(count=ROWS, data=False),
     )
     limits, schedules, workers = await asyncio.gather(
-        queue.limits.get(), queue.schedules.list(data=False), Fleet(queue).workers()
+        queue.limits.get(),
+        queue.schedules.list(data=False),
+        Fleet(queue).workers({queue.name: {one.holder for one in leased if one.holder}}),
     )
     sessions = {session: one for one in workers for session in one.sessions.values()}
     groups = sorted({*limits.groups, *limits.paused_groups})
@@ -63,7 +65,6 @@ async def _read(queue: AsyncWorkQueue) -> dict[str, Any]:
         "more_groups": max(0, len(groups) - ROWS),
         "schedules": schedules[:ROWS],
         "more_schedules": max(0, len(schedules) - ROWS),
-        "workers": workers,
     }
 
 

@@ -101,7 +101,7 @@ async def _by_id(view: View, names: Sequence[str], item_id: str) -> list[Hit]:
         item = await queue.find(item_id, data=False)
         if item is not None:
             return item.state
-        if await queue.dead_letters.get(item_id) is not None:
+        if await queue.dead_letters.get(item_id, max_bytes=0) is not None:
             return "dead"
         return None if await queue.results.get(item_id) is None else "completed"
 

@@ -3,85 +3,103 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasequeue.alive import Fleet
+from leasequeue.alive.fleet import by_worker
 from leasequeue.dashboard.action import Action, Question
 from leasequeue.dashboard.view import NotFound, Page, checked_query, key_of, read_segment, rows_after
 from leasequeue.errors.describing import NAME_LENGTH, counted, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from leasequeue.alive import WorkerView
     from leasequeue.dashboard.view import View
+    from leasequeue.queue.stats import WorkerStats
 
-#: How many workers a page has, and how many runs of each.
-ROWS, RUNS = 50, 2
-#: Of how many queues workers are read.
+#: How many workers a page has, and how many runs and queues of each.
+ROWS, RUNS, QUEUES = 50, 2, 3
+#: Of how many queues of one worker what it says is read.
 MAX_SERVED = 500
 
-_KEEP: dict[str, Callable[[WorkerView], bool]] = {
+_KEEP: dict[str, Callable[[WorkerStats], bool]] = {
     "all": lambda _: True,
     "dead": lambda one: one.dead,
-    "running": lambda one: bool(one.running),
+    "running": lambda one: one.running > 0,
     "idle": lambda one: not one.running,
     "quiet": lambda one: one.quiet,
 }
+#: What the sampler has seen of a worker: its id, what it says on one of its queues, and on each.
+Seen: TypeAlias = "tuple[str, WorkerStats, Mapping[str, WorkerStats]]"
 
 
-async def _workers(view: View) -> tuple[list[WorkerView], int]:
-    """Return the workers, the dead ones first; and how many served queues are left out."""
+async def _seen(view: View) -> list[Seen]:
+    """Return what the sampler has seen, the dead workers first."""
     await view.sampler.look()
     view.sampler.check()
-    queues = view.board.queues.by_name()
-    seen = {name: one.stats for name, one in view.sampler.histories.items() if name in queues}
-    served = sorted(name for name, stats in seen.items() if stats and stats.workers)
-    fleet = _fleet(view, served[:MAX_SERVED])
-    found = await view.shared("workers", fleet.workers) if fleet else []
-    ordered = sorted(found, key=lambda one: (not one.dead, not one.stopping, one.name, one.id))
-    return ordered, max(0, len(served) - MAX_SERVED)
+    histories = view.sampler.histories.items()
+    found = by_worker((name, one.stats.workers) for name, one in histories if one.stats)
+    workers = [(worker, max(on.values(), key=lambda one: one.dead), on) for worker, on in found.items()]
+    return sorted(workers, key=lambda seen: (not seen[1].dead, seen[1].name, seen[0]))
 
 
-def _fleet(view: View, names: list[str]) -> Fleet | None:
-    return Fleet(*map(view.queue, names)) if names else None
+async def _read(view: View, workers: Sequence[Seen], queues: int) -> dict[str, WorkerView]:
+    """Return what workers say now, by session, on so many queues of each; one that is gone is left out."""
+    sessions: dict[str, list[str]] = {}
+    for _, _, on in workers:
+        for name, one in sorted(on.items(), key=lambda row: not row[1].dead)[:queues]:
+            sessions.setdefault(name, []).append(one.session)
+    await view.sampler.look(sessions)
+    fleet = Fleet(*map(view.queue, sessions)) if sessions else None
+    key = ("workers", *((name, *asked) for name, asked in sessions.items()))
+    found = await view.shared(key, lambda: fleet.workers(sessions)) if fleet else []
+    return {session: one for one in found for session in one.sessions.values()}
 
 
 async def read(view: View) -> dict[str, Any]:
-    """Read them of the queues on which the sampler has seen some."""
-    workers, left_out = await _workers(view)
+    """List those that the sampler has seen, and read what those of the page say."""
+    workers = await _seen(view)
     query = view.request.query_params
     show = checked_query(query, "show", (*_KEEP,))
     wanted = query.get("find", "").strip().lower()
     found = [
-        one
-        for one in workers
-        if _KEEP[show](one) and any(wanted in text.lower() for text in (one.name, one.host, *one.queues))
+        (worker, one, on)
+        for worker, one, on in workers
+        if _KEEP[show](one) and any(wanted in text.lower() for text in (one.name, one.host, *on))
     ]
+    part = rows_after(found, lambda seen: key_of(seen[0]), query.get("after", ""), ROWS)
+    views = await _read(view, part.rows, QUEUES)
     return {
-        "part": rows_after(found, lambda one: key_of(one.id), query.get("after", ""), ROWS),
+        "part": part,
+        "rows": [(views[one.session], one, on) for _, one, on in part.rows if one.session in views],
         "views": (*_KEEP,),
         "show": show,
         "find": query.get("find", ""),
         "total": len(workers),
         "matching": len(found),
-        "left_out": left_out,
-        "dead": sum(one.dead for one in workers),
+        "dead": sum(one.dead for _, one, _ in workers),
         "sums": {
             "workers": len(workers),
-            "running": sum(len(one.running) for one in workers),
-            "runs ended": sum(one.runs for one in workers),
-            "of them failed": sum(one.failures for one in workers),
+            "running": sum(one.running for _, one, _ in workers),
+            "runs ended": sum(one.runs for _, one, _ in workers),
+            "of them failed": sum(one.failures for _, one, _ in workers),
         },
-        "versions": Counter(one.versions.get("leasequeue", "unknown") for one in workers).most_common(5),
+        "versions": Counter(one.version or "unknown" for _, one, _ in workers).most_common(5),
         "runs": RUNS,
     }
 
 
 async def _find(view: View) -> WorkerView | None:
     wanted = view.text("worker")
-    workers, _ = await _workers(view)
-    return next((one for one in workers if wanted in (one.id, *one.sessions.values())), None)
+    for _ in range(2):
+        for worker, one, on in await _seen(view):
+            if wanted == worker or any(wanted == it.session for it in on.values()):
+                for found in (await _read(view, [(worker, one, on)], MAX_SERVED)).values():
+                    return found
+                for name in [*on][:QUEUES]:  # it may have begun again, under another session
+                    await view.sampler.sample(name)
+    return None
 
 
 async def _one(view: View) -> WorkerView:
