@@ -87,7 +87,7 @@ class EventKind(StrEnum):
 
     ADDED = "added", (GONE,), "waiting", ("size", "due"), "with *unique* from any state"
     REPLACED = "replaced", ("waiting", "scheduled"), "waiting", ("size", "due"), "waits where it did"
-    DUE = "due", ("scheduled",), "waiting"
+    DUE = "due", ("scheduled",), "waiting", ("front",), "its delay is over, or it was promoted"
     LEASED = "leased", ("waiting",), "leased", ("holder", "token", "attempt", "size", "due")
     RENEWED = "renewed", ("leased",), "leased", ("holder", "token", "due")
     PROGRESS = "progress", ("leased",), "leased", ("token", "progress")

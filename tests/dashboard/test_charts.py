@@ -87,6 +87,11 @@ async def test_history_is_switched_on_and_drawn_on_both_pages(redis_url: str) ->
         overview = (await client.get("/")).text
         assert "Completed, 24 h" in overview
         assert "3 completed, 0 failed" in overview
+        stopped = (await client.post("/queues/walk/stop-history", follow_redirects=True)).text
+        assert "keeps its history no more" in stopped
+        assert "History is off" in stopped
+        assert "completed 3<" in stopped
+        assert "Stop keeping" not in stopped
 
 
 async def test_the_last_report_of_an_autoscaler_is_shown(redis_url: str) -> None:

@@ -15,7 +15,17 @@ from leasequeue.tasks.wire import data_of
 from tests.dashboard.boards import open_board
 
 BIG = 2**53 + 1
-HOSTILE_IDS = ["../..", "<script>alert(1)</script>", "a\nb", "\u202eabc", "~2F", "'\"", "x" * 512]
+HOSTILE_IDS = [
+    "../..",
+    "x" * 300 + "/y",
+    "/y",
+    "<script>alert(1)</script>",
+    "a\nb",
+    "\u202eabc",
+    "~2F",
+    "'\"",
+    "x" * 512,
+]
 
 
 def call(task: str, **arguments: object) -> bytes:
@@ -196,6 +206,24 @@ async def test_a_release_ends_the_lease_and_is_no_attempt(redis_url: str) -> Non
         assert found is not None
         assert (found.state, found.attempt) == ("waiting", 0)
         assert not await queue.renew(lease, 60)
+
+
+async def test_a_retry_that_waits_is_run_now(redis_url: str) -> None:
+    queue = AsyncWorkQueue.from_url(redis_url, "retries")
+    await queue.add_item(Item(b"data", id="r/1"))
+    await queue.add_item(Item(b"data", id="later"), delay=3600)
+    async with queue, open_board(queue, rights=Rights.all) as (_, client):
+        lease = await queue.lease(60, timeout=10)
+        await queue.fail(lease, "no mail server", retry_in=3600)
+        await queue.add_item(Item(b"data", id="other"))
+        assert "Run now" in (await client.get("/queues/retries/jobs/later")).text
+        page = f"/queues/retries/jobs/{segment('r/1')}"
+        assert "Retry now" in (await client.get(page)).text
+        done = await client.post(f"{page}/promote", follow_redirects=True)
+        assert "Items that wait at the front of the queue now: 1." in done.text
+        assert "Retry now" not in done.text
+        again = await queue.lease(60, timeout=10)
+        assert (again.id, again.attempt) == ("r/1", 2)
 
 
 async def test_a_dead_job_shows_its_traceback_and_is_requeued(redis_url: str) -> None:

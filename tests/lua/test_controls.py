@@ -317,6 +317,7 @@ async def test_limits_are_read(space: Space) -> None:
         b"concurrency/g": b"2",
         b"ageing": b"9",
         b"paused/x": b"inf %d why" % NOW,
+        b"leased/g": b"0",
     }
 
 

@@ -153,6 +153,7 @@ WAKING = {
     "fail_many": Call("fail_many", [("l", 2, 0, "why")]),
     "requeue_many": Call("requeue_many", [("d",)]),
     "end_leases": Call("end_leases", [("l", 2)]),
+    "promote": Call("promote", arguments={"item": "s"}),
     "light_clean": Call("light_clean", arguments={"now_ms": NOW + 70_000}),
     "deep_clean_restore": Call("deep_clean_restore", [("lost",)], {"started_ms": NOW}),
     "move_items": Call(

@@ -84,6 +84,7 @@ class ControllingHand(Hand):
     def __init__(self, queue: AsyncWorkQueue, clock: Clock, seed: int) -> None:
         super().__init__(queue, clock, seed)
         self.acts += [self.add_some, self.add_some, self.replace, self.cancel, self.report, self.switch]
+        self.acts += [self.promote]
         self.acts += [self.clear, self.fail_holder]
 
     def ids(self, most: int) -> list[str]:
@@ -103,6 +104,10 @@ class ControllingHand(Hand):
 
     async def cancel(self) -> None:
         await self.queue.cancel_many(self.ids(5))
+
+    async def promote(self) -> None:
+        for one in await self.queue.inspect("scheduled", count=2, data=False):
+            await self.queue.promote(one.id)
 
     async def report(self) -> None:
         rows = [(lease.id.encode(), b"%d" % lease.token, b"50") for lease in self.some(5)]

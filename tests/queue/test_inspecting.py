@@ -113,6 +113,25 @@ async def test_large_payloads_are_left_out_of_the_reply(
     assert [len(view.data) if view.data else None for view in views] == [60, None, 40, None]
 
 
+@pytest.mark.parametrize(
+    ("options", "flow"),
+    [
+        ('{"run":"home\\u0000r/1\\u0000s/0\\u0000mark"}', ("home", "r/1")),
+        ('{"run":"no reference"}', (None, None)),
+        ('{"run":7}', (None, None)),
+        ("{}", (None, None)),
+    ],
+)
+async def test_an_item_says_of_which_flow_run_it_is(
+    queue: AsyncWorkQueue, redis: Redis, options: str, flow: object
+) -> None:
+    await queue.add_item(Item(b"x", id="r/1/s/0"), priority=1)
+    await redis.hset(f"{queue.name}:options", "r/1/s/0", options)
+    view = await queue.find("r/1/s/0")
+    assert view is not None
+    assert (view.flow_home, view.flow_run) == flow
+
+
 @pytest.mark.usefixtures("clock")
 @pytest.mark.seed("WRQ-O8", "GLD-O12")
 async def test_an_item_is_found_in_each_state(queue: AsyncWorkQueue) -> None:

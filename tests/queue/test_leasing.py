@@ -226,6 +226,16 @@ async def test_a_call_without_wait_is_answered_however_many_wait(queue: AsyncWor
     assert (await late).data == b"last"
 
 
+async def test_an_item_that_is_promoted_is_leased_by_who_waits(make_queue: MakeQueue) -> None:
+    queue, other = make_queue(), make_queue()
+    await queue.add_item(Item(b"x", id="later"), delay=3600)
+    waits = asyncio.create_task(queue.lease(30))
+    await callers_wait(queue, 1)
+    assert [await other.promote("later"), await other.promote("later")] == [True, False]
+    async with asyncio.timeout(120):
+        assert (await waits).id == "later"
+
+
 async def callers_wait(queue: AsyncWorkQueue, callers: int) -> None:
     """Wait until `callers` callers have found the queue empty and wait."""
     dispatcher = queue._engine().leasing

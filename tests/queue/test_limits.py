@@ -23,6 +23,19 @@ async def test_a_queue_has_no_limits_and_no_pause(queue: AsyncWorkQueue) -> None
     assert await queue.limits.get() == QueueLimits()
 
 
+async def test_limits_say_how_much_of_them_is_used(make_queue: MakeQueue) -> None:
+    first, second = make_queue(name="{shop}:a"), make_queue(name="{shop}:b")
+    for queue in (first, second):
+        await queue.limits.set(concurrency=9, shared="{shop}:all")
+        await queue.limits.set(concurrency=2, group="g/1")
+        await queue.limits.set(concurrency=3, group="*")
+        await queue.add_items([Item(b"x", id=f"{number}") for number in range(4)], group="g/1")
+        await queue.add_item(Item(b"x", id="none"))
+        await queue.lease_many(9, 30, block=False)
+    limits = await second.limits.get()
+    assert (limits.leased, limits.shared_leased) == ({"g/1": 2}, 6)
+
+
 @pytest.mark.seed("GLD-O16", "GLD-K2", "GLD-L6", "GLD-T5")
 async def test_limits_are_set_changed_and_removed_one_by_one(queue: AsyncWorkQueue, redis: Redis) -> None:
     limits = queue.limits

@@ -124,6 +124,7 @@ ARGUMENTS = {
     "cancel": "item_id keep",
     "cancel_many": "item_ids",
     "cancel_data": "data limit keep",
+    "promote": "item_id",
     "find": "item_id data",
     "inspect": "state start count data",
     "stats": "horizon note",

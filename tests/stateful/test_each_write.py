@@ -63,6 +63,7 @@ CALLS = {
     "retry later": Call("fail_many", [(*one, 5_000, "why") for one in HELD]),
     "die": Call("fail_many", [(*one, -1, "why") for one in HELD]),
     "requeue": Call("requeue_many", [("d1",), ("d2",)]),
+    "promote": Call("promote", arguments={"item": "s1"}),
     "end leases": Call("end_leases", HELD),
     "recover": Call("recover", HELD, {"elapsed_ms": 0, "hold_ms": 60_000}),
     "clean": Call("light_clean", arguments=LATER),

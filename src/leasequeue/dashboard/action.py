@@ -123,7 +123,7 @@ async def answer(action: Action, view: View, render: Renderer) -> Response:
         return render.page("progress.html", view, facts)
     if "queue" in path_parts:
         await view.sampler.sample(path_parts["queue"])  # so that the page shows what has changed
-    return RedirectResponse(view.link(back, **kept, did=action.name, count=count), 303)
+    return RedirectResponse(view.link(back, **kept, did=action.path.rpartition("/")[2], count=count), 303)
 
 
 async def _body(view: View) -> bytes:

@@ -95,7 +95,7 @@ def dashboard(
 
 def _routes(board: Board) -> list[Route]:
     assets = Assets()
-    actions = {one.name: one for one in ACTIONS}
+    actions = {one.path.rpartition("/")[2]: one for one in ACTIONS}
     render = Renderer(
         {
             "assets": assets.names,

@@ -108,6 +108,10 @@ class QueueLimits:
     paused: Pause | None = None
     #: The pauses of groups.
     paused_groups: dict[str, Pause] = field(default_factory=dict)
+    #: How many items are leased of each group with a separate concurrency; 0 is left out.
+    leased: dict[str, int] = field(default_factory=dict)
+    #: How many are leased of all queues that share a concurrency.
+    shared_leased: int = 0
 
 
 class Limits:
@@ -341,6 +345,8 @@ def _read(stored: dict[str, str]) -> QueueLimits:
         shared_limit=read_limit(stored.get("shared/rate"), stored.get("shared/concurrency")),
         paused=read_pause(stored.get("paused", "")),
         paused_groups={group: pause for group, pause in pauses.items() if pause is not None},
+        leased={group: n for group in groups if (n := _number(stored.get(f"leased/{group}")))},
+        shared_leased=_number(stored.get("shared/leased")) or 0,
     )
 
 

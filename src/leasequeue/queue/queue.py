@@ -605,6 +605,23 @@ class AsyncWorkQueue:
         """
         return await cancel_data(self._engine(), data, limit=limit, keep=keep)
 
+    async def promote(self, item_id: str) -> bool:
+        """End the delay of a scheduled item, also of one that is to be retried: it waits from now on.
+
+        It is leased next, before all that wait of its level and group. Its attempts and its last error stay.
+        Pauses and limits hold for it as for others. Repeating is safe.
+
+        Args:
+            item_id: The item's id.
+
+        Returns:
+            False if no item with this id is scheduled.
+
+        Raises:
+            QueueDeleted: If the queue is being deleted.
+        """
+        return bool(await self._engine().run("promote", item=encoded_id(item_id)))
+
     # ----------------------------------------------------------------- pausing
 
     async def pause(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leasequeue.item.codec import is_moment, read_stored
 from leasequeue.queue.encoding import MAX_LEVEL
 from leasequeue.queue.findings import joined
+from leasequeue.queue.lease import StageRef
 from leasequeue.queue.pushes.progress import read_progress
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ class ItemView:
     expires: float | None = None
     #: What a holder of it has reported last, with `Lease.progress`; None: nothing.
     progress: Any = None
+    #: The id of the flow run of which it is a stage, or a child of one; None: of none.
+    flow_run: str | None = None
+    #: The queue whose `flow_runs` has this flow run; None: there is none.
+    flow_home: str | None = None
 
 
 class ItemOptions(NamedTuple):
@@ -74,16 +79,19 @@ class ItemOptions(NamedTuple):
     priority: int = 0
     group: str | None = None
     expires: float | None = None
+    stage: StageRef | None = None
 
 
 def read_options(text: bytes | None) -> ItemOptions:
     """Parse the options of an item as they are stored; None: it has none. What is no JSON is ignored."""
     stored: dict[str, Any] = read_stored(text, {})
     level, group, expires = stored.get("level", 0), stored.get("group"), stored.get("expires")
+    run = stored.get("run")
     return ItemOptions(
         int(max(-MAX_LEVEL, min(MAX_LEVEL, level))) if is_moment(level) else 0,
         group if isinstance(group, str) and group else None,
         expires / 1000 if is_moment(expires) else None,
+        StageRef.decode(run.encode(errors="surrogateescape")) if isinstance(run, str) else None,
     )
 
 
@@ -154,6 +162,8 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
                 group=options.group,
                 expires=options.expires,
                 progress=read_progress(progress),
+                flow_run=options.stage.run if options.stage else None,
+                flow_home=options.stage.home if options.stage else None,
             )
         )
     return views

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.alive import Fleet
 from leasequeue.dashboard.action import Action, Question
 from leasequeue.dashboard.view import Page
-from leasequeue.errors import EventsLost, NoEventsKept
+from leasequeue.errors import EventsLost, InvalidArgument, NoEventsKept
 from leasequeue.errors.describing import plain
 from leasequeue.item.codec import dump_compact
 from leasequeue.queue import Lease
@@ -63,16 +63,30 @@ def _shown(view: View, name: str, data: bytes) -> tuple[int, str | None]:
 
 
 async def _read(queue: AsyncWorkQueue, item_id: str) -> dict[str, Any]:
-    item, letter, result = await asyncio.gather(
+    item, letter, result, run = await asyncio.gather(
         queue.find(item_id, data=False),
         queue.dead_letters.get(item_id, max_bytes=MAX_SHOWN_BYTES),
         queue.results.get(item_id),
+        _run_by_id(queue, item_id),
     )
+    if item is not None and item.flow_run and item.flow_home:
+        run = item.flow_home, item.flow_run
     if item is not None and (item.size or 0) <= MAX_SHOWN_BYTES:
         item = await queue.find(item_id) or item
     holders = [item.holder] if item is not None and item.holder else []
     workers = await Fleet(queue).workers({queue.name: holders})
-    return {"item": item, "letter": letter, "result": result, "worker": next(iter(workers), None)}
+    worker = next(iter(workers), None)
+    return {"item": item, "letter": letter, "result": result, "worker": worker, "run": run}
+
+
+async def _run_by_id(queue: AsyncWorkQueue, item_id: str) -> tuple[str, str] | None:
+    """Return queue and id of the flow run that an id of an item names, also if the item has ended."""
+    run_id, _, path = item_id.partition("/")
+    try:
+        [run] = await queue.flow_runs.list([run_id], fields=()) if path else [None]
+    except InvalidArgument:  # no run has such an id
+        return None
+    return (queue.name, run_id) if run is not None and path.partition("/")[0] in run.stages else None
 
 
 async def newest_events(queue: AsyncWorkQueue) -> list[Event] | None:
@@ -135,6 +149,10 @@ async def _ask_release(view: View) -> Question:
     )
 
 
+async def _promote(view: View) -> int:
+    return int(await view.queue(view.text("queue")).promote(view.text("id")))
+
+
 async def _requeue(view: View) -> int:
     return sum(await view.queue(view.text("queue")).dead_letters.requeue(view.text("id")))
 
@@ -153,6 +171,7 @@ async def _ask_drop(view: View) -> Question:
 DONE = {
     "cancel": "Items cancelled: {}.",
     "release": "Leases ended: {}.",
+    "promote": "Items that wait at the front of the queue now: {}.",
     "requeue": "Dead letters requeued: {}.",
     "drop": "Dead letters removed: {}.",
 }
@@ -162,6 +181,7 @@ ACTIONS = tuple(
     for name, call, ask in (
         ("cancel", _cancel, _ask_cancel),
         ("release", _release, _ask_release),
+        ("promote", _promote, None),
         ("requeue", _requeue, None),
         ("drop", _drop, _ask_drop),
     )

@@ -115,6 +115,10 @@ async def _keep_history(view: View) -> None:
     await view.queue(view.text("queue")).history.keep()
 
 
+async def _stop_history(view: View) -> None:
+    await view.queue(view.text("queue")).history.stop()
+
+
 async def _ask_purge(view: View) -> Question:
     counts = await view.queue(view.text("queue")).counts()
     parts = [f"{counts.waiting:,} waiting items"]
@@ -163,5 +167,11 @@ ACTIONS = (
         path="/queues/{queue}/keep-history",
         call=_keep_history,
         done="The queue keeps its history from now on, in at most 450 kB.",
+    ),
+    Action(
+        name="history",
+        path="/queues/{queue}/stop-history",
+        call=_stop_history,
+        done="The queue keeps its history no more. What it has kept is shown until it expires.",
     ),
 )
