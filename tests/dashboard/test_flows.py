@@ -148,19 +148,19 @@ def test_children_are_said_to_run_only_if_that_is_known() -> None:
     assert some(running=None).counts == [(4, "done"), (5, "unfinished")]
 async def test_the_page_of_a_stage_leads_to_its_run_and_back(redis_url: str) -> None:
     async with (
-        AsyncWorkQueue.from_url(redis_url, "home") as home,
+        AsyncWorkQueue.from_url(redis_url, "shop") as home,
         AsyncWorkQueue.from_url(redis_url, "other") as other,
         open_board(home, other) as (app, client),
     ):
         await home.flow_runs.start(chain(other.name, "away"), "r")
         await home.flow_runs.start(chain(home.name, "here"), "ü r")
         await home.add_item(Item(b"no stage", id="ü r/there"))
-        link = 'href="../../../flows/home/{}"'.format
-        away, here = (f"/queues/other/jobs/{segment('r/away')}", f"/queues/home/jobs/{segment('ü r/here')}")
+        link = 'href="../../../flows/shop/{}"'.format
+        away, here = (f"/queues/other/jobs/{segment('r/away')}", f"/queues/shop/jobs/{segment('ü r/here')}")
         assert link("r") in await shown(client, away)
-        assert f'href="../../{away[1:]}"' in await shown(client, "/flows/home/r")
+        assert f'href="../../{away[1:]}"' in await shown(client, "/flows/shop/r")
         assert link(segment("ü r")) in await shown(client, here)
-        assert "flow run" not in await shown(client, f"/queues/home/jobs/{segment('ü r/there')}")
+        assert "flow run" not in await shown(client, f"/queues/shop/jobs/{segment('ü r/there')}")
         await home.flow_runs.report("ü r", "here", None)
         app.state.board.reads.forget()
         ended = await shown(client, here)
