@@ -101,6 +101,10 @@ async def test_a_flow_run_is_drawn_and_followed_to_its_end(visit: Visit, redis_u
         drawn = page.locator("svg.flow.wide")
         await expect(drawn).to_be_visible()
         await expect(drawn.locator(".stage")).to_have_count(2)
+        await page.get_by_role("link", name="pick").click()
+        await expect(page.locator(".title").get_by_text("waiting")).to_be_visible()
+        await page.get_by_role("link", name=run.id, exact=True).click()
+        await expect(page).to_have_url(f"{visitor.origin}/flows/orders/{segment(run.id)}")
         async with working(new_worker(tasks)):
             await expect(drawn.locator(".s-running")).to_contain_text("pick")
             may_end["pick"].set()

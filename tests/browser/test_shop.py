@@ -71,7 +71,12 @@ async def test_no_page_is_wider_than_the_screen_and_axe_finds_nothing_serious(
     visit: Visit, shop: Shop
 ) -> None:
     visitor = await visit(shop.url, environment="production")
-    looks: list[tuple[Literal["light", "dark"], int]] = [("light", 1280), ("dark", 360)]
+    looks: list[tuple[Literal["light", "dark"], int]] = [
+        ("light", 1280),
+        ("dark", 1280),
+        ("dark", 360),
+        ("light", 360),
+    ]
     async with shop.open():
         for scheme, width in looks:
             page = await visitor.open(scheme=scheme, width=width)
