@@ -1,4 +1,4 @@
-"""The pages of workers, schedules, history and autoscalers: what is seen there, and what reaches the server."""
+"""The pages of workers, schedules, history and autoscalers: what they show, and what reaches the server."""
 
 from __future__ import annotations
 

@@ -112,3 +112,17 @@ async def test_items_are_moved_to_a_queue_that_is_shown(redis_url: str) -> None:
             answer = await client.post("/queues/walk/move", data={"sure": "yes", **fields})
             assert answer.status_code == status, fields
         assert (await queue.counts()).waiting == 3
+
+
+async def test_the_limits_of_a_queue_and_its_groups_show_what_is_used(redis_url: str) -> None:
+    async with AsyncWorkQueue.from_url(redis_url, "limits") as queue, open_board(queue) as (_, client):
+        await queue.limits.set(concurrency=9)
+        await queue.limits.set(group="a", concurrency=5)
+        await queue.limits.set(group="b", rate="7/h")
+        await queue.pause(group="c")
+        await queue.add_items([Item(b"data") for _ in range(2)], group="a")
+        await queue.add_item(Item(b"data"))
+        await queue.lease_many(9, 60)
+        page = (await client.get("/queues/limits")).text
+        for text in ("3 of 9</dd>", "2 of 5</dd>", "<dd>7/h</dd>"):
+            assert text in page, text
