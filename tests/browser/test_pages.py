@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -77,23 +78,24 @@ async def test_history_is_drawn_with_a_dashed_end_and_switched_off(
     history = page.locator("section.history")
     await history.get_by_role("button", name="Keep history").click()
     await expect(page.get_by_text("keeps its history from now on")).to_be_visible()
-    for behind in (180, 0):  # three minutes ago, and now
-        async with AsyncWorkQueue.from_url(
-            redis_url, "orders", clock=lambda behind=behind: time.time() - behind
-        ) as then:
+    now = time.time()
+    for at in (now - 3 * 86_400, now):  # three days ago, and now
+        clock = repeat(at).__next__
+        async with AsyncWorkQueue.from_url(redis_url, "orders", clock=clock) as then:
             await then.add_items([Item(b"data") for _ in range(4)])
             await then.complete_many(await then.lease_many(4, 60))
+    await history.get_by_role("link", name="by day").click()
     await expect(history.locator(".legend .done")).to_have_text("completed 8")
     chart = history.locator("svg.bars").first
-    drawn: list[tuple[bool, bool]] = await chart.locator("rect").evaluate_all(
+    drawn: list[list[bool]] = await chart.locator("rect").evaluate_all(
         """bars => bars.filter(one => one.getBBox().height > 0).map(
         one => [one.classList.contains("now"), getComputedStyle(one).strokeDasharray !== "none"])"""
     )
     assert [False, False] in drawn
-    assert drawn[-1] == [True, True], "the minute that is not over is dashed"
+    assert drawn[-1] == [True, True], "the day that is not over is dashed"
     await history.get_by_role("button", name="Stop keeping history").click()
     await expect(history.get_by_text("History is off")).to_be_visible()
-    await expect(history.locator(".legend .done")).to_have_text("completed 8")
+    await expect(history.locator(".legend .done")).to_have_text("completed 4")  # by minute again
     assert not (await queue.history()).kept
 
 

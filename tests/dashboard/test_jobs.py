@@ -213,7 +213,7 @@ async def test_a_retry_that_waits_is_run_now(redis_url: str) -> None:
     await queue.add_item(Item(b"data", id="r/1"))
     await queue.add_item(Item(b"data", id="later"), delay=3600)
     async with queue, open_board(queue, rights=Rights.all) as (_, client):
-        lease = await queue.lease(60, timeout=10)
+        lease = await queue.lease(60)
         await queue.fail(lease, "no mail server", retry_in=3600)
         await queue.add_item(Item(b"data", id="other"))
         assert "Run now" in (await client.get("/queues/retries/jobs/later")).text
@@ -222,7 +222,7 @@ async def test_a_retry_that_waits_is_run_now(redis_url: str) -> None:
         done = await client.post(f"{page}/promote", follow_redirects=True)
         assert "Items that wait at the front of the queue now: 1." in done.text
         assert "Retry now" not in done.text
-        again = await queue.lease(60, timeout=10)
+        again = await queue.lease(60)
         assert (again.id, again.attempt) == ("r/1", 2)
 
 

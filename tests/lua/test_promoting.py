@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -55,5 +55,6 @@ async def test_the_event_says_that_it_went_to_the_front(space: Space) -> None:
     await space.run("events_keep", count=9, age_ms=0, publish=0)
     await space.run("add_items", [("s", "x", 99, 0)])
     await space.run("promote", item="s")
-    [*_, (_, fields)] = await space.redis.xrange(space.key("events"))
-    assert (fields[b"what"], fields[b"id"], fields[b"front"]) == (b"due", b"s", b"1")
+    entries: Any = await space.redis.xrange(space.key("events"))
+    event = entries[-1][1]
+    assert (event[b"what"], event[b"id"], event[b"front"]) == (b"due", b"s", b"1")
