@@ -9,93 +9,29 @@ import os
 import signal
 from collections import Counter
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from redis.asyncio.sentinel import Sentinel
 
 from leasequeue import AsyncWorkQueue, ConnectionLost, Item, LeasequeueError, Worker
-from leasequeue.embedded.guardian import private_folder
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from tests.eventually import eventually
-from tests.processes import answering
+from tests.faults.sentinels import Watched, watched
 from tests.queue.asking import command, until
 from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
     from redis.asyncio import Redis
+
+__all__ = ["watched"]
 
 pytestmark = pytest.mark.long
 
-SENTINELS, WORKERS, PRODUCERS = 3, 3, 3
+WORKERS, PRODUCERS = 3, 3
 #: How many items are added before the primary is killed, and how many after the fail-over.
 BEFORE, AFTER = 200, 500
 #: How long a step may take (s).
 TIMEOUT = 60
-
-
-class Watched:
-    """A primary, its replica, and the Sentinels that watch them.
-
-    Attributes:
-        primary: A client of the server that is the primary at first.
-        replica: A client of the other.
-        ports: The ports of the Sentinels.
-    """
-
-    def __init__(self, primary: Redis, replica: Redis, ports: list[int]) -> None:
-        self.primary, self.replica, self.ports = primary, replica, ports
-
-    @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[Redis]:
-        """Give a client of the present primary, as a program makes it."""
-        sentinel = Sentinel([("127.0.0.1", port) for port in self.ports])  # type: ignore[no-untyped-call]  # theirs has no types
-        client: Redis = sentinel.master_for("main")
-        try:
-            yield client
-        finally:
-            await client.aclose()
-            await sentinel.aclose()
-
-
-@pytest.fixture
-async def watched(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Watched]:
-    """Run them, and return when each Sentinel knows the replica and the others."""
-    async with AsyncExitStack() as stack:
-
-        async def run(*options: str) -> tuple[Redis, int]:
-            port = unused_tcp_port_factory()
-            folder = private_folder()  # a replica writes what it receives of its primary there
-            words = ("--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder), *options)
-            return await stack.enter_async_context(answering("embedded", port, *words, folder=folder)), port
-
-        primary, primary_port = await run()
-        replica, _ = await run("--replicaof", f"127.0.0.1 {primary_port}", "--repl-diskless-sync-delay", "0")
-        sentinels: list[Redis] = []
-        ports: list[int] = []
-        for _ in range(SENTINELS):
-            folder, port = private_folder(), unused_tcp_port_factory()
-            (folder / "sentinel.conf").write_text(
-                f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
-                f"sentinel monitor main 127.0.0.1 {primary_port} 2\n"
-                "sentinel down-after-milliseconds main 800\nsentinel failover-timeout main 5000\n"
-            )
-            words = (str(folder / "sentinel.conf"), "--sentinel")
-            sentinels.append(
-                await stack.enter_async_context(answering("embedded", port, *words, folder=folder))
-            )
-            ports.append(port)
-
-        async def are_complete() -> bool:
-            views: list[Any] = [await one.sentinel_master("main") for one in sentinels]
-            return all(
-                (view["num-slaves"], view["num-other-sentinels"]) == (1, SENTINELS - 1) for view in views
-            )
-
-        await until("the Sentinels know each other", are_complete, within=TIMEOUT)
-        yield Watched(primary, replica, ports)
 
 
 class Producer:
@@ -175,11 +111,7 @@ async def test_nothing_is_lost_that_the_replica_had_when_the_primary_dies(
         os.kill((await watched.primary.info("server"))["process_id"], signal.SIGKILL)
         at_the_kill = len(added)
 
-        async def is_promoted() -> bool:
-            role: str = (await watched.replica.info("replication"))["role"]
-            return role == "master"
-
-        await until("the replica is the primary", is_promoted, within=TIMEOUT)
+        await watched.promoted([])
         goal = len(added) + AFTER
         await eventually("the load continues", lambda: len(added) >= goal, within=TIMEOUT)
         enough.set()

@@ -10,6 +10,7 @@ LeasequeueError
 ├── QueueClosed                the queue object is closed
 ├── ServerError                the server, or the connection to it
 │   ├── ConnectionLost         refused, cut or silent; says whether the call may have been applied
+│   ├── NotReplicated          applied, but not yet on as many replicas as the queue asks for
 │   ├── ServerRefused          the server refuses this client; waiting does not help
 │   │   ├── LoginRefused       the user or the password is missing or wrong
 │   │   ├── AccessDenied       the access rules forbid a command, a key or a channel
@@ -101,6 +102,7 @@ __all__ = [
     "NoEventsKept",
     "NoEventsPublished",
     "NotAStage",
+    "NotReplicated",
     "PayloadError",
     "ProcessOutOfMemory",
     "QueueClosed",
@@ -401,6 +403,43 @@ class ConnectionLost(ServerError):
         else:
             advice = "nothing was applied; repeat when the server is back"
         super().__init__(f"{detail.rstrip('.')}: {advice}")
+
+
+class NotReplicated(ServerError):
+    """A call was applied on the server, but fewer replicas than the queue's `replicas` have it yet.
+
+    Until they have it, a fail-over may undo it. Repeat the call: it waits for the replicas again, also if it
+    changes nothing more. `add_item` then returns False, as the id is taken, and so does `complete`, as the
+    item is completed: what the first call would have returned is in `answers`.
+
+    Attributes:
+        answers: For each item of the call, whether it was added, or its completion was accepted.
+        replicas: How many replicas are to have it.
+        confirmed: How many have said in time that they have it.
+        connected: How many replicas the server has; None: it does not say.
+        maybe_applied: Always True, as in `ConnectionLost`; here it is certain.
+    """
+
+    transient = True
+    maybe_applied: ClassVar[bool] = True
+
+    def __init__(
+        self, answers: Iterable[bool], *, replicas: int, confirmed: int, connected: int | None, waited: float
+    ) -> None:
+        self.answers = tuple(answers)
+        self.replicas, self.confirmed, self.connected = replicas, confirmed, connected
+        missing = replicas - confirmed
+        text = f"applied here, not yet on {missing} replica{'s' * (missing > 1)}: "
+        text += f"{confirmed} of {replicas} confirmed it within {waited:g} s"
+        if connected is not None and connected < replicas:
+            has = f"{connected or 'no'} replica{'s' * (connected != 1)}"
+            text += (
+                f", and the server has {has} now: connect more, or make the queue with a smaller `replicas`"
+            )
+        super().__init__(
+            f"{text}. Until then a fail-over may undo it. Repeat the call: it waits again, and changes "
+            "nothing that is done already; what the first call has done is in `answers`"
+        )
 
 
 class ServerRefused(ServerError):

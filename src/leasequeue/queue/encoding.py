@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 
 from leasequeue.durations import Duration, check_bool, check_int, moment_ms, to_ms
-from leasequeue.errors import InvalidArgument
+from leasequeue.errors import InvalidArgument, NotReplicated
 from leasequeue.errors.describing import traceback_of
 from leasequeue.item import ID_ALLOWED, MAX_DATA_BYTES, MAX_ID_BYTES, Item
 from leasequeue.wire.link import LARGE_BYTES
@@ -239,12 +239,18 @@ async def all_trips(
         return await calls[0]
     results = await asyncio.gather(*(calls[::-1] if last_first else calls), return_exceptions=True)
     results = results[::-1] if last_first else results
-    failed = [result for result in results if isinstance(result, BaseException)]
+    answers = [one.answers if isinstance(one, NotReplicated) else one for one in results]
+    failed = [one for one in answers if isinstance(one, BaseException)]
     if failed:
         applied = len(results) - len(failed)
         failed[0].add_note(f"{applied} of the {len(results)} trips of this call were applied; repeat it")
         raise failed[0]
-    return [answer for result in results if not isinstance(result, BaseException) for answer in result]
+    joined = [answer for its in answers if not isinstance(its, BaseException) for answer in its]
+    for one in results:
+        if isinstance(one, NotReplicated):
+            one.answers = tuple(answer == 1 for answer in joined)
+            raise one
+    return joined
 
 
 def trips(sizes: Sequence[int], *, maximum: int = TRIP_ROWS) -> Iterator[tuple[int, int]]:

@@ -22,6 +22,7 @@ from leasequeue.queue.pushes.result_waits import ResultWaits
 from leasequeue.queue.pushes.router import PushRouter
 from leasequeue.queue.registry import Registry
 from leasequeue.wire.batcher import Batcher
+from leasequeue.wire.replicas import ReplicatedSender
 from leasequeue.wire.runner import BoundScript, CommonArguments
 from leasequeue.wire.session import SessionUser
 from leasequeue.wire.subscriptions import joined
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from leasequeue.queue.feeds import Feeds
     from leasequeue.queue.pushes.seals import Unverified
+    from leasequeue.wire.batcher import Sender
     from leasequeue.wire.session import Session
     from leasequeue.wire.subscriptions import Subscription
 
@@ -44,6 +46,8 @@ log = Log("leasequeue.queue")
 BATCHED = (
     "add_items", "complete_many", "renew_many", "release_many", "fail_many", "cancel_many", "progress",
 )  # fmt: skip
+#: Those that wait for replicas, if the queue does.
+REPLICATED = ("add_items", "complete_many")
 #: The scripts without which a worker can neither lease items nor acknowledge them.
 NEEDED = frozenset({"lease_many", "leave", "register", *BATCHED})
 
@@ -64,6 +68,7 @@ class Engine:
         clock: Callable[[], float] | None,
         feeds: Feeds,
         on_abandon: Callable[[], None],
+        replicas: int = 0,
     ) -> None:
         self.keys = keys
         self.feeds = feeds
@@ -81,9 +86,7 @@ class Engine:
         self.runner = session.runner_for(keys)
         self.route = self.runner.route
         self._scripts: dict[str, BoundScript] = {}
-        self._batchers = {
-            name: Batcher(self.runner, self._script(name), max_rows=TRIP_ROWS) for name in BATCHED
-        }
+        self._batchers = self._make_batchers(replicas)
         self._subscriptions: set[Subscription] = set()
         self.live_events = LiveEvents(self.route, keys["live"], self.run, unverified)
         self.pushes = PushRouter(self.route, keys["push"], keys.secret, unverified)
@@ -113,6 +116,12 @@ class Engine:
         self.registry = Registry(session, self.run, self.read)
         self.rights = QueueRights(self)
         session.members[self.name] = SessionUser(self._close, self._abandon)
+
+    def _make_batchers(self, replicas: int) -> dict[str, Batcher]:
+        senders: dict[str, Sender] = dict.fromkeys(BATCHED, self.runner)
+        if replicas:
+            senders |= dict.fromkeys(REPLICATED, ReplicatedSender(self.runner, replicas))
+        return {name: Batcher(one, self._script(name), max_rows=TRIP_ROWS) for name, one in senders.items()}
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
         """Send one row of a batched script, together with rows of other callers, and return its answer."""

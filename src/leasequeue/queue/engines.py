@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from leasequeue.durations import Duration, seconds
+from leasequeue.durations import Duration, check_int, seconds
 from leasequeue.errors import InvalidArgument, QueueClosed
 from leasequeue.keys import QueueKeys, check_hash_tag, check_prefix
 from leasequeue.queue.engine import Engine
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from leasequeue.queue.leasing import Watcher
 
+#: The maximum of `replicas`.
+MAX_REPLICAS = 100
 #: How long `close` waits for another event loop, which may be blocked (s).
 ELSEWHERE_SECONDS = 5.0
 
@@ -44,6 +46,7 @@ class Engines:
         return_to: str,
         reply_timeout: Duration,
         clock: Callable[[], float] | None,
+        replicas: int = 0,
     ) -> None:
         if return_to not in ("end", "front"):
             raise InvalidArgument("return_to", return_to, "'end' or 'front'")
@@ -60,6 +63,7 @@ class Engines:
         self._client = redis
         self._reply_timeout = seconds("reply_timeout", reply_timeout, zero=False)
         self._return_front = return_to == "front"
+        self._replicas = check_int("replicas", replicas, minimum=0, maximum=MAX_REPLICAS)
         self._engines: dict[asyncio.AbstractEventLoop, Engine] = {}
         self._closing: list[Engine] = []
         self._closed = False
@@ -218,6 +222,7 @@ class Engines:
                 clock=self.clock,
                 feeds=self.feeds,
                 on_abandon=partial(self._forget, session.loop),
+                replicas=self._replicas,
             )
             return engine
 

@@ -104,6 +104,10 @@ class AsyncWorkQueue:
         reply_timeout: Seconds for which the server may be silent while a call waits for its reply, before the
             connection counts as lost; also how long a call waits for the end of the move of a cluster's slot.
         clock: For tests: returns the time in seconds since 1970, in place of the server's clock.
+        replicas: How many replicas of the server have what is added or completed when the call returns, 0
+            to 100. The call waits for them for half of `reply_timeout`, at most 2 seconds, perhaps after
+            another such wait; then it raises NotReplicated, which says that it was applied. A worker logs
+            this. Flow runs, and what goes into your own pipeline, do not wait.
 
     Raises:
         InvalidArgument: If an argument cannot be used.
@@ -134,8 +138,11 @@ class AsyncWorkQueue:
         return_to: str = "end",
         reply_timeout: Duration = 10.0,
         clock: Callable[[], float] | None = None,
+        replicas: int = 0,
     ) -> None:
-        self._engines = Engines(name, redis, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
+        self._engines = Engines(
+            name, redis, return_to=return_to, reply_timeout=reply_timeout, clock=clock, replicas=replicas
+        )
         self._name = self._engines.name
         engine = self._engine = self._engines.here
         self.admin = QueueAdmin(self)
@@ -158,6 +165,7 @@ class AsyncWorkQueue:
         return_to: str = "end",
         reply_timeout: Duration = 10.0,
         clock: Callable[[], float] | None = None,
+        replicas: int = 0,
         cluster: bool = False,
     ) -> Self:
         """Make a queue on the server at a URL: `redis://`, `rediss://` or `unix://`.
@@ -168,6 +176,7 @@ class AsyncWorkQueue:
             return_to: See the class.
             reply_timeout: See the class.
             clock: See the class.
+            replicas: See the class.
             cluster: Whether the URL names nodes of a cluster, one or more, as in
                 `redis://HOST:PORT,HOST:PORT`; the other nodes are found through them.
 
@@ -175,7 +184,9 @@ class AsyncWorkQueue:
             InvalidArgument: If the URL or another argument cannot be used.
         """
         client = client_for(url, name, cluster=cluster)
-        return cls(name, client, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
+        return cls(
+            name, client, return_to=return_to, reply_timeout=reply_timeout, clock=clock, replicas=replicas
+        )
 
     @classmethod
     @asynccontextmanager

@@ -59,6 +59,7 @@ class TaskQueue:
         return_to: See `AsyncWorkQueue`.
         reply_timeout: See `AsyncWorkQueue`.
         clock: For tests: see `AsyncWorkQueue`.
+        replicas: See `AsyncWorkQueue`.
 
     Attributes:
         queue: The queue.
@@ -77,9 +78,15 @@ class TaskQueue:
         return_to: str = "end",
         reply_timeout: Duration = 10.0,
         clock: Callable[[], float] | None = None,
+        replicas: int = 0,
     ) -> None:
         self._redis = redis
-        self._how: dict[str, Any] = {"return_to": return_to, "reply_timeout": reply_timeout, "clock": clock}
+        self._how: dict[str, Any] = {
+            "return_to": return_to,
+            "reply_timeout": reply_timeout,
+            "clock": clock,
+            "replicas": replicas,
+        }
         self.queue = AsyncWorkQueue(name, redis, **self._how)
         self._include = check_list("include", include, "names of modules")
         self._unknown = UnknownTasks(seconds("keep_unknown", keep_unknown, zero=True))
@@ -93,7 +100,7 @@ class TaskQueue:
         self._stage_queues: list[Callable[[], str]] = []
 
     @classmethod
-    def from_url(
+    def from_url(  # noqa: PLR0913 - all but two by name
         cls,
         url: str,
         name: str,
@@ -103,6 +110,7 @@ class TaskQueue:
         return_to: str = "end",
         reply_timeout: Duration = 10.0,
         clock: Callable[[], float] | None = None,
+        replicas: int = 0,
         cluster: bool = False,
     ) -> Self:
         """Make a task queue on the server at a URL: `redis://`, `rediss://` or `unix://`.
@@ -115,6 +123,7 @@ class TaskQueue:
             return_to: See the class.
             reply_timeout: See the class.
             clock: See the class.
+            replicas: See the class.
             cluster: Whether the URL names nodes of a cluster, one or more, as in `redis://HOST:PORT,HOST:PORT`;
                 the other nodes are found through them.
 
@@ -130,6 +139,7 @@ class TaskQueue:
             return_to=return_to,
             reply_timeout=reply_timeout,
             clock=clock,
+            replicas=replicas,
         )
 
     @property

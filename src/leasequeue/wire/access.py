@@ -70,6 +70,7 @@ CONNECTIONS = {
     "time": Sent("read the server's clock (`leasequeue autoscale`)", "this machine's counts", _WORKERS),
     "type": Sent("find the queues of a server (`leasequeue ls`)", REFUSED),
     "unsubscribe": Sent("receive a channel no more", "nothing"),
+    "wait": Sent("wait for replicas", "`AccessDenied` for queues with `replicas`", _WRITERS),
     "zrange": Sent("list ids and workers", REFUSED),
     "zscan": Sent("list ids", REFUSED),
 }

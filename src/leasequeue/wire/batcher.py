@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasequeue.errors import ConnectionLost, copied
+from leasequeue.errors import ConnectionLost, NotReplicated, copied
 from leasequeue.wire.link import LARGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from leasequeue.wire.connection import OnReply
+    from leasequeue.wire.replicas import ReplicatedSender
     from leasequeue.wire.runner import BoundScript, Runner
+
+    Sender = Runner | ReplicatedSender
 
 
 #: The maximum of rows of a trip while few calls wait. Several small trips in flight keep the server and this
@@ -38,7 +41,7 @@ class TripGate:
     """
 
     def __init__(
-        self, sender: Runner, script: BoundScript, flush: Callable[[], None], *, max_in_flight: int = 1
+        self, sender: Sender, script: BoundScript, flush: Callable[[], None], *, max_in_flight: int = 1
     ) -> None:
         self._sender = sender
         self._script = script
@@ -185,7 +188,7 @@ class Batcher:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: Sender,
         script: BoundScript,
         *,
         max_rows: int = 500,
@@ -237,7 +240,7 @@ class _Limits(NamedTuple):
 class _Lane:
     """Calls of one script that wait for a trip, in their order."""
 
-    def __init__(self, runner: Runner, script: BoundScript, limits: _Limits, *, large: bool) -> None:
+    def __init__(self, runner: Sender, script: BoundScript, limits: _Limits, *, large: bool) -> None:
         self._limits = limits
         self._is_large = large
         self.waiting_bytes = 0
@@ -293,7 +296,10 @@ class _Lane:
                 if reply.__class__ is list:
                     call.future.set_result(reply[at : at + call.row_count])
                 else:
-                    call.future.set_exception(copied(error))
+                    its = copied(error)
+                    if isinstance(its, NotReplicated):
+                        its.answers = its.answers[at : at + call.row_count]
+                    call.future.set_exception(its)
             at += call.row_count
         while self.gathered and (refusal := self.gate.refusal(self.gathered[0].made_at)) is not None:
             call = self.gathered.popleft()

@@ -78,6 +78,8 @@ class Connection(asyncio.Protocol):
         self._alarm: asyncio.TimerHandle | None = None
         self._ended = False
         self.closing = False
+        #: What `wire.replicas` keeps for it.
+        self.rounds: object = None
         #: When the other side has closed it, by `time.monotonic()`; None: it has not, as far as known.
         self.cut_at: float | None = None
         #: Whether it ended with unanswered calls, which the server may still execute.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leasequeue.wire.connection import Connection, OnReply
     from leasequeue.wire.rights import KnownRights
     from leasequeue.wire.scripts import Script
-    from leasequeue.wire.server import Route
+    from leasequeue.wire.server import Kind, Route
 
 #: A larger call goes over a second connection, so that small ones do not wait for its upload.
 LARGE_BYTES = 256 << 10
@@ -32,12 +32,12 @@ LARGE_BYTES = 256 << 10
 class Request:
     """One call of a script, until its reply arrives; called with the reply or the error."""
 
-    __slots__ = ("_link", "_on_reply", "backoff", "command", "reloaded", "script", "until")
+    __slots__ = ("_on_reply", "backoff", "command", "link", "reloaded", "script", "until")
 
     def __init__(
         self, link: Link, script: Script | None, command: tuple[bytes, ...], on_reply: OnReply
     ) -> None:
-        self._link = link
+        self.link = link
         #: The script that it calls; None: it is a plain command.
         self.script = script
         #: The command: EVALSHA, the hash, the number of keys, keys and arguments.
@@ -53,7 +53,7 @@ class Request:
         if error is None:
             self._on_reply(reply, None)
         else:
-            self._link.failed(self, error)
+            self.link.failed(self, error)
 
     def fail(self, error: BaseException) -> None:
         """Pass an error to the caller."""
@@ -69,19 +69,24 @@ class Request:
 class Link:
     """Posts calls on a connection that others share, which is opened when it is first needed.
 
-    `check` checks the server over a new connection.
+    `check` checks the server over a new connection, and `adapt` returns what is used in its place. `replicas`
+    is how many replicas the calls wait for: see `wire.replicas`.
     """
 
     def __init__(
         self,
         route: Route,
         *,
-        large: bool,
+        kind: Kind,
         check: Callable[[Connection], Awaitable[None]],
         rights: KnownRights,
+        replicas: int = 0,
+        adapt: Callable[[Connection], Any] | None = None,
     ) -> None:
         self._route = route
-        self._large = large
+        self._kind: Kind = kind
+        self._adapt = adapt
+        self.replicas = replicas
         self._reply_timeout = route.servers.reply_timeout
         self._check = check
         self._rights = rights
@@ -201,14 +206,14 @@ class Link:
     async def _open(self) -> None:
         try:
             moved, self._moved = self._moved, None
-            connection = await self._route.connection(moved, large=self._large)
+            connection = await self._route.connection(moved, kind=self._kind)
             try:
                 await self._check(connection)
                 connection.expect_open()  # it may have ended just after the reply
             except Exception:
                 await connection.close()
                 raise
-            self._connection = connection
+            self._connection = self._adapt(connection) if self._adapt else connection
         except Warning as error:  # the user has turned our warning into an error
             self._fail_queued(error)
         except Exception as error:  # noqa: BLE001 - every waiting caller gets it

@@ -18,7 +18,7 @@ from leasequeue.errors import (
     ServerTooOld,
 )
 from leasequeue.keys import NONE
-from leasequeue.wire.access import watched
+from leasequeue.wire.access import Role, watched
 from leasequeue.wire.connection import ask, future_reply
 from leasequeue.wire.link import LARGE_BYTES, Link, Request
 from leasequeue.wire.rights import KnownRights
@@ -144,9 +144,9 @@ class Runner:
         self.route = route
         self.rights = route.servers.rights
         self.reply_timeout = route.servers.reply_timeout
-        self._link, self._large_link = (
-            Link(route, large=large, check=self._check, rights=self.rights) for large in (False, True)
-        )
+        self._link = Link(route, kind="small", check=self._check, rights=self.rights)
+        self._large_link = Link(route, kind="large", check=self._check, rights=self.rights)
+        self._replicated: dict[int, Link] = {}
         self._probe: BoundScript | None = None
         self._prefix = b""
 
@@ -167,6 +167,19 @@ class Runner:
         """
         link = self._large_link if large else self._link
         link.post(Request(link, script.script, script.by_hash(arguments, rest), on_reply))
+
+    def replicated(self, replicas: int, adapt: Callable[[Connection], Any]) -> Link:
+        """Return the way of calls that wait for so many replicas. See `wire.replicas`."""
+        if replicas not in self._replicated:
+            self._replicated[replicas] = Link(
+                self.route,
+                kind="replicated",
+                check=self._check_wait,
+                rights=self.rights,
+                replicas=replicas,
+                adapt=adapt,
+            )
+        return self._replicated[replicas]
 
     async def run(self, script: BoundScript, rest: Iterable[bytes] = (), **arguments: bytes | int) -> Any:
         """Send a script and return its reply."""
@@ -228,7 +241,9 @@ class Runner:
 
     async def close(self, refusal: LeasequeueError) -> None:
         """Send no more. Calls that are not sent yet, and all later ones, fail with `refusal`."""
-        await asyncio.gather(self._link.close(refusal), self._large_link.close(refusal))
+        await asyncio.gather(
+            *(link.close(refusal) for link in (self._link, self._large_link, *self._replicated.values()))
+        )
 
     async def _check(self, connection: Connection) -> None:
         """Check the server once in a session, and what it permits again when a call was refused."""
@@ -240,6 +255,12 @@ class Runner:
             self.rights.checked = True
         if self.rights.may_write:
             self._load_for_watchers(connection)
+
+    async def _check_wait(self, connection: Connection) -> None:
+        await self._check(connection)
+        [reply] = await ask(connection.post, [(b"WAIT", b"0", b"1")])
+        if isinstance(reply, AccessDenied):
+            raise self.rights.denied({"WAIT"}, "which `replicas` needs", Role.PRODUCER)
 
     def _load_for_watchers(self, connection: Connection) -> None:
         """Load the scripts that watchers run, as these may not; nothing waits for it."""

@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from leasequeue.errors import ConnectionLost, ServerRefused
 from leasequeue.wire.connection import Connection, ask, open_connection
@@ -35,6 +35,9 @@ NAMED_SECONDS = 1.0
 #: The purposes of the connections that last as long as their server has queues of the session.
 LASTING = ("commands", "pushes")
 
+#: The shared connections: for most calls, for large ones, and for those that wait for replicas.
+Kind: TypeAlias = Literal["small", "large", "replicated"]
+
 _NUMBER = re.compile(rb"^(used_memory|maxmemory|mem_not_counted_for_evict):(\d+)", re.MULTILINE)
 
 
@@ -42,7 +45,7 @@ class OpenedConnection:
     """An open connection of a session.
 
     Attributes:
-        purpose: `commands`, `pushes`, `events` or `waits`.
+        purpose: `commands`, `replicated`, `pushes`, `events` or `waits`.
         name: The name that the server was asked to give it.
         id: The server's number for it; None until the server has answered, or if its access rules forbid it.
         answered: Whether the server has answered to both.
@@ -89,9 +92,9 @@ class Server:
         self.address = address
         self.routes = 0
         self._opened: list[OpenedConnection] = []
-        #: The connections for commands, by whether they are for large ones.
-        self._shared: dict[bool, Connection] = {}
-        self._opening: dict[bool, asyncio.Task[Connection]] = {}
+        #: The connections for commands.
+        self._shared: dict[Kind, Connection] = {}
+        self._opening: dict[Kind, asyncio.Task[Connection]] = {}
         self._refusal: LeasequeueError | None = None
         self.pushes = Subscriptions(
             partial(self._open_pushes, "pushes"), "pushes", on_forbidden=servers.rights.warn_of_channel
@@ -108,20 +111,17 @@ class Server:
         """The lasting connections that were opened last, also those that have ended; from any thread."""
         return [one for one in (*self._opened,) if one.lasting]
 
-    async def connection(self, *, large: bool = False) -> Connection:
-        """Return the connection for commands that all queues share; open it if there is none.
-
-        Calls that take long to upload have one that is `large`.
-        """
-        connection = self._shared.get(large)
+    async def connection(self, kind: Kind = "small") -> Connection:
+        """Return the connection of a kind that all queues share; open it if there is none."""
+        connection = self._shared.get(kind)
         if connection is not None and not connection.closing:
             return connection
         if self._refusal is not None:
             raise ConnectionLost("the connection was closed", maybe_applied=False)
-        opening = self._opening.get(large)
+        opening = self._opening.get(kind)
         if opening is None:
-            opening = asyncio.create_task(self._open_shared(large=large), name="leasequeue connect")
-            self._opening[large] = opening
+            opening = asyncio.create_task(self._open_shared(kind), name="leasequeue connect")
+            self._opening[kind] = opening
         try:
             return await joined(opening)
         except asyncio.CancelledError:
@@ -129,21 +129,23 @@ class Server:
                 raise ConnectionLost("the connection was closed", maybe_applied=False) from None
             raise
 
-    async def _open_shared(self, *, large: bool) -> Connection:
+    async def _open_shared(self, kind: Kind) -> Connection:
         try:
-            reply_timeout = self.servers.reply_timeout
-            self._shared[large] = await self.open("commands", reply_timeout=reply_timeout)
-            return self._shared[large]
+            purpose = "replicated" if kind == "replicated" else "commands"
+            self._shared[kind] = await self.open(purpose, reply_timeout=self.servers.reply_timeout)
+            return self._shared[kind]
         finally:
-            del self._opening[large]
+            del self._opening[kind]
 
     async def _open_pushes(self, purpose: str) -> Connection:
         return await self.open(purpose, reply_timeout=self.servers.reply_timeout, pushes=True)
 
     async def open(self, purpose: str, *, reply_timeout: float, pushes: bool = False) -> Connection:
         """Open a connection, which the caller closes, record it, and name it."""
+        servers = self.servers
         connection = await open_connection(
-            new_connection(self.servers.own_client, self.address, pushes=pushes), reply_timeout=reply_timeout
+            new_connection(servers.own_client, self.address, pushes=pushes),
+            reply_timeout=reply_timeout,
         )
         self._record(purpose, connection)
         return connection
@@ -171,7 +173,7 @@ class Server:
         if self.address is None or self.routes > 0:
             return
         for one in self.connections:
-            if one.purpose == "commands":
+            if one.purpose in ("commands", "replicated"):
                 one.connection.retire()
         self.servers.forget(self)
 
@@ -346,12 +348,12 @@ class Route:
         self.lead_to(address)
         return self.server
 
-    async def connection(self, moved: MovedError | None = None, *, large: bool = False) -> Connection:
-        """Return the connection for commands to the server that holds the queues now. See `find`."""
+    async def connection(self, moved: MovedError | None = None, *, kind: Kind = "small") -> Connection:
+        """Return the connection of a kind to the server that holds the queues now. See `find`."""
         server = await self.find(moved)
         while True:
             try:
-                return await server.connection(large=large)
+                return await server.connection(kind)
             except ConnectionLost:
                 if self.server is server:
                     self._named = None

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasequeue.durations import Backoff
-from leasequeue.errors import InvalidArgument, LeasequeueError, QueueClosed
+from leasequeue.errors import InvalidArgument, LeasequeueError, NotReplicated, QueueClosed
 from leasequeue.errors.log import Log
 from leasequeue.worker.outcomes import INTERRUPTED, Outcome
 from leasequeue.worker.refusals import Reminder, is_refusal
@@ -52,6 +52,7 @@ class Acknowledger:
         waiting: What waits to be sent, without what is in flight.
         counts: How many items the server accepted an outcome for, by `Outcome.counted_as`.
         rejected: How many outcomes were not sent or not accepted, because the lease was lost.
+        unreplicated: How many of the accepted ones were not in time on as many replicas as the queue wants.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Acknowledger:
         #: Whether a task will send what waits at the end of this turn of the event loop.
         self._gathering = False
         self.counts: Counter[str] = Counter()
-        self.rejected = 0
+        self.rejected = self.unreplicated = 0
         self._reminder = Reminder()
 
     def add(self, run: ActiveRun) -> None:
@@ -177,6 +178,11 @@ class Acknowledger:
                 return await type(outcomes[0]).acknowledge(self._consumer.queue, leases, outcomes)
             except QueueClosed:
                 raise
+            except NotReplicated as error:
+                # The items are done, and sending it again would only wait longer.
+                self.unreplicated += sum(error.answers)
+                log.warning("outcomes of %s: %s", self._consumer.name, error)
+                return list(error.answers)
             except Exception as error:
                 if isinstance(error, InvalidArgument) and len(entries) > 1:
                     # Nothing was sent: one of them cannot be used, for example since its handler has changed

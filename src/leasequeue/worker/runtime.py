@@ -285,6 +285,7 @@ class WorkerRuntime:
         counts: Counter[str] = Counter(dict.fromkeys(Outcome.declared, 0))
         for acknowledger in self.acknowledgers.values():
             counts.update(acknowledger.counts)
+            counts["not replicated"] += acknowledger.unreplicated
         counts["interrupted"] = self.executor.interrupted
         counts["not acknowledged"] = self.unacknowledged
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing was done"
