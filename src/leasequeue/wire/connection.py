@@ -11,7 +11,7 @@ import asyncio
 import errno
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 #: How long a reply may lie unread after this process was blocked (s).
 UNREAD_SECONDS = 0.05
 
+#: After how many seconds of silence a server may have been replaced without knowing it (s).
+SILENT_SECONDS = 1.0
+
 #: Seconds to wait for a connection, unless the user's client has a limit.
 CONNECT_SECONDS = 5.0
 
@@ -45,6 +48,8 @@ _IGNORED_PREFIXES = ("maint", "orig_", "oss_cluster")
 
 #: Called with the reply, or with an error in its place.
 OnReply = Callable[[Any, BaseException | None], None]
+#: Called with a connection whose server was silent; ends it if another server is the primary now.
+Confirm = Callable[["Connection"], Awaitable[None]]
 
 _log = Log("leasequeue")
 _INCOMPLETE = object()
@@ -64,10 +69,25 @@ class Connection(asyncio.Protocol):
         reply_timeout: Seconds for which the server may be silent while a call waits for its reply, before the
             connection counts as lost. They begin again whenever data leaves or arrives: uploads may take
             longer, as long as they advance.
+        confirm: Called when replies come after a silence of SILENT_SECONDS; they are held back until it
+            returns. None: no others know whether it is still the primary.
+        doubtful: Whether the server was silent before.
     """
 
-    def __init__(self, redis_connection: AbstractConnection, *, reply_timeout: float) -> None:
+    def __init__(
+        self,
+        redis_connection: AbstractConnection,
+        *,
+        reply_timeout: float,
+        confirm: Confirm | None = None,
+        doubtful: bool = False,
+    ) -> None:
         self._reply_timeout = reply_timeout
+        self._confirm = confirm
+        #: Whether replies are held back, those that are, and what asks about the server.
+        self._doubtful = doubtful and confirm is not None
+        self._held = b""
+        self._confirming: asyncio.Task[None] | None = None
         self._on_end: list[Callable[[], None]] = []
         #: The host and the port that it was opened to; a unix socket has none.
         self.address = address_of(redis_connection)
@@ -148,7 +168,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         if self._alarm is None:
-            self._alarm = self._loop.call_at(now + self._reply_timeout, self._check_reply_time)
+            self._alarm = self._loop.call_at(now + self._alarm_after, self._check_reply_time)
 
     def subscribe(
         self,
@@ -233,6 +253,9 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass each reply to its call, and each message to its subscriber."""
+        if self._doubtful:
+            self._hold(data)
+            return
         waiting, gets = self._waiting, self._reader.gets
         try:
             self._reader.feed(data)
@@ -247,15 +270,35 @@ class Connection(asyncio.Protocol):
                     except Exception:  # noqa: BLE001 - it must not stop other calls
                         _log.exception("a reply could not be handled")
                 else:
-                    self._fail("the server sent a reply to no call")
+                    self.fail("the server sent a reply to no call")
                     return
         except (hiredis.HiredisError, MemoryError) as error:
-            self._fail(f"the server's reply could not be read: {error!r}")
+            self.fail(f"the server's reply could not be read: {error!r}")
             return
         if waiting:
             self._advanced_at = self._time()
         elif self.closing:
             self._end("the connection was retired")
+
+    def _hold(self, data: bytes) -> None:
+        """Keep replies back, and ask whether the server is still the primary."""
+        self._held += data
+        self._advanced_at = self._time()
+        if self._confirming is None and self._confirm is not None:
+            self._confirming = self._loop.create_task(
+                self._deliver_if(self._confirm), name="leasequeue confirm primary"
+            )
+
+    async def _deliver_if(self, confirm: Confirm) -> None:
+        try:
+            async with asyncio.timeout(self._reply_timeout):
+                await confirm(self)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing is known of the server
+            self.fail(f"the server was silent, and it is unknown whether it is still the primary: {error!r}")
+        self._confirming = None
+        if not self._ended:
+            held, self._held, self._doubtful = self._held, b"", False
+            self.data_received(held)
 
     def pause_writing(self) -> None:
         """Note that data is held back, because the server or the network takes no more now."""
@@ -287,10 +330,10 @@ class Connection(asyncio.Protocol):
             if kind not in (b"subscribe", b"ssubscribe", b"unsubscribe", b"sunsubscribe"):
                 return True  # a notice that nothing here has asked for
         elif is_lost(reply):
-            self._fail(str(reply) or type(reply).__name__)
+            self.fail(str(reply) or type(reply).__name__)
             return False
         if not self._waiting:
-            self._fail(f"the server sent a reply to no call: {reply}")
+            self.fail(f"the server sent a reply to no call: {reply}")
             return False
         on_reply = self._waiting.popleft()[1]
         self._call(on_reply, *((None, reply) if isinstance(reply, Exception) else (reply, None)))
@@ -313,14 +356,23 @@ class Connection(asyncio.Protocol):
             if left > self._bytes_left:
                 self._bytes_left, self._advanced_at = left, self._time()
         oldest = self._waiting[0]
-        due = max(oldest[0], self._advanced_at) + self._reply_timeout
-        if due > self._time():
+        since, now = max(oldest[0], self._advanced_at), self._time()
+        if now < since + self._reply_timeout:
+            if now >= since + SILENT_SECONDS:
+                self._doubtful = self._confirm is not None
+            due = since + self._alarm_after
+            due = due if due > now else min(since + self._reply_timeout, now + self._alarm_after)
             self._alarm = self._loop.call_at(due, self._check_reply_time)
         elif oldest is overdue:
-            self._fail(f"the server did not answer within {self._reply_timeout:g} s")
+            self.fail(f"the server did not answer within {self._reply_timeout:g} s")
         else:
             # After the event loop was blocked, timers run before the reader: let the reader run first.
             self._alarm = self._loop.call_later(UNREAD_SECONDS, self._check_reply_time, oldest)
+
+    @property
+    def _alarm_after(self) -> float:
+        """After how many seconds of silence something is to be done."""
+        return self._reply_timeout if self._confirm is None else min(SILENT_SECONDS, self._reply_timeout)
 
     def _note_cut(self, error: Exception | None) -> None:
         """Note that the other side has closed the connection, unless this one has, or only hears nothing."""
@@ -328,7 +380,8 @@ class Connection(asyncio.Protocol):
         if not self._ended and not is_silent:
             self.cut_at = time.monotonic()
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """End the connection now. Waiting calls get ConnectionLost."""
         self._end(reason)
         self._transport.abort()
 
@@ -339,6 +392,8 @@ class Connection(asyncio.Protocol):
         self._interrupted = bool(self._waiting)
         if self._alarm is not None:
             self._alarm.cancel()
+        if self._confirming is not None:
+            self._confirming.cancel()
         self._transport.close()
         for function in self._on_end:
             self._call(function)
@@ -360,21 +415,29 @@ def _packed(commands: Sequence[tuple[bytes, ...]]) -> bytes:
         raise ProcessOutOfMemory(sum(len(word) for command in commands for word in command)) from error
 
 
-async def open_connection(redis_connection: AbstractConnection, *, reply_timeout: float) -> Connection:
+async def open_connection(
+    redis_connection: AbstractConnection,
+    *,
+    reply_timeout: float,
+    confirm: Confirm | None = None,
+) -> Connection:
     """Connect, log in, and return a `Connection`.
 
-    This may take as long as `reply_timeout`.
+    This may take as long as `reply_timeout`. See `Connection` for the other arguments.
 
     Raises:
         ConnectionLost: If the server cannot be reached; nothing was applied.
         ServerRefused: If it refuses the login, the database or the certificate.
         ServerBusy: If it is still loading its data.
     """
+    time = asyncio.get_running_loop().time
+    began_at = time()
     try:
         # redis-py waits without limit for the replies to its handshake.
         async with asyncio.timeout(reply_timeout):
             await connect(redis_connection)
-        return Connection(redis_connection, reply_timeout=reply_timeout)
+        doubtful = time() - began_at >= SILENT_SECONDS
+        return Connection(redis_connection, reply_timeout=reply_timeout, confirm=confirm, doubtful=doubtful)
     except BaseException as error:
         await redis_connection.disconnect(nowait=True)
         if isinstance(error, Exception):

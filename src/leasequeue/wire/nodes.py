@@ -83,6 +83,19 @@ class ClusterNodes:
         """Return the nodes that hold slots."""
         return [self.node(one) for one in dict.fromkeys(shard.nodes[0] for shard in await self._current())]
 
+    async def serves(self, address: Address) -> bool:
+        """Return whether this node holds slots, as the others say. It may not know yet that it does not.
+
+        Only the names are asked that the nodes give each other: this one may have another one for the user.
+        """
+        others = {node for shard in self._shards for node in shard.nodes} - {address}
+        if not others:
+            return True  # none could have taken its place
+        answered, self._shards = await self._ask([*others])
+        self._asked_at, self._error = asyncio.get_running_loop().time(), None
+        self._doubtful = {answered, address}
+        return any(shard.nodes[0] == address for shard in self._shards)
+
     def named(self, host: str, port: int) -> Address | None:
         """Return the node that an answer has named; None if it has not: then it is the one that answered."""
         found: Address | None = self._remap(host, port) if host else None

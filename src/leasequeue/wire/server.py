@@ -16,6 +16,7 @@ from leasequeue.errors import ConnectionLost, ServerRefused
 from leasequeue.wire.connection import Connection, ask, open_connection
 from leasequeue.wire.endpoints import close_client, new_connection, separate_client, user_of
 from leasequeue.wire.nodes import ClusterNodes
+from leasequeue.wire.primaries import is_primary, may_be_replaced
 from leasequeue.wire.rights import KnownRights
 from leasequeue.wire.server_errors import translate
 from leasequeue.wire.subscriptions import Subscription, Subscriptions, joined
@@ -143,12 +144,23 @@ class Server:
     async def open(self, purpose: str, *, reply_timeout: float, pushes: bool = False) -> Connection:
         """Open a connection, which the caller closes, record it, and name it."""
         servers = self.servers
+        # The others may be silent for long, or see by WAIT that the server has been replaced.
+        confirm = self._confirm if purpose == "commands" and may_be_replaced(servers.own_client) else None
         connection = await open_connection(
             new_connection(servers.own_client, self.address, pushes=pushes),
             reply_timeout=reply_timeout,
+            confirm=confirm,
         )
         self._record(purpose, connection)
         return connection
+
+    async def _confirm(self, connection: Connection) -> None:
+        """End all connections to the server of this one if another server is the primary now."""
+        if await is_primary(self.servers.own_client, self.address or connection.address):
+            return
+        for one in self.connections:
+            if one.connection.address == connection.address:
+                one.connection.fail("the server was silent, and another one is the primary now")
 
     async def ask(self, *commands: tuple[bytes, ...]) -> list[Any]:
         """Send plain commands about this server, all over one connection; return the replies and the errors.
