@@ -146,6 +146,8 @@ def test_children_are_said_to_run_only_if_that_is_known() -> None:
     )
     assert some(running=2).counts == [(4, "done"), (2, "running"), (3, "waiting")]
     assert some(running=None).counts == [(4, "done"), (5, "unfinished")]
+
+
 async def test_the_page_of_a_stage_leads_to_its_run_and_back(redis_url: str) -> None:
     async with (
         AsyncWorkQueue.from_url(redis_url, "shop") as home,
