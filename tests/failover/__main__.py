@@ -1,59 +1,80 @@
-"""Fail-overs under load, as a command: `python -m tests.failover [ROUNDS]`."""
+"""The fail-over matrix, as a command.
+
+python -m tests.failover [--rows WORDS] [--rounds 3] [--json FILE]
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import multiprocessing
+import json
 import sys
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+import time
+from pathlib import Path
 
-from tests.failover.cluster_kill import TAG, kill_master, replicated
-from tests.faults.cluster_nodes import owner
-from tests.ports import free_port
+from tests.failover.faults import ROWS, Row
+from tests.failover.verdict import HEADER, Course, Verdict, judge
+from tests.failover.workload import ANSWERS, Workload
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-#: How many processes keep the processors busy.
-BURNERS = 2
+#: How much longer than redis-py's own client a part may not be served (s).
+BEHIND_SECONDS = 3.0
 
 
-def main(rounds: str = "3") -> int:
-    """Kill a master in each round, the node that the clients know in every other; print the gaps."""
-    with ExitStack() as stack:
-        for _ in range(BURNERS):
-            stack.enter_context(burner())
-        for number in range(int(rounds)):
-            asyncio.run(_round(number + 1, seed_dies=number % 2 == 0))
-    return 0
+async def run_row(row: Row) -> Verdict:
+    """Run the workload, and the fault of a row under it."""
+    async with row.topology() as topology, Workload(topology) as workload:
+        stopped = await workload.steady()
+        assert not stopped, f"before the fault: {stopped}, {workload.errors}"
+        first = await topology.primary()
+        safe = frozenset(event.id for event in workload.events if event.kind == "add" and event.called_at)
+        await topology.replicate()
+        begun = time.monotonic()
+        await row.fault(topology, workload)
+        stopped = await workload.steady()
+        ended = time.monotonic()
+        last = await topology.primary()
+        left = await workload.stop()
+        where = f"{last.host}:{last.port}" if last is not first else ""
+        course = Course(begun, ended, safe, where, frozenset(left), tuple(stopped))
+        return judge(row.name, workload, course, may_lose=row.may_lose)
 
 
-@contextmanager
-def burner() -> Iterator[None]:
-    """Keep a processor busy inside the block."""
-    process = multiprocessing.Process(target=_burn, daemon=True)
-    process.start()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.join()
+def main() -> int:
+    """Run the rows, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.failover")
+    parser.add_argument("--rows", default="", help="parts of the names of rows, with commas between")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    rows = [row for row in ROWS if any(word in row.name for word in given.rows.split(","))]
+    verdicts: list[Verdict] = []
+    problems: list[str] = []
+    _say(HEADER)
+    for row in rows * given.rounds:
+        verdict = asyncio.run(run_row(row))
+        verdicts.append(verdict)
+        _say(str(verdict))
+        found = [*verdict.problems]
+        late = {part: seconds for part, seconds in verdict.parts.items() if seconds > BEHIND_SECONDS}
+        found += [f"{part}: {seconds:.1f} s later than redis-py's client" for part, seconds in late.items()]
+        for problem in found[:10]:
+            _say(f"    {problem}")
+        problems += found
+    met: dict[str, set[str]] = {
+        word: {one.row for one in verdicts if one.answers.get(word)} for word in ANSWERS
+    }
+    for word, ones in met.items():
+        _say(f"{word}: {', '.join(sorted(ones)) or 'not met'}")
+    if given.json:
+        given.json.write_text(json.dumps([one.json() for one in verdicts], indent=1))
+    missing = [word for word, ones in met.items() if not ones] if not given.rows else []
+    return 1 if problems or missing else 0
 
 
-def _burn() -> None:
-    while True:
-        pass
-
-
-async def _round(number: int, *, seed_dies: bool) -> None:
-    async with replicated("embedded", free_port) as nodes:
-        victim = owner(nodes, TAG)
-        seed = victim if seed_dies else next(node for node in nodes if node is not victim)
-        gaps = await kill_master(nodes, seed=seed)
-    sys.stdout.write(f"round {number}, {'the seed' if seed_dies else 'another node'} dies: {gaps}\n")
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -16,6 +16,7 @@ from tests.queue.asking import command, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
+    from pathlib import Path
 
 SLOTS = 16384
 NODES = 3
@@ -26,9 +27,8 @@ def port_of(node: Redis) -> int:
     return port
 
 
-def started(kind: str, port: int, bus_port: int) -> AbstractAsyncContextManager[Redis]:
-    """Run a server that is not connected to others yet."""
-    folder = private_folder()
+def node_words(port: int, bus_port: int, folder: Path) -> list[object]:
+    """Return the arguments of a server that is a node, and keeps its files in that folder."""
     options = {
         "bind": "127.0.0.1",
         "port": port,
@@ -41,8 +41,13 @@ def started(kind: str, port: int, bus_port: int) -> AbstractAsyncContextManager[
         "dir": folder,
         "save": "",
     }
-    words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    return answering(kind, port, *words, folder=folder)
+    return [word for name, value in options.items() for word in (f"--{name}", value)]
+
+
+def started(kind: str, port: int, bus_port: int) -> AbstractAsyncContextManager[Redis]:
+    """Run a server that is not connected to others yet."""
+    folder = private_folder()
+    return answering(kind, port, *node_words(port, bus_port, folder), folder=folder)
 
 
 @pytest.fixture
@@ -65,6 +70,12 @@ async def joined(stack: AsyncExitStack, kind: str, port: Callable[[], int], *, r
         address = ("127.0.0.1", port(), port())
         nodes.append(await stack.enter_async_context(started(kind, *address[1:])))
         addresses.append(address)
+    await join(nodes, addresses, replicas=replicas)
+    return nodes
+
+
+async def join(nodes: list[Redis], addresses: list[tuple[str, int, int]], *, replicas: int) -> None:
+    """Make a cluster of running servers: of masters, and then their replicas."""
     masters = nodes[:NODES]
     for number, node in enumerate(masters):
         first, last = number * SLOTS // NODES, (number + 1) * SLOTS // NODES - 1
@@ -89,7 +100,6 @@ async def joined(stack: AsyncExitStack, kind: str, port: Callable[[], int], *, r
 
     if replicas:
         await until("the masters have their replicas", replicated)
-    return nodes
 
 
 @pytest.fixture
