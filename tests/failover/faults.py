@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tests.failover.topologies import SLOT, TIMEOUT, Clustered, Single, Topology, Watched
+from tests.failover.topologies import PEERS, SLOT, TIMEOUT, Clustered, Single, Topology, Watched
 from tests.failover.workload import Workload
 from tests.queue.asking import command, until
 
@@ -83,10 +83,10 @@ async def sentinel_failover(topology: Watched, _: Workload) -> None:
 async def cut_off(topology: Watched, _: Workload) -> None:
     """Cut the primary off from Sentinels and replicas, while clients write to it."""
     primary = await topology.primary()
-    await topology.lock(primary, "sentinel", "replica-1", "replica-2")
+    await topology.lock(primary, *PEERS)
     await topology.promoted(primary)
     await asyncio.sleep(CUT_SECONDS)
-    await topology.unlock(primary, "sentinel", "replica-1", "replica-2")
+    await topology.unlock(primary, *PEERS)
     await until("it is a replica", lambda: _is_replica(primary), within=TIMEOUT)
 
 

@@ -41,6 +41,11 @@ REPLY_SECONDS = 1.0
 TIMEOUT = 60.0
 #: The users of Sentinels and replicas, which can be locked out of a server that clients still reach.
 PEERS = ("sentinel", "replica-1", "replica-2")
+#: The login of clients.
+LOGIN = {"username": "client", "password": "secret"}
+USERS = [
+    word for name in (*PEERS, "client") for word in ("--user", name, "on", ">secret", "~*", "&*", "+@all")
+]
 
 
 class Node:
@@ -49,14 +54,16 @@ class Node:
     Args:
         port: Where it listens.
         words: Its arguments.
-        kind: Its program, a name of `tests.servers`.
         host: The address that it listens at.
+        login: The user and the password with which the tests look at it.
     """
 
-    def __init__(self, port: int, *words: object, kind: str = "embedded", host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, *words: object, host: str = "127.0.0.1", **login: str) -> None:
         self.port, self.host = port, host
-        self._command = [str(servers.program(kind)), *map(str, words)]
-        self.redis = Redis(host=host, port=port, socket_timeout=REPLY_SECONDS, retry=Retry(NoBackoff(), 0))
+        self._command = [str(servers.program("embedded")), *map(str, words)]
+        self.redis = Redis(
+            host=host, port=port, socket_timeout=REPLY_SECONDS, retry=Retry(NoBackoff(), 0), **login
+        )
         self._guarded: Guarded | None = None
         self.pid = 0
 
@@ -159,6 +166,17 @@ class Topology:
                 await one.set(f"{TAG}:confirmed", 1)
                 assert await command(one, "WAIT", self.replicas, 5000) >= self.replicas
 
+    async def lock(self, node: Node, *users: str) -> None:
+        """Cut a server off from Sentinels or replicas, and not from clients."""
+        for user in users:
+            await command(node.redis, "ACL SETUSER", user, "off")
+            await command(node.redis, "CLIENT KILL", "USER", user)
+
+    async def unlock(self, node: Node, *users: str) -> None:
+        """Let them in again."""
+        for user in users:
+            await command(node.redis, "ACL SETUSER", user, "on")
+
     def folder(self) -> Path:
         """Return a folder that lasts as long as the servers, also when one is started again."""
         folder = private_folder()
@@ -236,7 +254,6 @@ class Watched(Topology):
         self.sentinels: list[Node] = []
 
     async def _start(self) -> None:
-        users = [word for name in PEERS for word in ("--user", name, "on", ">secret", "~*", "&*", "+@all")]
         first = free_port()
         for number in range(1 + self.replicas):
             port = free_port() if number else first
@@ -250,11 +267,12 @@ class Watched(Topology):
                 "--dir",
                 self.folder(),
             ]
-            words += ["--repl-diskless-sync-delay", 0, "--repl-ping-replica-period", 1, *users, *self._words]
+            words += ["--repl-diskless-sync-delay", 0, "--repl-ping-replica-period", 1, *USERS, *self._words]
+            words += ["--user", "default", "off"]
             words += ["--masteruser", PEERS[max(number, 1)], "--masterauth", "secret"]
             words += ["--replica-priority", 1 if number == self._prefer else 100]
             words += ["--replicaof", f"127.0.0.1 {first}"] if number else []
-            self.nodes.append(await self.run(Node(port, *words)))
+            self.nodes.append(await self.run(Node(port, *words, **LOGIN)))
         for _ in range(SENTINELS):
             folder, port = self.folder(), free_port()
             (folder / "sentinel.conf").write_text(
@@ -286,20 +304,9 @@ class Watched(Topology):
     def client(self, **settings: Any) -> Redis:
         """Return a client of the present primary."""
         places = [("127.0.0.1", one.port) for one in self.sentinels]
-        sentinel = Sentinel(places, sentinel_kwargs=settings, **settings)  # type: ignore[no-untyped-call]  # theirs has no types
+        sentinel = Sentinel(places, sentinel_kwargs=settings, **LOGIN, **settings)  # type: ignore[no-untyped-call]  # theirs has no types
         found: Redis = sentinel.master_for("main")
         return found
-
-    async def lock(self, node: Node, *users: str) -> None:
-        """Cut a server off from Sentinels or replicas, and not from clients."""
-        for user in users:
-            await command(node.redis, "ACL SETUSER", user, "off")
-            await command(node.redis, "CLIENT KILL", "USER", user)
-
-    async def unlock(self, node: Node, *users: str) -> None:
-        """Let them in again."""
-        for user in users:
-            await command(node.redis, "ACL SETUSER", user, "on")
 
 
 class BusProxy(Proxy):
@@ -342,7 +349,8 @@ class Clustered(Topology):
     async def add(self) -> tuple[str, int, int]:
         """Run one more server, which has not joined, and return its address."""
         port, bus = free_port(), free_port()
-        words = node_words(port, bus, self.folder())
+        words = [*node_words(port, bus, self.folder()), *USERS]
+        words += ["--masteruser", PEERS[1], "--masterauth", "secret"]
         proxy = BusProxy(f"redis://127.0.0.1:{bus}")
         if self._proxied:
             await self._stack.enter_async_context(proxy)
@@ -354,6 +362,7 @@ class Clustered(Topology):
 
     async def cut_off(self, node: Node) -> None:
         """Cut a node off from the others, and not from clients."""
+        await self.lock(node, PEERS[1])
         excluded = await command(node.redis, "CLUSTER MYID")
         await self._buses[node].fail()
         for proxy in self._buses.values():
@@ -364,6 +373,7 @@ class Clustered(Topology):
         for proxy in self._buses.values():
             proxy.excluded = b""
         await self._buses[node].heal()
+        await self.unlock(node, PEERS[1])
 
     def client(self, **settings: Any) -> RedisCluster:
         """Return a client that is given one node."""

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from leasequeue.durations import Backoff
 from leasequeue.errors import LeasequeueError
 from leasequeue.errors.log import Log
 from leasequeue.queue.plans.stages import settle
@@ -153,16 +154,17 @@ class Maintenance:
 
     async def _tick(self, queue: AsyncWorkQueue) -> None:
         """Declare and tick the schedules of a queue, as long as it has any."""
-        due_in = 0.0
+        due_in, backoff = 0.0, Backoff()
         while due_in < math.inf and queue in self._queues:
             try:
                 await self._declare(queue)  # first, so that ticks which were missed are not forgotten
                 due_in = await queue.schedules.tick()
+                backoff.reset()
                 if due_in < math.inf:
                     await self._expire(queue)
             except LeasequeueError as error:
                 log.debug("the schedules of %s could not be ticked: %s", queue.name, error)
-                due_in = LONGEST_SLEEP
+                due_in = backoff.next() if error.transient else LONGEST_SLEEP
             except Exception:  # a schedule that cannot be read must not stop the cleaning
                 log.exception("the schedules of %s could not be ticked", queue.name)
                 due_in = LONGEST_SLEEP
