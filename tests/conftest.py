@@ -105,9 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.server)
         if "spark" in fixtures or item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.spark)
-        if fixtures & {"cluster", "nodes"} or item.nodeid.startswith(
-            ("tests/failover/", "tests/faults/test_sentinel")
-        ):
+        if fixtures & {"cluster", "nodes"} or item.nodeid.startswith("tests/failover/"):
             item.add_marker(pytest.mark.cluster)
         if item.nodeid.startswith("tests/browser/"):
             item.add_marker(pytest.mark.browser)

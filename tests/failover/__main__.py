@@ -21,7 +21,11 @@ BEHIND_SECONDS = 3.0
 
 
 async def run_row(row: Row) -> Verdict:
-    """Run the workload, and the fault of a row under it."""
+    """Run the workload, and the fault of a row under it.
+
+    Raises:
+        AssertionError: If the workload does not begin, or the fault does not happen.
+    """
     async with row.topology() as topology, Workload(topology) as workload:
         stopped = await workload.steady()
         assert not stopped, f"before the fault: {stopped}, {workload.errors}"
@@ -33,7 +37,8 @@ async def run_row(row: Row) -> Verdict:
         stopped = await workload.steady()
         ended = time.monotonic()
         last = await topology.primary()
-        left = await workload.stop()
+        await workload.check(last)
+        left = await workload.stop(last)
         where = f"{last.host}:{last.port}" if last is not first else ""
         course = Course(begun, ended, safe, where, frozenset(left), tuple(stopped))
         return judge(row.name, workload, course, may_lose=row.may_lose)

@@ -64,11 +64,28 @@ async def _is_replica(node: Any) -> bool:
 # --------------------------------------------------------------------------------------------------- Sentinel
 
 
+async def kill_and_start(topology: Watched, _: Workload) -> None:
+    """Kill the primary, and start it again when its replica, which refuses writes alone, is promoted."""
+    primary = await topology.primary()
+    primary.kill()
+    await topology.promoted(primary)
+    await asyncio.sleep(2)
+    await primary.start()
+    await until("it is a replica", lambda: _is_replica(primary), within=TIMEOUT)
+
+
 async def failover(topology: Watched, _: Workload) -> None:
-    """Let the primary hand over to a replica, in good order."""
+    """Let the primary hand over to a replica, in good order; the Sentinels notice it much later.
+
+    Meanwhile the old one, to which they still lead, is separated from the new one for a moment.
+    """
     primary = await topology.primary()
     await command(primary.redis, "FAILOVER", "TIMEOUT", 5000)
     await until("it is a replica", lambda: _is_replica(primary), within=TIMEOUT)
+    [new] = [node for node in topology.nodes if await node.role() == "master"]
+    await topology.lock(new, PEERS[1])
+    await asyncio.sleep(2)
+    await topology.unlock(new, PEERS[1])
     await topology.promoted(primary)
 
 
@@ -263,7 +280,7 @@ async def move_name(topology: Single, _: Workload) -> None:
 
 ROWS = (
     Row("sentinel: SIGKILL", Watched, kill),
-    Row("sentinel: SIGKILL, min-replicas", partial(Watched, min_replicas=True), kill),
+    Row("sentinel: SIGKILL, min-replicas", partial(Watched, replicas=1, min_replicas=True), kill_and_start),
     Row("sentinel: SIGSTOP", Watched, freeze),
     Row("sentinel: SIGSTOP, min-replicas", partial(Watched, min_replicas=True), freeze),
     Row("sentinel: FAILOVER", partial(Watched, serve_stale=False), failover, may_lose=False),

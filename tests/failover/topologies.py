@@ -58,7 +58,7 @@ class Node:
         login: The user and the password with which the tests look at it.
     """
 
-    def __init__(self, port: int, *words: object, host: str = "127.0.0.1", **login: str) -> None:
+    def __init__(self, port: int, *words: object, host: str = "127.0.0.1", **login: Any) -> None:
         self.port, self.host = port, host
         self._command = [str(servers.program("embedded")), *map(str, words)]
         self.redis = Redis(
@@ -233,20 +233,25 @@ class Single(Topology):
 
 
 class Watched(Topology):
-    """A primary and two replicas that Sentinels watch.
+    """A primary and its replicas that Sentinels watch.
 
     Args:
+        replicas: How many replicas.
         min_replicas: Whether the primary refuses writes without a replica.
         serve_stale: Whether a replica answers reads while it has no primary.
         prefer: The replica that is promoted first; None: the one that has more.
     """
 
-    replicas = 2
-
     def __init__(
-        self, *, min_replicas: bool = False, serve_stale: bool = True, prefer: int | None = None
+        self,
+        *,
+        replicas: int = 2,
+        min_replicas: bool = False,
+        serve_stale: bool = True,
+        prefer: int | None = None,
     ) -> None:
         super().__init__()
+        self.replicas = replicas
         self._prefer = prefer
         self._words: list[object] = ["--replica-serve-stale-data", "yes" if serve_stale else "no"]
         if min_replicas:
@@ -295,8 +300,8 @@ class Watched(Topology):
         """Return the server that the Sentinels name."""
         for sentinel in self.sentinels:
             with contextlib.suppress(OSError, RedisError):
-                _, port = await sentinel.redis.sentinel_get_master_addr_by_name("main")
-                node = next(node for node in self.nodes if node.port == int(port))
+                place = await command(sentinel.redis, "SENTINEL GET-MASTER-ADDR-BY-NAME", "main")
+                node = next(node for node in self.nodes if node.port == int(place[1]))
                 if await node.role() == "master":
                     return node
         raise AssertionError("no server is the primary")
@@ -387,10 +392,9 @@ class Clustered(Topology):
                 for first, last, master, *_ in await command(node.redis, "CLUSTER SLOTS"):
                     votes += [master[1]] if first <= SLOT <= last else []
         chosen = max({*votes}, key=votes.count, default=0)
-        node = next((node for node in self.nodes if node.port == chosen), None)
-        assert node is not None, "no node has the slot"
-        assert await node.role() == "master", "the node that has the slot is away"
-        return node
+        found = [node for node in self.nodes if node.port == chosen and await node.role() == "master"]
+        assert found, "no node that answers has the slot"
+        return found[0]
 
     async def replica_of(self, node: Node) -> Node:
         """Return the first replica of a master that is connected to it."""

@@ -98,11 +98,15 @@ def judge(row: str, workload: Workload, course: Course, *, may_lose: bool) -> Ve
     part = max(late, key=late.__getitem__)
     lost, doubled = _lost(workload, course), _doubled(workload, course, may_lose=may_lose)
     problems = [*workload.errors, *(f"{part} was not served again" for part in course.stopped)]
-    problems += [f"{one} was completed twice" for one in doubled]
+    problems += [f"{one} was completed twice: {_story(workload, one, course)}" for one in doubled]
     problems += [f"{one} was not done" for one in sorted(course.left)]
+    problems += [f"{one} was given up: {_story(workload, one, course)}" for one in sorted(workload.dead)]
     if not may_lose:
-        problems += [f"{one} was lost" for one in (*lost, *workload.unknown)]
-    problems += [f"{one} was lost, though {why}" for one, why in _wrongly_lost(workload, course, lost)]
+        problems += [f"{one} was lost: {_story(workload, one, course)}" for one in (*lost, *workload.unknown)]
+    problems += [
+        f"{one} was lost, though {why}: {_story(workload, one, course)}"
+        for one, why in _wrongly_lost(workload, course, lost)
+    ]
     return Verdict(
         row,
         max((until - since for since, until in outages), default=0.0),
@@ -119,7 +123,7 @@ def judge(row: str, workload: Workload, course: Course, *, may_lose: bool) -> Ve
 
 
 def _outages(served: Sequence[float], course: Course) -> list[tuple[float, float]]:
-    times = [at for at in served if at > course.begun - 1] + [course.ended]
+    times = [at for at in served if course.begun - 1 < at < course.ended] + [course.ended]
     return [(one, other) for one, other in pairwise(times) if other - one > OUTAGE_SECONDS]
 
 
@@ -128,7 +132,8 @@ def _silences(
 ) -> Iterable[tuple[float, float]]:
     """Yield how long a part was not served, and the longest time of it in which redis-py's client was."""
     before = [at for at in served if at <= course.begun][-1:]
-    for since, until in pairwise([*before, *(at for at in served if at > course.begun), course.ended]):
+    during = [at for at in served if course.begun < at < course.ended]
+    for since, until in pairwise([*before, *during, course.ended]):
         inside = [at for outage in outages for at in outage if since < at < until]
         inside = [since, *inside, until]
         if any(begin <= since < end for begin, end in outages):
@@ -142,7 +147,7 @@ def _silences(
 def _lost(workload: Workload, course: Course) -> list[str]:
     added = {event.id for event in workload.events if event.kind == "add" and isinstance(event.outcome, bool)}
     ran = {event.id for event in workload.events if event.kind == "complete" and event.outcome is True}
-    return sorted(added - workload.done - ran - course.left)
+    return sorted(added - workload.done - workload.dead - ran - course.left)
 
 
 def _wrongly_lost(workload: Workload, course: Course, lost: list[str]) -> Iterable[tuple[str, str]]:
@@ -174,3 +179,12 @@ def _tokens_again(workload: Workload) -> int:
         if event.kind == "lease":
             leases[event.queue, event.token].add((event.id, event.called_at))
     return sum(len(ones) > 1 for ones in leases.values())
+
+
+def _story(workload: Workload, item_id: str, course: Course) -> str:
+    """Return what happened to an item, when (s after the fault began), and at which server."""
+    told = [event for event in workload.events if event.id == item_id]
+    return "; ".join(
+        f"{event.at / 1e9 - course.begun:+.2f} {event.kind} {event.outcome} {event.token} at {event.process}"
+        for event in told
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections import Counter, defaultdict
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self
 from unittest.mock import patch
 
@@ -20,20 +21,31 @@ from redis.exceptions import (
     RedisError,
 )
 
-from leasequeue import AsyncWorkQueue, Fleet, Item, TaskQueue, Worker
-from leasequeue.errors import EventsLost, JobUnknown, LeasequeueError
+from leasequeue import AsyncWorkQueue, Fleet, Item, TaskQueue, Worker, list_queues
+from leasequeue.errors import (
+    ConnectionLost,
+    EventsLost,
+    JobUnknown,
+    LeasequeueError,
+    ServerBusy,
+    ServerReadOnly,
+)
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasequeue.queue.queue import engines_of
 from leasequeue.wire import connection as connections
+from leasequeue.wire import server_errors
 from tests.failover.topologies import REPLY_SECONDS, TAG
 from tests.history.recording import record_calls
+from tests.queue.asking import until
+from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-    from tests.failover.topologies import Topology
+    from tests.failover.topologies import Node, Topology
     from tests.history.events import Event
 
+NAMES = ("jobs", "waits", "limited", "scheduled")
 #: How long a caller pauses between two calls (s).
 PAUSE = 0.05
 #: How long the leases last, and the long runs (s).
@@ -96,6 +108,7 @@ class Workload:
         errors: What failed with an error that is not transient.
         unknown: What callers waited for, and was lost.
         done: The ids of items that have run, and of those that were cancelled.
+        dead: The ids of items whose runs were interrupted too often.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -106,6 +119,7 @@ class Workload:
         self.errors: list[str] = []
         self.unknown: list[str] = []
         self.done: set[str] = set()
+        self.dead: set[str] = set()
         self._stack = AsyncExitStack()
         self._numbers = itertools.count(1)
         self._ends = asyncio.Event()
@@ -119,8 +133,8 @@ class Workload:
         short = {"socket_timeout": REPLY_SECONDS, "socket_connect_timeout": REPLY_SECONDS}
         self._plain = await self._stack.enter_async_context(self._topology.client(**short))
         self._client = await self._stack.enter_async_context(self._topology.client())
-        names = ("jobs", "waits", "limited", "scheduled")
-        self._jobs, self._waits, self._limited, self._scheduled = [await self._open(one) for one in names]
+        self._jobs, self._waits, self._limited, self._scheduled = [await self._open(one) for one in NAMES]
+        self._session = self._jobs.session
         self._tasks = TaskQueue(f"{TAG}:flow", self._client, reply_timeout=REPLY_SECONDS)
         await self._stack.enter_async_context(self._tasks)
         self._worker = Worker(self._tasks, lease_time=LEASE_SECONDS, clean_every=1, dead_after=600)
@@ -170,7 +184,44 @@ class Workload:
             await asyncio.sleep(PAUSE)
         return stopped()
 
-    async def stop(self) -> set[str]:
+    async def check(self, primary: Node) -> None:
+        """Check that all have followed to this server without another session, and that new ones do."""
+        names = {f"{TAG}:{name}" for name in NAMES}
+        run_id = (await primary.redis.info("server"))["run_id"]
+
+        async def is_registered() -> bool:
+            with contextlib.suppress(ConnectionLost, ServerBusy, ServerReadOnly):
+                found = await Fleet(self._jobs).workers()
+                return [one.server for one in found if not one.dead] == [run_id]
+            return False
+
+        async def is_listed() -> bool:
+            async with self._topology.client() as client:
+                return names <= {*await list_queues(client, prefix=TAG)}
+
+        async def is_new() -> bool:
+            async with self._topology.client() as client, AsyncWorkQueue(f"{TAG}:new", client) as queue:
+                await queue.add_item(Item("x"))
+                leases = await queue.lease_many(1, LEASE_SECONDS)
+                return all(await queue.renew_many(leases, 60)) and all(await queue.complete_many(leases))
+
+        async def is_healthy() -> bool:
+            return self._worker.health().ok
+
+        for what, ask in {
+            "the worker is registered there": is_registered,
+            "the queues are listed": is_listed,
+            "a new object works": is_new,
+            "the worker is healthy": is_healthy,
+        }.items():
+            try:
+                await until(what, ask, within=TIMEOUT / 2)
+            except (AssertionError, LeasequeueError) as error:
+                self.errors.append(f"{what}: {error!r}")
+        if self._jobs.session != self._session:
+            self.errors.append("it has another session")
+
+    async def stop(self, primary: Node) -> set[str]:
         """Add nothing more, let the worker do all that is left, and return what it could not."""
         self._ends.set()
         await asyncio.wait(self._adding, timeout=TIMEOUT / 2)
@@ -183,6 +234,13 @@ class Workload:
             self.errors.append("the worker does not stop")
         elif (error := self._working.exception()) is not None:
             self.errors.append(f"the worker: {error!r}")
+        for task in self._waiting:
+            task.cancel()
+        await asyncio.wait(self._waiting)
+        try:
+            await audit(primary.redis, f"{TAG}:jobs")
+        except AssertionError as error:
+            self.errors.append(f"the keys of the queue: {error}")
         return left
 
     async def _left(self) -> set[str]:
@@ -190,7 +248,9 @@ class Workload:
         left = set[str]()
         for queue in (self._jobs, self._waits):
             try:
+                letters = await queue.dead_letters.list(data=False)
                 left |= {view.id for view in (*await queue.inspect(), *await queue.peek(100))}
+                self.dead |= {letter.id for letter in letters}
             except LeasequeueError as error:
                 left |= {repr(error)}
         return left
@@ -220,9 +280,14 @@ class Workload:
                     self.serve(part)
             except JobUnknown as error:
                 self.unknown.append(error.item_id)
-            except (LeasequeueError, RedisError, OSError) as error:
-                ours = isinstance(error, LeasequeueError)
-                if part != PLAIN and not (ours and (error.transient or isinstance(error, EventsLost))):
+            except EventsLost:
+                pass  # the reader begins again
+            except LeasequeueError as error:
+                if not error.transient:
+                    self.errors.append(f"{part}: {error!r}")
+                    return
+            except (RedisError, OSError) as error:
+                if part != PLAIN:
                     self.errors.append(f"{part}: {error!r}")
                     return
             await asyncio.sleep(PAUSE)
@@ -347,7 +412,7 @@ class Workload:
         await self._jobs.stats()
 
 
-@contextmanager
+@contextlib.contextmanager
 def counted(answers: Counter[str]) -> Iterator[None]:
     """Count what servers answer to Leasequeue inside the block."""
 
@@ -356,7 +421,7 @@ def counted(answers: Counter[str]) -> Iterator[None]:
             if word in str(error) if isinstance(kind, str) else type(error) is kind:
                 answers[word] += 1
 
-    handle, translate = connections.Connection._handle_rare, connections.translate
+    handle = connections.Connection._handle_rare
 
     def handled(connection: connections.Connection, reply: Any) -> bool:
         count(reply)
@@ -364,7 +429,7 @@ def counted(answers: Counter[str]) -> Iterator[None]:
 
     def translated(error: BaseException, **more: Any) -> LeasequeueError:
         count(error)
-        return translate(error, **more)
+        return server_errors.translate(error, **more)
 
     with (
         patch.object(connections.Connection, "_handle_rare", handled),

@@ -7,14 +7,17 @@ come and go with their slots: each has a `Route`, which leads to the node that h
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from weakref import WeakSet
 
 from leasequeue.errors import ConnectionLost, ServerRefused
 from leasequeue.wire.connection import Connection, ask, open_connection
-from leasequeue.wire.endpoints import close_client, new_connection, separate_client, user_of
+from leasequeue.wire.endpoints import close_client, new_connection, same_server, separate_client, user_of
 from leasequeue.wire.nodes import ClusterNodes
 from leasequeue.wire.primaries import is_primary, may_be_replaced
 from leasequeue.wire.rights import KnownRights
@@ -38,6 +41,9 @@ LASTING = ("commands", "pushes")
 
 #: The shared connections: for most calls, for large ones, and for those that wait for replicas.
 Kind: TypeAlias = Literal["small", "large", "replicated"]
+#: All sessions of this process, and what is held to change or copy them.
+_sessions: WeakSet[Servers] = WeakSet()
+_sessions_lock = threading.Lock()
 
 _NUMBER = re.compile(rb"^(used_memory|maxmemory|mem_not_counted_for_evict):(\d+)", re.MULTILINE)
 
@@ -151,6 +157,8 @@ class Server:
             reply_timeout=reply_timeout,
             confirm=confirm,
         )
+        if self.address is None:
+            self.servers.lead_to(connection.address)
         self._record(purpose, connection)
         return connection
 
@@ -230,7 +238,7 @@ class Servers:
     def __init__(
         self, client: Client, session_id: str, name: str, *, reply_timeout: float, adopted: bool
     ) -> None:
-        self._client = client
+        self.client = client
         self.session_id = session_id
         self.adopted = adopted
         self._name = name
@@ -246,6 +254,8 @@ class Servers:
         #: Those without queues, whose last replies are waited for.
         self._left: list[Server] = []
         self._leaving: set[asyncio.Task[None]] = set()
+        with _sessions_lock:
+            _sessions.add(self)
         #: The purposes for which there has been a connection.
         self._purposes: set[str] = set()
         self._watchers: list[Callable[[], None]] = []
@@ -288,6 +298,34 @@ class Servers:
         for notify in (*self._watchers,):
             notify()
 
+    def lead_to(self, address: Address) -> None:
+        """Have all sessions of this process leave other addresses: Sentinel has named this one now.
+
+        While two servers are primaries, a session that has connections to both would wait at one for what it
+        adds at the other; and a worker's background thread, which has a session of its own, would renew there
+        what is leased here.
+        """
+        with _sessions_lock:
+            sessions = [*_sessions]
+        for one in sessions:
+            if one.nodes is not None or all(each.connection.address == address for each in one.connections):
+                continue
+            if one is self:
+                one.leave_others(address)
+            elif same_server(one.client, self.client):
+                with contextlib.suppress(RuntimeError):  # its event loop has ended
+                    one.loop.call_soon_threadsafe(one.leave_others, address)
+
+    def leave_others(self, address: Address) -> None:
+        """End the connections to other addresses; those for commands when their replies have arrived."""
+        for one in self.connections:
+            if one.connection.address == address:
+                continue
+            if one.purpose == "commands":
+                one.connection.retire()
+            else:
+                one.connection.leave("Sentinel has named another primary")
+
     def name_connection(self, purpose: str) -> tuple[str, bool]:
         """Return a name for a new connection, and whether it follows another one for this purpose."""
         follows = purpose in self._purposes
@@ -300,7 +338,7 @@ class Servers:
         servers = [*self._by_address.values()]
         await asyncio.gather(*(server.close(refusal) for server in servers), *self._leaving)
         await asyncio.gather(*(one.connection.close() for one in self.connections))
-        if self.own_client is not self._client:
+        if self.own_client is not self.client:
             await close_client(self.own_client)
 
 
