@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tests.failover.topologies import PEERS, SLOT, TIMEOUT, Clustered, Single, Topology, Watched
+from tests.failover.topologies import PEERS, SLOT, TIMEOUT, Clustered, Node, Single, Topology, Watched
 from tests.failover.workload import Workload
 from tests.queue.asking import command, until
 
@@ -57,8 +57,12 @@ async def freeze(topology: Watched | Clustered, _: Workload) -> None:
     await until("it is a replica", lambda: _is_replica(primary), within=TIMEOUT)
 
 
-async def _is_replica(node: Any) -> bool:
+async def _is_replica(node: Node) -> bool:
     return bool(await node.role() == "slave")
+
+
+async def _is_linked(node: Node) -> bool:
+    return bool((await node.redis.info("replication")).get("master_link_status") == "up")
 
 
 # --------------------------------------------------------------------------------------------------- Sentinel
@@ -135,7 +139,7 @@ async def twice(topology: Watched | Clustered, _: Workload) -> None:
     primary.kill()
     second = await topology.promoted(primary)
     await primary.start()
-    await until("it is a replica", lambda: _is_replica(primary), within=TIMEOUT)
+    await until("it has all data", lambda: _is_linked(primary), within=TIMEOUT)
     second.kill()
     await topology.promoted(second)
 
@@ -265,10 +269,7 @@ async def move_name(topology: Single, _: Workload) -> None:
         "127.0.0.2", "--replicaof", f"{old.host} {old.port}", "--repl-diskless-sync-delay", 0
     )
 
-    async def linked() -> bool:
-        return bool((await new.redis.info("replication")).get("master_link_status") == "up")
-
-    await until("the replica has all data", linked, within=TIMEOUT)
+    await until("it has all data", lambda: _is_linked(new), within=TIMEOUT)
     await command(old.redis, "CLIENT PAUSE", 200, "WRITE")
     await asyncio.sleep(0.1)
     await command(new.redis, "REPLICAOF", "NO", "ONE")

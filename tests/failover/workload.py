@@ -182,7 +182,7 @@ class Workload:
 
         while stopped() and time.monotonic() < deadline and not self.errors:  # noqa: ASYNC110 - many parts
             await asyncio.sleep(PAUSE)
-        return stopped()
+        return [] if self.errors else stopped()
 
     async def check(self, primary: Node) -> None:
         """Check that all have followed to this server without another session, and that new ones do."""

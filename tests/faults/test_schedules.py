@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -9,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from leasequeue import AsyncWorkQueue
+from leasequeue.worker import Worker, maintenance
+from tests.eventually import LIMIT_SECONDS, eventually
 from tests.processes import printed, program
 from tests.queue.asking import command, take, until
 from tests.queue.keyspace import audit
@@ -16,7 +21,7 @@ from tests.queue.keyspace import audit
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasequeue import AsyncWorkQueue
+    from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
 STEP = timedelta(milliseconds=20)
@@ -95,3 +100,28 @@ async def test_missed_ticks_follow_the_policy_when_all_processes_were_dead(
     assert timedelta(0) not in steps(last_times + after_the_gap)
     for one in (every, once):
         await audit(redis, one.name)
+
+
+async def test_a_worker_ticks_soon_again_when_the_server_is_back(
+    proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(maintenance, "LONGEST_SLEEP", 100 * LIMIT_SECONDS)
+    caplog.set_level(logging.DEBUG, "leasequeue.worker")
+    runs: list[bytes] = []
+    async with AsyncWorkQueue.from_url(proxy.url, name) as queue:
+        await queue.schedules.every(STEP, "a")
+        worker = Worker()
+
+        @worker.handler(queue)
+        async def handle(data: bytes) -> None:
+            runs.append(data)
+
+        running = asyncio.create_task(worker.run())
+        await eventually("it ticks", lambda: len(runs) > 0)
+        await proxy.fail()
+        await eventually("a tick has failed", lambda: "could not be ticked" in caplog.text)
+        await proxy.heal()
+        done = len(runs)
+        await eventually("it ticks again", lambda: len(runs) > done + 2)
+        worker.stop()
+        await running
