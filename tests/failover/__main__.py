@@ -16,6 +16,8 @@ from tests.failover.faults import ROWS, Row
 from tests.failover.verdict import HEADER, Course, Verdict, judge
 from tests.failover.workload import ANSWERS, Workload
 
+#: How long a row may take (s).
+ROW_SECONDS = 240.0
 #: How much longer than redis-py's own client a part may not be served (s).
 BEHIND_SECONDS = 3.0
 
@@ -26,7 +28,7 @@ async def run_row(row: Row) -> Verdict:
     Raises:
         AssertionError: If the workload does not begin, or the fault does not happen.
     """
-    async with row.topology() as topology, Workload(topology) as workload:
+    async with asyncio.timeout(ROW_SECONDS), row.topology() as topology, Workload(topology) as workload:
         stopped = await workload.steady()
         assert not stopped, f"before the fault: {stopped}, {workload.errors}"
         first = await topology.primary()
@@ -56,7 +58,12 @@ def main() -> int:
     problems: list[str] = []
     _say(HEADER)
     for row in rows * given.rounds:
-        verdict = asyncio.run(run_row(row))
+        try:
+            verdict = asyncio.run(run_row(row))
+        except Exception as error:  # noqa: BLE001 - the other rows are run nevertheless
+            problems.append(row.name)
+            _say(f"{row.name:34} | did not run: {error!r}")
+            continue
         verdicts.append(verdict)
         _say(str(verdict))
         found = [*verdict.problems]

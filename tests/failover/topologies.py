@@ -43,6 +43,8 @@ TIMEOUT = 60.0
 PEERS = ("sentinel", "replica-1", "replica-2")
 #: The login of clients.
 LOGIN = {"username": "client", "password": "secret"}
+#: What makes a server keep each write that it acknowledges.
+KEEPS = ("--appendonly", "yes", "--appendfsync", "always")
 USERS = [
     word for name in (*PEERS, "client") for word in ("--user", name, "on", ">secret", "~*", "&*", "+@all")
 ]
@@ -212,9 +214,7 @@ class Single(Topology):
 
         self._stack.enter_context(patch.object(socket, "getaddrinfo", resolve))
         # Loading takes a while, so that clients meet it.
-        keeps = (
-            ("--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "100") if self._aof else ()
-        )
+        keeps = (*KEEPS, "--key-load-delay", 100) if self._aof else ()
         await self.add(self._address, *keeps)
 
     async def add(self, address: str, *words: object) -> Node:
@@ -337,12 +337,14 @@ class Clustered(Topology):
         seed: Which node the clients are given, by its place: 0 is the first master. None: the master that has
             the queues.
         proxied: Whether the nodes reach each other through proxies.
+        aof: Whether they keep each write.
     """
 
     cluster, replicas = True, 1
 
-    def __init__(self, *, seed: int | None = 0, proxied: bool = False) -> None:
+    def __init__(self, *, seed: int | None = 0, proxied: bool = False, aof: bool = False) -> None:
         super().__init__()
+        self._keeps = KEEPS if aof else ()
         self._proxied = proxied
         self._buses: dict[Node, BusProxy] = {}
         self._seed = SLOT * NODES // 16384 if seed is None else seed
@@ -354,7 +356,7 @@ class Clustered(Topology):
     async def add(self) -> tuple[str, int, int]:
         """Run one more server, which has not joined, and return its address."""
         port, bus = free_port(), free_port()
-        words = [*node_words(port, bus, self.folder()), *USERS]
+        words = [*node_words(port, bus, self.folder()), *USERS, *self._keeps]
         words += ["--masteruser", PEERS[1], "--masterauth", "secret"]
         proxy = BusProxy(f"redis://127.0.0.1:{bus}")
         if self._proxied:

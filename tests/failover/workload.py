@@ -189,18 +189,19 @@ class Workload:
         names = {f"{TAG}:{name}" for name in NAMES}
         run_id = (await primary.redis.info("server"))["run_id"]
 
+        # Not opened: redis-py's own methods would fail if the one node that it is given is dead.
+        client = self._topology.client()
+        self._stack.push_async_callback(client.aclose)
+
         async def is_registered() -> bool:
-            with contextlib.suppress(ConnectionLost, ServerBusy, ServerReadOnly):
-                found = await Fleet(self._jobs).workers()
-                return [one.server for one in found if not one.dead] == [run_id]
-            return False
+            found = await Fleet(self._jobs).workers()
+            return [one.server for one in found if not one.dead] == [run_id]
 
         async def is_listed() -> bool:
-            async with self._topology.client() as client:
-                return names <= {*await list_queues(client, prefix=TAG)}
+            return names <= {*await list_queues(client, prefix=TAG)}
 
         async def is_new() -> bool:
-            async with self._topology.client() as client, AsyncWorkQueue(f"{TAG}:new", client) as queue:
+            async with AsyncWorkQueue(f"{TAG}:new", client) as queue:
                 await queue.add_item(Item("x"))
                 leases = await queue.lease_many(1, LEASE_SECONDS)
                 return all(await queue.renew_many(leases, 60)) and all(await queue.complete_many(leases))
@@ -214,8 +215,14 @@ class Workload:
             "a new object works": is_new,
             "the worker is healthy": is_healthy,
         }.items():
+
+            async def holds(ask: Callable[[], Awaitable[bool]] = ask) -> bool:
+                with contextlib.suppress(ConnectionLost, ServerBusy, ServerReadOnly):
+                    return await ask()
+                return False
+
             try:
-                await until(what, ask, within=TIMEOUT / 2)
+                await until(what, holds, within=TIMEOUT / 2)
             except (AssertionError, LeasequeueError) as error:
                 self.errors.append(f"{what}: {error!r}")
         if self._jobs.session != self._session:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
 import socket
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis as redis_py
 from redis.crc import key_slot
 
 from leasequeue import AsyncWorkQueue, InvalidArgument, Item, Worker, lease_from, list_queues
 from leasequeue.autoscale import Autoscaler, load_config
-from leasequeue.errors import ServerBusy, ServerRefused
+from leasequeue.errors import ConnectionLost, ServerBusy, ServerRefused
+from leasequeue.queue.pushes import listener
+from leasequeue.wire.connection import Connection
 from tests.eventually import LIMIT_SECONDS
 from tests.faults.cluster_nodes import NODES, owner, port_of
 from tests.faults.flow_runs import Flows
@@ -424,6 +430,80 @@ async def test_readers_of_published_events_follow_the_slot(nodes: list[Redis], c
             await until("the reader has subscribed at the new node", lambda: subscribed(target))
             await queue.add_item(Item(b"x", id="after"))
             assert (await anext(events)).id == "after"
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+async def test_a_waiting_caller_leaves_a_node_that_stands_still_when_the_slot_is_elsewhere(
+    nodes: list[Redis], cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node ends no connection: the others of the session have to."""
+    monkeypatch.setattr(listener, "MARGIN_SECONDS", 100 * LIMIT_SECONDS)
+    name, source, target = ends_of_move(nodes)
+    slot, target_id = key_slot(name.encode()), await command(target, "CLUSTER MYID")
+    others = [node for node in nodes if node is not source]
+    pid = (await source.info("server"))["process_id"]
+    async with (
+        AsyncWorkQueue(name, cluster, reply_timeout=1) as waiter,
+        AsyncWorkQueue(name, cluster, reply_timeout=1) as adder,
+    ):
+        waiting = asyncio.create_task(waiter.lease(60))
+        await blocked(source, 1)
+        for node in others:
+            await command(node, "CONFIG SET", "cluster-require-full-coverage", "no")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for node in (target, *others):
+                await command(node, "CLUSTER SETSLOT", slot, "NODE", target_id)
+
+            async def is_added() -> bool:
+                with contextlib.suppress(ConnectionLost, ServerBusy):
+                    return await adder.add_item(Item(b"x", id="there"))
+                return False
+
+            await until("an item is added there", is_added)
+            async with asyncio.timeout(LIMIT_SECONDS):
+                assert await waiting is not None
+            waiting = asyncio.create_task(waiter.lease(60))
+            await blocked(target, 1)
+            waiting.cancel()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
+async def test_a_channel_is_subscribed_again_that_is_removed_when_it_is_confirmed(
+    nodes: list[Redis], cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The confirmation and the removal arrive together."""
+    name, source, _ = ends_of_move(nodes)
+    subscribe, removed = Connection.subscribe, list[bytes]()
+
+    def remove(connection: Connection, channel: bytes, *arguments: Any, sharded: bool) -> None:
+        subscribe(connection, channel, *arguments, sharded=sharded)
+        if sharded and not removed:
+            with redis_py.Redis(port=port_of(source)) as other:
+                while not other.execute_command("PUBSUB", "SHARDNUMSUB", channel)[1]:
+                    pass
+                node = other.execute_command("CLUSTER MYID")
+                other.execute_command("CLUSTER SETSLOT", key_slot(name.encode()), "NODE", node)
+            removed.append(channel)
+
+    async with AsyncWorkQueue(name, cluster) as queue:
+        await queue.events.keep(count=1000)
+        await queue.events.publish()
+        monkeypatch.setattr(Connection, "subscribe", remove)
+        events = aiter(queue.events(live=True))
+        ahead = asyncio.ensure_future(anext(events))
+
+        async def subscribed() -> bool:
+            counted = await command(source, "PUBSUB", "SHARDNUMSUB", f"{name}:live")
+            return bool(removed and counted[1])
+
+        await until("the reader has subscribed again", subscribed)
+        await queue.add_item(Item(b"x", id="after"))
+        async with asyncio.timeout(LIMIT_SECONDS):
+            assert (await ahead).id == "after"
         await events.aclose()  # type: ignore[attr-defined]
 
 

@@ -45,6 +45,7 @@ Kind: TypeAlias = Literal["small", "large", "replicated"]
 _sessions: WeakSet[Servers] = WeakSet()
 _sessions_lock = threading.Lock()
 
+_MOVED = "the queues are on another node"
 _NUMBER = re.compile(rb"^(used_memory|maxmemory|mem_not_counted_for_evict):(\d+)", re.MULTILINE)
 
 
@@ -362,6 +363,7 @@ class Route:
         self.found_at = 0.0
         self.subscriptions: dict[Subscription, bool] = {}
         self.users = 0
+        self._opened: WeakSet[Connection] = WeakSet()
         #: The node that an answer has named last, and when.
         self._named: Address | None = None
         self._named_at = 0.0
@@ -420,14 +422,21 @@ class Route:
         self.server.routes += 1
         for function in self.on_move:
             function()
+        for connection in [*self._opened]:
+            connection.leave(_MOVED)  # a node that stands still, or is cut off, would not end it
         for one, events in [*self.subscriptions.items()]:
             one.go_to(self.server.events if events else self.server.pushes)
         before.leave()
         self.servers.changed()
 
     async def open(self, purpose: str, *, reply_timeout: float) -> Connection:
-        """Open one more connection to the server, which the caller closes."""
-        return await (await self.find()).open(purpose, reply_timeout=reply_timeout)
+        """Open one more connection to the server, which the caller closes; it ends if the queues move."""
+        server = await self.find()
+        connection = await server.open(purpose, reply_timeout=reply_timeout)
+        self._opened.add(connection)
+        if self.server is not server:
+            connection.leave(_MOVED)
+        return connection
 
     def subscribe(
         self,

@@ -192,6 +192,8 @@ class Subscriptions:
         self._loop = asyncio.get_running_loop()
         self._channels: dict[bytes, list[Subscription]] = {}
         self._confirmed: set[bytes] = set()
+        #: Those that the server has removed since this has asked for them.
+        self._gone: set[bytes] = set()
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
@@ -284,7 +286,7 @@ class Subscriptions:
     async def _opened(self) -> Connection:
         connection = await self._open_connection()
         # It is subscribed again: the answer names the node.
-        connection.on_moved = lambda channel: self._lose([channel])
+        connection.on_moved = self._removed
         self._connection = connection
         self._ping_later()
         connection.when_ended(partial(self._ended, connection))
@@ -292,6 +294,7 @@ class Subscriptions:
 
     async def _subscribe(self, connection: Connection, channel: bytes) -> bool:
         """Subscribe to a channel; return whether the server has confirmed."""
+        self._gone.discard(channel)
         for sharded in self._ways:
             answered: asyncio.Future[BaseException | None] = self._loop.create_future()
 
@@ -310,12 +313,17 @@ class Subscriptions:
             elif error is not None and not (sharded and is_unknown):
                 self._fail([channel], error)
                 return False
-        if self._connection is not connection or channel not in self._channels:
+        if self._connection is not connection or channel not in self._channels or channel in self._gone:
             return channel not in self._channels  # it was lost, or no handler wants it any more
         self._confirmed.add(channel)
         for one in tuple(self._channels[channel]):
             one.begin()
         return True
+
+    def _removed(self, channel: bytes) -> None:
+        """Subscribe again to a channel that the server has removed, also if it has only just confirmed it."""
+        self._gone.add(channel)
+        self._lose([channel])
 
     async def _follow(self, channel: bytes, moved: MovedError) -> None:
         """Let the subscriptions of a channel go to the node that an answer has named."""
@@ -353,6 +361,7 @@ class Subscriptions:
         """Receive a channel no more, as no handler wants it."""
         del self._channels[channel]
         self._confirmed.discard(channel)
+        self._gone.discard(channel)
         connection = self._connection
         if connection is None or connection.closing:
             return
