@@ -32,7 +32,8 @@ async def run_row(row: Row) -> Verdict:
         stopped = await workload.steady()
         assert not stopped, f"before the fault: {stopped}, {workload.errors}"
         first = await topology.primary()
-        safe = frozenset(event.id for event in workload.events if event.kind == "add" and event.called_at)
+        added = (event.id for event in workload.events if event.kind == "add" and event.called_at)
+        safe = frozenset(added if topology.replicas else ())
         await topology.replicate()
         begun = time.monotonic()
         await row.fault(topology, workload)

@@ -108,6 +108,7 @@ class Topology:
     """Servers that hold the queues of a workload, and clients that find them.
 
     Attributes:
+        renamed: Whether a name leads to another server than before.
         nodes: All servers with data.
         cluster: Whether they are a cluster.
         replicas: How many replicas the primary has.
@@ -115,6 +116,7 @@ class Topology:
 
     cluster = False
     replicas = 0
+    renamed = False
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -225,7 +227,7 @@ class Single(Topology):
 
     def lead_to(self, node: Node) -> None:
         """Let the name lead to another server."""
-        self._address = node.host
+        self._address, self.renamed = node.host, True
 
     def client(self, **settings: Any) -> Redis:
         """Return a client of the name."""

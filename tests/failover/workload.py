@@ -24,7 +24,7 @@ from redis.exceptions import (
 from leasequeue import AsyncWorkQueue, Fleet, Item, TaskQueue, Worker, list_queues
 from leasequeue.errors import (
     ConnectionLost,
-    EventsLost,
+    EventsError,
     JobUnknown,
     LeasequeueError,
     ServerBusy,
@@ -132,7 +132,7 @@ class Workload:
         self._stack.enter_context(counted(self.answers))
         short = {"socket_timeout": REPLY_SECONDS, "socket_connect_timeout": REPLY_SECONDS}
         self._plain = await self._stack.enter_async_context(self._topology.client(**short))
-        self._client = await self._stack.enter_async_context(self._topology.client())
+        self._client = self._open_client()
         self._jobs, self._waits, self._limited, self._scheduled = [await self._open(one) for one in NAMES]
         self._session = self._jobs.session
         self._tasks = TaskQueue(f"{TAG}:flow", self._client, reply_timeout=REPLY_SECONDS)
@@ -189,13 +189,12 @@ class Workload:
         names = {f"{TAG}:{name}" for name in NAMES}
         run_id = (await primary.redis.info("server"))["run_id"]
 
-        # Not opened: redis-py's own methods would fail if the one node that it is given is dead.
-        client = self._topology.client()
-        self._stack.push_async_callback(client.aclose)
+        client = self._open_client()
 
         async def is_registered() -> bool:
-            found = await Fleet(self._jobs).workers()
-            return [one.server for one in found if not one.dead] == [run_id]
+            [found] = [one.server for one in await Fleet(self._jobs).workers() if not one.dead]
+            # Where one name has led to two servers, the worker does not name its connections any more.
+            return found == run_id or (self._topology.renamed and not found)
 
         async def is_listed() -> bool:
             return names <= {*await list_queues(client, prefix=TAG)}
@@ -273,6 +272,12 @@ class Workload:
         if event.outcome is True and event.kind in ("renew", "complete"):
             self.serve(event.kind)
 
+    def _open_client(self) -> Any:
+        """Return a client as `from_url` makes it: it has not looked for other nodes of the cluster itself."""
+        client = self._topology.client()
+        self._stack.push_async_callback(client.aclose)
+        return client
+
     async def _open(self, name: str) -> AsyncWorkQueue:
         queue = AsyncWorkQueue(f"{TAG}:{name}", self._client, reply_timeout=REPLY_SECONDS)
         log = PlacedLog(self._record)
@@ -287,8 +292,8 @@ class Workload:
                     self.serve(part)
             except JobUnknown as error:
                 self.unknown.append(error.item_id)
-            except EventsLost:
-                pass  # the reader begins again
+            except EventsError:
+                pass  # some are lost, or the setting is: the reader begins again
             except LeasequeueError as error:
                 if not error.transient:
                     self.errors.append(f"{part}: {error!r}")
