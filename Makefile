@@ -132,7 +132,7 @@ test-restart: scripts ## Restart and kill a server in a container under a queue 
 test-browser: scripts machine-servers machine-browser ## Visit the dashboard with Chromium; SCREENSHOTS names where its pictures go
 	SCREENSHOTS=$(strip $(SCREENSHOTS)) $(PYTEST) tests/browser -m "not long" $(ARGS)
 
-test-failover: scripts ## Take servers away under all that clients do, in 25 ways, ROUNDS times, and print a table: an hour
+test-failover: scripts machine-servers machine-java ## Take servers away under all that clients do, in 25 ways, ROUNDS times, and print a table: an hour
 	$(BIN)/python -m tests.failover --rounds $(strip $(ROUNDS)) $(ARGS)
 
 test-long: $(FOR_TESTS) $(FOR_SPARK) machine-prometheus test-containers soak ## Run what a release must pass besides the quicker ones: an hour

@@ -10,9 +10,11 @@ import asyncio
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from tests.failover.faults import ROWS, Row
+from tests.failover.spark_stream import streaming
 from tests.failover.verdict import HEADER, Course, Verdict, judge
 from tests.failover.workload import ANSWERS, Workload
 
@@ -28,7 +30,12 @@ async def run_row(row: Row) -> Verdict:
     Raises:
         AssertionError: If the workload does not begin, or the fault does not happen.
     """
-    async with asyncio.timeout(ROW_SECONDS), row.topology() as topology, Workload(topology) as workload:
+    async with (
+        asyncio.timeout(ROW_SECONDS),
+        row.topology() as topology,
+        streaming(topology) if row.spark else nullcontext() as streamed,
+        Workload(topology) as workload,
+    ):
         stopped = await workload.steady()
         assert not stopped, f"before the fault: {stopped}, {workload.errors}"
         first = await topology.primary()
@@ -39,6 +46,8 @@ async def run_row(row: Row) -> Verdict:
         await row.fault(topology, workload)
         stopped = await workload.steady()
         ended = time.monotonic()
+        if streamed is not None:
+            await streamed.reads("after")
         last = await topology.primary()
         await workload.check(last)
         left = await workload.stop(last)

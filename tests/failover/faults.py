@@ -1,4 +1,4 @@
-"""The rows of the matrix: what goes away, and comes back as another one."""
+"""The rows of the matrix: each a fault, and the servers that have it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ class Row:
         topology: Makes the servers.
         fault: Does it; returns when another server has taken over.
         may_lose: Whether it may undo what no replica had.
+        spark: Whether a stream of Spark runs, too; it needs Java.
     """
 
     name: str
     topology: Callable[[], Topology]
     fault: Fault
     may_lose: bool = True
+    spark: bool = False
 
 
 # ------------------------------------------------------------------------------------------------- everywhere
@@ -279,7 +281,7 @@ ROWS = (
     Row("sentinel: all Sentinels away", Watched, without_sentinels),
     Row("sentinel: lagging replica", partial(Watched, prefer=1), lagging),
     Row("sentinel: two in a row", Watched, twice),
-    Row("cluster: SIGKILL", partial(Clustered, seed=1), kill),
+    Row("cluster: SIGKILL", partial(Clustered, seed=1), kill, spark=True),
     Row("cluster: SIGKILL, and the heir", Clustered, twice),
     Row("cluster: SIGSTOP", Clustered, freeze),
     Row("cluster: FAILOVER", Clustered, hand_over, may_lose=False),
@@ -291,7 +293,7 @@ ROWS = (
     Row("cluster: node added, one forgotten", Clustered, add_and_forget, may_lose=False),
     Row("cluster: all nodes restarted", partial(Clustered, aof=True), restart_all, may_lose=False),
     Row("cluster: seed gone", partial(Clustered, seed=None), kill),
-    Row("one server: restart with AOF", partial(Single, aof=True), restart, may_lose=False),
+    Row("one server: restart with AOF", partial(Single, aof=True), restart, may_lose=False, spark=True),
     Row("one server: restart empty", partial(Single, aof=False), restart_empty),
     Row("one server: new address", partial(Single, aof=False), move_name, may_lose=False),
 )

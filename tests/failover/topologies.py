@@ -1,4 +1,4 @@
-"""Servers that take over from each other: under Sentinel, in a cluster, and a single one that comes back."""
+"""Servers that replace each other: under Sentinel, in a cluster, and a single one that is started again."""
 
 from __future__ import annotations
 
@@ -141,6 +141,11 @@ class Topology:
     def client(self, **settings: Any) -> Any:
         """Return a client, as a program makes it."""
         raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        """Where other processes find the servers; under Sentinel they cannot."""
+        return "redis://" + ",".join(f"{node.host}:{node.port}" for node in self.nodes)
 
     async def primary(self) -> Node:
         """Return the server that has the queues now."""
@@ -317,7 +322,7 @@ class Watched(Topology):
 
 
 class BusProxy(Proxy):
-    """A proxy of what the nodes of a cluster tell one of them.
+    """A proxy for the messages of the other nodes of a cluster to one of them.
 
     Attributes:
         excluded: The id of a node whose messages are not forwarded.

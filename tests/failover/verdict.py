@@ -183,8 +183,8 @@ def _tokens_again(workload: Workload) -> int:
 
 def _story(workload: Workload, item_id: str, course: Course) -> str:
     """Return what happened to an item, when (s after the fault began), and at which server."""
-    told = [event for event in workload.events if event.id == item_id]
+    events = [event for event in workload.events if event.id == item_id]
     return "; ".join(
         f"{event.at / 1e9 - course.begun:+.2f} {event.kind} {event.outcome} {event.token} at {event.process}"
-        for event in told
+        for event in events
     )

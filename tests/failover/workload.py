@@ -157,7 +157,9 @@ class Workload:
             "metrics": self._metrics,
         }
         for tasks, parts in ((self._adding, adding), (self._waiting, waiting)):
-            tasks += [asyncio.create_task(self._repeat(part, step)) for part, step in parts.items()]
+            tasks += [
+                asyncio.create_task(self._repeat(part, step), name=part) for part, step in parts.items()
+            ]
             for task in tasks:
                 self._stack.callback(task.cancel)
         return self
@@ -242,7 +244,8 @@ class Workload:
             self.errors.append(f"the worker: {error!r}")
         for task in self._waiting:
             task.cancel()
-        await asyncio.wait(self._waiting)
+        for task in (await asyncio.wait(self._waiting, timeout=TIMEOUT / 2))[1]:
+            self.errors.append(f"{task.get_name()} does not end when it is cancelled")
         try:
             await audit(primary.redis, f"{TAG}:jobs")
         except AssertionError as error:
