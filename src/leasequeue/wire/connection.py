@@ -226,10 +226,6 @@ class Connection(asyncio.Protocol):
         if not self._waiting:
             self._end("the connection was retired")
 
-    def leave(self, reason: str) -> None:
-        """End the connection at once. Waiting calls get ConnectionLost."""
-        self._fail(reason)
-
     async def close(self) -> None:
         """End the connection. Waiting calls get ConnectionLost."""
         self._end("the connection was closed")

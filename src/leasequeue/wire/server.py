@@ -325,7 +325,7 @@ class Servers:
             if one.purpose == "commands":
                 one.connection.retire()
             else:
-                one.connection.leave("Sentinel has named another primary")
+                one.connection.fail("Sentinel has named another primary")
 
     def name_connection(self, purpose: str) -> tuple[str, bool]:
         """Return a name for a new connection, and whether it follows another one for this purpose."""
@@ -423,7 +423,7 @@ class Route:
         for function in self.on_move:
             function()
         for connection in [*self._opened]:
-            connection.leave(_MOVED)  # a node that stands still, or is cut off, would not end it
+            connection.fail(_MOVED)  # a node that stands still, or is cut off, would not end it
         for one, events in [*self.subscriptions.items()]:
             one.go_to(self.server.events if events else self.server.pushes)
         before.leave()
@@ -435,7 +435,7 @@ class Route:
         connection = await server.open(purpose, reply_timeout=reply_timeout)
         self._opened.add(connection)
         if self.server is not server:
-            connection.leave(_MOVED)
+            connection.fail(_MOVED)
         return connection
 
     def subscribe(
