@@ -56,10 +56,12 @@ async def waiting(queue: AsyncWorkQueue) -> None:
         lambda: taking.done() or any(one.purpose == "waits" for one in engine_of(queue).session.connections),
     )
     if not taking.done():
-        assert await queue.add_item(Item(b"x"))
-    lease = await taking
+        # Two, as a single one would be delivered, perhaps before the move is refused.
+        assert await queue.add_items([Item(b"x"), Item(b"x")]) == [True] * 2
+    lease, other = await taking, await queue.lease(30, block=False)
     assert lease is not None
-    assert await queue.complete(lease)
+    assert other is not None
+    assert await queue.complete_many([lease, other]) == [True] * 2
 
 
 async def awaited(queue: AsyncWorkQueue) -> None:

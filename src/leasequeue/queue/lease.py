@@ -53,7 +53,12 @@ class StageRef(NamedTuple):
     @classmethod
     def decode(cls, raw: bytes) -> Self | None:
         """Read a reference; None if this is none."""
-        parts = raw.decode(errors="surrogateescape").split("\0")
+        return cls.read(raw.decode(errors="surrogateescape"))
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """Read a reference that is text; None if this is none."""
+        parts = text.split("\0")
         return cls(*parts) if len(parts) in (3, 4) and parts[0] and parts[1] else None
 
 

@@ -91,7 +91,7 @@ def read_options(text: bytes | None) -> ItemOptions:
         int(max(-MAX_LEVEL, min(MAX_LEVEL, level))) if is_moment(level) else 0,
         group if isinstance(group, str) and group else None,
         expires / 1000 if is_moment(expires) else None,
-        StageRef.decode(run.encode(errors="surrogateescape")) if isinstance(run, str) else None,
+        StageRef.read(run) if isinstance(run, str) else None,
     )
 
 
