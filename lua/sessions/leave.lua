@@ -15,8 +15,8 @@
 -- Cost: O(1) per id. An inbox holds one or two.
 -- Limits: at most 1,000 ids a call; the session stays registered while its inbox holds more.
 -- Uses: drop_alarm (alarm), controlled (controlled), is_current (current), emit_all, flush (emit),
---   empty_inbox (inbox), drop_lease_keys (move), check_processing, unlist_or_note (processing), wake_next
---   (slots), enter_waiting (waiting)
+--   empty_inbox (inbox), have_look (looks), drop_lease_keys (move), check_processing, unlist_or_note
+--   (processing), wake_next (slots), enter_waiting (waiting)
 
 local delivered_key = prefix .. ':delivered:' .. session
 
@@ -68,6 +68,7 @@ end
 local returned = empty_inbox(inbox, 1000)
 if controlled then drop_alarm(session) end
 wake_next()
+if redis.call('LLEN', queue) > 0 then have_look(prefix, 1) end -- it may have been told to
 if returned < 1000 and not stays then redis.call('ZREM', sessions, session) end
 flush()
 return { returned, token or nil }

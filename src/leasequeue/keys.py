@@ -87,6 +87,9 @@ KEYS = {
         "string, `PX`",
         "ids that waited when `sample_queue` was called, and when: [the fields](protocol.md#sample_queue)",
     ),
+    "shards": Key(
+        "string", "over how many queues the items are spread, and by what: `<number> <id or group>`"
+    ),
     "probe": Key("string, `PX`", "exists only while `probe` runs"),
     "none": Key(
         "none",

@@ -3,7 +3,8 @@
 -- Needs: prefix, queue, scheduled, sessions
 -- Gives: enter_waiting, waits_near_an_end, find_member, find_waiting, leave_places, waiting_ids, laned_ids
 -- Uses: held_key, lanes_key (RARE_KEYS), controlled (controlled), ID_AT, LANE_END (encodings), options_of,
---   placed (facts), in_chunks, place_in, read_in_chunks (keys), lanes (lanes), extend, reversed (lists)
+--   placed (facts), in_chunks, place_in, read_in_chunks (keys), lanes (lanes), extend, reversed (lists),
+--   have_look (looks)
 
 -- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of
 -- them is the first to be leased.
@@ -15,6 +16,7 @@ local function enter_waiting(ids, front)
   else
     in_chunks('LPUSH', queue, ids)
   end
+  if not controlled then have_look(prefix, #ids) end
 end
 
 -- Return which list an id is in, the queue or what is held, and near which end: 1

@@ -18,7 +18,8 @@
 --   GROUP_AT, ID_AT, LANE_END, LANE_PAST, LEVEL_DIGITS, LEVEL_SIZE, NO_LEVEL, OURS, OURS_SIZE, PARKED,
 --   PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING, WAITS_FOR_NONE (encodings), options_of
 --   (facts), data_key, in_chunks, place_in (keys), lane_state (lane_state), closed_gate, free_shared, narrow,
---   open_gate, paused_until, queue_gate, read_control (limits), reversed (lists), read_clock (read_clock)
+--   open_gate, paused_until, queue_gate, read_control (limits), reversed (lists), have_look (looks),
+--   read_clock (read_clock)
 
 local function turns_key(digits) return prefix .. ':turns:' .. digits end
 
@@ -155,6 +156,7 @@ local function wake(one, name)
   if redis.call('ZCARD', promoted) > 1000 then
     in_chunks('ZREM', promoted, redis.call('ZRANGE', promoted, 0, 99))
   end
+  have_look(name, 1)
 end
 
 -- Return an item at the front of any lane of a queue, to wake a session that finds out which one is the next.

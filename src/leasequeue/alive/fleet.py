@@ -105,8 +105,8 @@ class Fleet:
         wrong = [one for one in queues or (None,) if not isinstance(one, AsyncWorkQueue)]
         if wrong:
             raise InvalidArgument("queues", wrong[0], "one or more queues")
-        self._queues = {one.name: one for one in queues}
-        if len(self._queues) < len(queues):
+        self._queues = {shard.name: shard for one in queues for shard in one.shards}
+        if len({one.name for one in queues}) < len(queues):
             raise InvalidArgument("queues", [one.name for one in queues], "queues with different names")
 
     async def workers(self, sessions: Mapping[str, Collection[str]] | None = None) -> list[WorkerView]:

@@ -16,6 +16,7 @@ LeasequeueError
 │   │   ├── AccessDenied       the access rules forbid a command, a key or a channel
 │   │   ├── DatabaseMissing    the server has no database of this number
 │   │   └── TlsFailed          a certificate is not accepted, or only one side uses TLS
+│   ├── PartlyAdded            some shards of a queue have applied their part of a call, others not
 │   ├── ServerReadOnly         a replica, or too few replicas
 │   ├── ServerOutOfMemory      `maxmemory` is reached, or its process gets no more memory
 │   ├── ServerBusy             loading its data, or running a long script
@@ -69,7 +70,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 from leasequeue.errors.describing import indented, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "AccessDenied",
@@ -103,6 +104,7 @@ __all__ = [
     "NoEventsPublished",
     "NotAStage",
     "NotReplicated",
+    "PartlyAdded",
     "PayloadError",
     "ProcessOutOfMemory",
     "QueueClosed",
@@ -497,6 +499,24 @@ class TlsFailed(ServerRefused):
     def __init__(self, reason: TlsReason, detail: str) -> None:
         self.reason = reason
         super().__init__(f"{_TLS_ADVICE[reason]}; nothing was applied ({detail.strip().rstrip('.')})")
+
+
+class PartlyAdded(ServerError):
+    """Some shards of a queue have applied their part of a call, and others have failed.
+
+    Attributes:
+        answers: What the call would have returned for each of its arguments; None where it may have failed.
+    """
+
+    transient = True
+
+    def __init__(self, answers: Sequence[object]) -> None:
+        self.answers = (*answers,)
+        missing = sum(one is None for one in self.answers)
+        super().__init__(
+            f"{len(self.answers) - missing} of {len(self.answers)} were applied; the other {missing} may not "
+            "have been, as their shards have failed: `answers` has None for them. Repeating is safe"
+        )
 
 
 class ServerReadOnly(ServerError):

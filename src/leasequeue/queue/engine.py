@@ -67,6 +67,7 @@ class Engine:
         return_front: bool,
         clock: Callable[[], float] | None,
         feeds: Feeds,
+        blocks: bool,
         on_abandon: Callable[[], None],
         replicas: int = 0,
     ) -> None:
@@ -99,7 +100,7 @@ class Engine:
         self._unused_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
         listener = Listener(
-            *(self.runner, keys, self.pushes, unverified),
+            *(self.runner, keys, self.pushes, unverified, blocks),
             register=self._script("register"),
             leave=self._script("leave"),
         )

@@ -67,6 +67,9 @@ class Engines:
         self._engines: dict[asyncio.AbstractEventLoop, Engine] = {}
         self._closing: list[Engine] = []
         self._closed = False
+        #: Whether a connection is blocked to wait for items, which those of other libraries only push to a
+        #: list. A shard has none of them.
+        self.blocks = True
         #: What the workers of this process that use the queue object declare.
         self.feeds = Feeds()
 
@@ -221,6 +224,7 @@ class Engines:
                 return_front=self._return_front,
                 clock=self.clock,
                 feeds=self.feeds,
+                blocks=self.blocks,
                 on_abandon=partial(self._forget, session.loop),
                 replicas=self._replicas,
             )

@@ -57,6 +57,7 @@ async def lease_from(
         raise InvalidArgument("queues", queues, "one AsyncWorkQueue or more")
     if len({id(one) for one in chosen}) < len(chosen):
         raise InvalidArgument("queues", [one.name for one in chosen], "each queue once")
+    chosen = [shard for one in chosen for shard in one.shards]
     check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
     lease_ms = to_ms("lease_time", lease_time)
     wait = waiting_time(timeout, block=check_bool("block", block))

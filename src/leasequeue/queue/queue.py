@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack, cast, overload
 
 from leasequeue import telemetry
 from leasequeue.durations import Duration, check_bool, check_int, check_list, seconds, to_ms
@@ -108,6 +108,11 @@ class AsyncWorkQueue:
             to 100. The call waits for them for half of `reply_timeout`, at most 2 seconds, perhaps after
             another such wait; then it raises NotReplicated, which says that it was applied. A worker logs
             this. Flow runs, and what goes into your own pipeline, do not wait.
+        shards: Over how many queues its items are spread, 1 to 256, which lie evenly over the nodes of a
+            cluster: for more items than one node can serve or hold. None: it is one queue. The name is then
+            one without a hash tag. All clients of the queue must say the same number, for ever.
+        shard_by: What decides in which shard an item is: its `"id"`, or its `"group"`, so that the order and
+            the limits of a group hold. Ids must then be unique in a group.
 
     Raises:
         InvalidArgument: If an argument cannot be used.
@@ -129,6 +134,17 @@ class AsyncWorkQueue:
     flow_runs: FlowRuns
     #: What is added repeatedly: at intervals, or by the clock.
     schedules: Schedules
+    #: The queues over which its items are spread; without `shards`, it itself.
+    shards: tuple[AsyncWorkQueue, ...]
+    #: The queue that it is a shard of; if it is none, it itself.
+    whole: AsyncWorkQueue
+
+    #: What is made of it with `shards`; `leasequeue.queue.shards` sets it.
+    _spread: ClassVar[type[AsyncWorkQueue]]
+
+    def __new__(cls, *_: Any, shards: int | None = None, **__: Any) -> Self:
+        """Make a queue, or with `shards` one whose items are spread over these."""
+        return super().__new__(cls if shards is None else cast("type[Self]", cls._spread))
 
     def __init__(
         self,
@@ -139,7 +155,12 @@ class AsyncWorkQueue:
         reply_timeout: Duration = 10.0,
         clock: Callable[[], float] | None = None,
         replicas: int = 0,
+        shards: int | None = None,  # noqa: ARG002 - see `__new__`
+        shard_by: Literal["id", "group"] = "id",
     ) -> None:
+        if shard_by != "id":
+            raise InvalidArgument("shard_by", shard_by, "'id' without `shards`")
+        self.shards, self.whole = (self,), self
         self._engines = Engines(
             name, redis, return_to=return_to, reply_timeout=reply_timeout, clock=clock, replicas=replicas
         )
@@ -167,6 +188,8 @@ class AsyncWorkQueue:
         clock: Callable[[], float] | None = None,
         replicas: int = 0,
         cluster: bool = False,
+        shards: int | None = None,
+        shard_by: Literal["id", "group"] = "id",
     ) -> Self:
         """Make a queue on the server at a URL: `redis://`, `rediss://` or `unix://`.
 
@@ -179,13 +202,22 @@ class AsyncWorkQueue:
             replicas: See the class.
             cluster: Whether the URL names nodes of a cluster, one or more, as in
                 `redis://HOST:PORT,HOST:PORT`; the other nodes are found through them.
+            shards: See the class.
+            shard_by: See the class.
 
         Raises:
             InvalidArgument: If the URL or another argument cannot be used.
         """
         client = client_for(url, name, cluster=cluster)
         return cls(
-            name, client, return_to=return_to, reply_timeout=reply_timeout, clock=clock, replicas=replicas
+            name,
+            client,
+            return_to=return_to,
+            reply_timeout=reply_timeout,
+            clock=clock,
+            replicas=replicas,
+            shards=shards,
+            shard_by=shard_by,
         )
 
     @classmethod
@@ -245,6 +277,10 @@ class AsyncWorkQueue:
     def url(self) -> str | None:
         """Where the server is, for other processes to join; None on a cluster or under Sentinel."""
         return self._engines.url
+
+    def shard_of(self, item_id: str, *, group: str | None = None) -> AsyncWorkQueue:  # noqa: ARG002 - it has one
+        """Return the shard that an item of this id and group is in; without `shards`, this queue."""
+        return self
 
     async def close(self) -> None:
         """Send what was called, then disconnect. Items under lease stay leased.

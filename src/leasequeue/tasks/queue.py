@@ -7,7 +7,7 @@ import importlib
 import inspect
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from leasequeue import telemetry
 from leasequeue.durations import Duration, check_list, seconds
@@ -60,6 +60,8 @@ class TaskQueue:
         reply_timeout: See `AsyncWorkQueue`.
         clock: For tests: see `AsyncWorkQueue`.
         replicas: See `AsyncWorkQueue`.
+        shards: See `AsyncWorkQueue`: of its own queue, not of those that tasks name.
+        shard_by: See `AsyncWorkQueue`.
 
     Attributes:
         queue: The queue.
@@ -68,7 +70,7 @@ class TaskQueue:
         InvalidArgument: If an argument cannot be used.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name
         self,
         name: str,
         redis: Client,
@@ -79,6 +81,8 @@ class TaskQueue:
         reply_timeout: Duration = 10.0,
         clock: Callable[[], float] | None = None,
         replicas: int = 0,
+        shards: int | None = None,
+        shard_by: Literal["id", "group"] = "id",
     ) -> None:
         self._redis = redis
         self._how: dict[str, Any] = {
@@ -87,7 +91,7 @@ class TaskQueue:
             "clock": clock,
             "replicas": replicas,
         }
-        self.queue = AsyncWorkQueue(name, redis, **self._how)
+        self.queue = AsyncWorkQueue(name, redis, **self._how, shards=shards, shard_by=shard_by)
         self._include = check_list("include", include, "names of modules")
         self._unknown = UnknownTasks(seconds("keep_unknown", keep_unknown, zero=True))
         self._clock = clock or time.time
@@ -100,7 +104,7 @@ class TaskQueue:
         self._stage_queues: list[Callable[[], str]] = []
 
     @classmethod
-    def from_url(  # noqa: PLR0913 - all but two by name
+    def from_url(  # noqa: PLR0913 - as above
         cls,
         url: str,
         name: str,
@@ -112,6 +116,8 @@ class TaskQueue:
         clock: Callable[[], float] | None = None,
         replicas: int = 0,
         cluster: bool = False,
+        shards: int | None = None,
+        shard_by: Literal["id", "group"] = "id",
     ) -> Self:
         """Make a task queue on the server at a URL: `redis://`, `rediss://` or `unix://`.
 
@@ -126,6 +132,8 @@ class TaskQueue:
             replicas: See the class.
             cluster: Whether the URL names nodes of a cluster, one or more, as in `redis://HOST:PORT,HOST:PORT`;
                 the other nodes are found through them.
+            shards: See `AsyncWorkQueue`.
+            shard_by: See `AsyncWorkQueue`.
 
         Raises:
             InvalidArgument: If the URL or another argument cannot be used.
@@ -140,6 +148,8 @@ class TaskQueue:
             reply_timeout=reply_timeout,
             clock=clock,
             replicas=replicas,
+            shards=shards,
+            shard_by=shard_by,
         )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from leasequeue.errors import InvalidArgument
+from leasequeue.queue.shards.queue import ShardedQueue
 from leasequeue.worker.handler import Consumer, Handler
 
 if TYPE_CHECKING:
@@ -137,6 +138,22 @@ def one_for_each_queue(handlers: Iterable[Consumer], dispatchers: Iterable[Dispa
                 "handler", other.name, f"a queue without tasks; it would be given those of {other.queue.name}"
             )
     return [*others, *found.values()]
+
+
+def for_each_shard(consumer: Consumer) -> list[Consumer]:
+    """Return a copy of what serves a queue for each of its shards, if it has some."""
+    queue = consumer.queue
+    if not isinstance(queue, ShardedQueue):
+        return [consumer]
+    found: list[Consumer] = []
+    for shard in queue.shards:
+        one = consumer.on(shard)
+        one.weight = consumer.weight / len(queue.shards)
+        one.declarations = [each for each in consumer.declarations if queue.shard_of(each.name) is shard]
+        parts = (queue.divided.part_of(limit, shard) for limit in consumer.limits)
+        one.limits = [part for part in parts if part is not None]
+        found.append(one)
+    return found
 
 
 def foreign_queues(consumers: Sequence[Consumer]) -> list[AsyncWorkQueue]:

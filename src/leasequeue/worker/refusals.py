@@ -6,9 +6,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from leasequeue.errors import LeasequeueError, ServerRefused, ServerTooOld
+from leasequeue.errors import InvalidArgument, LeasequeueError, ServerRefused, ServerTooOld
 from leasequeue.errors.log import Log
 from leasequeue.queue.queue import engine_of
+from leasequeue.queue.shards.queue import ShardedQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,9 +63,11 @@ async def check_admission(consumers: Iterable[Consumer], stopping: asyncio.Event
 
 async def _ask(queue: AsyncWorkQueue, adds_to: Iterable[str]) -> None:
     try:
+        if isinstance(queue.whole, ShardedQueue):
+            await queue.whole.check_shards()
         await engine_of(queue).rights.expect_worker(adds_to)
     except LeasequeueError as error:
-        if is_refusal(error):
+        if is_refusal(error) or isinstance(error, InvalidArgument):
             raise
         # Else the server is away, or a call of the worker will say what is wrong.
 

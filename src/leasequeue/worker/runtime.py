@@ -533,9 +533,9 @@ class ServedQueues:
         for consumer in [*self._pushes]:
             self._end_pushes(consumer)
 
-    def consumer_of(self, name: str) -> Consumer | None:
-        """Return what it can serve of this name of a queue."""
-        return next((one for one in self.consumers if one.queue.name == name), None)
+    def consumers_of(self, name: str) -> list[Consumer]:
+        """Return what it can serve of this name of a queue: one, or one for each of its shards."""
+        return [one for one in self.consumers if one.queue.whole.name == name]
 
     async def start_queue(self, consumer: Consumer) -> None:
         """Serve a queue, which may be new, from now on."""

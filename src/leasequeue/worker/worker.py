@@ -26,7 +26,7 @@ from leasequeue.errors.log import Log
 from leasequeue.keys import check_prefix
 from leasequeue.queue.queue import AsyncWorkQueue
 from leasequeue.worker.child import imports_main
-from leasequeue.worker.dispatch import one_for_each_queue
+from leasequeue.worker.dispatch import for_each_shard, one_for_each_queue
 from leasequeue.worker.handler import Consumer, Handler, RunIn
 from leasequeue.worker.health import Health
 from leasequeue.worker.refusals import check_admission
@@ -357,12 +357,12 @@ class Worker:
             WorkerNotRunning: If it is not running.
         """
         runtime = self._running()
-        found = runtime.queues.consumer_of(queue) or next(
-            (one for one in self._consumers() if one.queue.name == queue), None
-        )
-        if found is None:
+        found = runtime.queues.consumers_of(queue) or [
+            one for one in self._consumers() if one.queue.whole.name == queue
+        ]
+        if not found:
             raise InvalidArgument("queue", queue, "the name of a queue that this worker has a handler for")
-        await runtime.queues.start_queue(found)
+        await asyncio.gather(*(runtime.queues.start_queue(one) for one in found))
 
     async def stop_queue(self, queue: str, *, grace: Duration | None = None) -> None:
         """Serve a queue no more, while the worker runs. Call it in the worker's event loop.
@@ -380,10 +380,10 @@ class Worker:
         """
         within = self.grace if grace is None else seconds("grace", grace, zero=True)
         runtime = self._running()
-        found = runtime.queues.consumer_of(queue)
-        if found is None:
+        found = runtime.queues.consumers_of(queue)
+        if not found:
             raise InvalidArgument("queue", queue, "the name of a queue that this worker has a handler for")
-        await runtime.queues.stop_queue(found, grace=within)
+        await asyncio.gather(*(runtime.queues.stop_queue(one, grace=within) for one in found))
 
     def fail_sessions(self, sessions: Sequence[tuple[str, str]]) -> None:
         """Return what a dead process held to the front of the queues; callable from any thread.
@@ -519,7 +519,7 @@ class Worker:
         found = one_for_each_queue(self._handlers, tasks)
         for one in found:
             one.feeds = [*dict.fromkeys([*one.feeds, *self._feeds])]
-        return found
+        return [part for one in found for part in for_each_shard(one)]
 
     async def _resources(self, stack: AsyncExitStack) -> Mapping[str, Any] | None:
         """Start the lifespan and return what it yields; None if the worker is stopped before that."""

@@ -86,6 +86,7 @@ class Listener:
         keys: QueueKeys,
         pushes: PushRouter,
         unverified: Unverified,
+        blocks: bool,  # noqa: FBT001 - a fact about the queue, beside those before it
         *,
         register: BoundScript,
         leave: BoundScript,
@@ -105,6 +106,9 @@ class Listener:
         self._can_receive = runner.route.slot is None
         self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT")
         self._loop = asyncio.get_running_loop()
+        #: Whether a move is blocked; else messages tell to look, and a timer does.
+        self._blocks = blocks
+        self._look_timer: asyncio.TimerHandle | None = None
         #: What is notified when listening ends; None: not listening.
         self._waiter: Waiter | None = None
         #: Opens the connection, or handles its loss.
@@ -124,6 +128,7 @@ class Listener:
         #: What was notified last, and takes these.
         self._taker: Waiter | None = None
         pushes.add("item", self._pushed, self._missed)
+        pushes.add("look", self._told_to_look, self._look)
         self._leaving: asyncio.Task[None] | None = None
         self._returning: asyncio.Task[bool] | None = None
         self._backoff = Backoff()
@@ -164,6 +169,7 @@ class Listener:
         """Begin to stop listening, and return at once."""
         task, self._task = self._task, None
         self._waiter = None
+        self._stop_timer()
         if self._attached:
             self._attached = False
             self._leaving = asyncio.create_task(self._stop(task, self._leaving), name="leasequeue leave")
@@ -210,6 +216,10 @@ class Listener:
                 self._end(waiter, None)
                 return
             await self._close_connection()  # one that has ended between two moves
+            if not self._blocks:
+                await self._subscribe(waiter)
+                self._wait_to_look(waiter)
+                return
             async with _opening(self._loop):
                 self._connection = await self._connect(waiter)
             self._send_move(self._connection, waiter)
@@ -228,6 +238,39 @@ class Listener:
             connection.post((*self._move, b"%.3f" % seconds), partial(self._moved, connection, waiter))
         except Exception as error:  # noqa: BLE001 - as above
             self._failed(connection, waiter, error)
+
+    def _wait_to_look(self, waiter: Waiter) -> None:
+        """Register the session, and wait until it is told to look, for up to `BLOCK_SECONDS`."""
+
+        def registered(wait_ms: Any, error: BaseException | None) -> None:
+            if self._waiter is not waiter or timer.cancelled():
+                return
+            if error is not None:
+                self._stop_timer()
+                self._broken = True
+                work = self._handle_loss(waiter, translate(error, maybe_applied=True))
+                self._task = asyncio.create_task(work, name="leasequeue listen")
+            elif wait_ms >= 0:
+                waiter.due_in(wait_ms / 1000)
+
+        seconds = BLOCK_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
+        timer = self._look_timer = self._loop.call_later(seconds, self._look)
+        self._backoff.reset()
+        self._runner.send(self._register, (), registered, large=False, **self._registration(waiter))
+
+    def _told_to_look(self, message: bytes) -> None:
+        (self._look if self.deliveries.use_word(message) else self._unverified.add)()
+
+    def _look(self) -> None:
+        """End the wait: an item may have been added, or the message that says so was lost."""
+        if self._look_timer is not None and self._waiter is not None:
+            self._stop_timer()
+            self._end(self._waiter, None)
+
+    def _stop_timer(self) -> None:
+        timer, self._look_timer = self._look_timer, None
+        if timer is not None:
+            timer.cancel()
 
     def _registered(
         self, connection: Connection, waiter: Waiter, wait_ms: Any, error: BaseException | None
@@ -285,12 +328,21 @@ class Listener:
     def _registration(self, waiter: Waiter) -> dict[str, bytes | int]:
         """Return the arguments of `register`, which asks for a delivery if one can be used."""
         wanted = waiter.wanted_lease_ms() if self._can_receive and self._attached else None
-        self.deliveries.registered = wanted is not None and wanted <= MAX_DELIVERY_MS
+        if not self._blocks:
+            wanted = 0 if self._attached and waiter.wanted_lease_ms() is not None else None
+        if wanted is not None and wanted > MAX_DELIVERY_MS:
+            wanted = None
+        self.deliveries.registered = wanted is not None
         before = self.deliveries.last_word
-        if not self.deliveries.registered:
+        if wanted is None:
             return {"keep_ms": KEEP_MS, "lease_ms": b"", "word": b"", "before": before}
         word = self.deliveries.new_word()
-        return {"keep_ms": KEEP_MS, "lease_ms": wanted or b"", "word": word, "before": before}
+        return {
+            "keep_ms": KEEP_MS,
+            "lease_ms": wanted,
+            "word": word,
+            "before": before,
+        }
 
     def _want_delivery(self, waiter: Waiter, accepted: tuple[bytes, ...] = ()) -> None:
         """Register for a delivery, unless the session has, and acknowledge what was accepted."""
@@ -355,6 +407,10 @@ class Listener:
             self.return_id()
 
     async def _connect(self, waiter: Waiter) -> Connection:
+        await self._subscribe(waiter)
+        return await self._route.open("waits", reply_timeout=BLOCK_SECONDS + MARGIN_SECONDS)
+
+    async def _subscribe(self, waiter: Waiter) -> None:
         # Before the session registers: what falls due is in the reply to that, or is published later.
         if self._due is None:
             announced, missed = partial(self._announced, waiter), partial(waiter.due_in, AGAIN_SECONDS)
@@ -363,7 +419,6 @@ class Listener:
             await self._pushes.hold()
             self._receives = True
         await self._due.confirmed()
-        return await self._route.open("waits", reply_timeout=BLOCK_SECONDS + MARGIN_SECONDS)
 
     def _announced(self, waiter: Waiter, message: bytes) -> None:
         if message.isdigit() and len(message) < 8:

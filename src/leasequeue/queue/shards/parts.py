@@ -1,0 +1,478 @@
+"""The parts of a queue with shards: its results, dead letters, limits and schedules, each over all shards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from leasequeue.durations import Duration, check_int, seconds
+from leasequeue.errors import InvalidArgument
+from leasequeue.queue.dead_letters import MAX_AT_ONCE, DeadLetter, DeadLetters
+from leasequeue.queue.events import MAX_KEPT, Events
+from leasequeue.queue.history import History, HistoryCell, QueueHistory, Tier
+from leasequeue.queue.limits import (
+    EACH_GROUP,
+    MAX_LIMIT,
+    DeclaredLimit,
+    Limit,
+    LimitName,
+    Limits,
+    QueueLimits,
+    interval_of,
+    rate_text,
+)
+from leasequeue.queue.results import Results
+from leasequeue.queue.schedules import CatchUp, Schedules, ScheduleView
+from leasequeue.queue.stats import QueueStats, WaitTimes, WorkerStats
+from leasequeue.queue.views import Counts
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+    from datetime import datetime
+
+    from leasequeue.queue.event import Event
+    from leasequeue.queue.queue import AsyncWorkQueue
+    from leasequeue.queue.shards.spreading import Shards
+
+T = TypeVar("T")
+
+
+def merged(found: Sequence[Sequence[T]], key: Callable[[T], float] | None) -> list[T]:
+    """Join what each shard has found: by a key, or the first of each before the second of any."""
+    if key is not None:
+        return sorted(itertools.chain.from_iterable(found), key=key)
+    rounds = itertools.zip_longest(*found)
+    return [one for row in rounds for one in row if one is not None]
+
+
+def joined_stats(name: str, found: Sequence[QueueStats]) -> QueueStats:
+    """Join the statistics of all shards. Of the wait times, the median is that of the shards' medians."""
+    samples = sum(one.wait.samples for one in found)
+    waits = [one.wait for one in found if one.wait.samples]
+    oldest = max(found, key=lambda one: one.oldest_age)
+    workers: dict[str, WorkerStats] = {}
+    for one in itertools.chain.from_iterable(shard.workers for shard in found):
+        known = workers.get(one.id)
+        workers[one.id] = one if known is None else replace(
+            known,
+            dead=known.dead and one.dead,
+            items=known.items + one.items,
+            item_seconds=known.item_seconds + one.item_seconds,
+            item_squares=known.item_squares + one.item_squares,
+            ages=(*known.ages, *one.ages),
+        )  # fmt: skip
+    return replace(
+        oldest,
+        queue=name,
+        counts=Counts(*map(sum, zip(*(one.counts for one in found), strict=True))),
+        wait=WaitTimes(
+            mean=sum(one.mean * one.samples for one in waits) / samples if samples else 0.0,
+            median=sorted(one.median for one in waits)[len(waits) // 2] if waits else 0.0,
+            longest=max((one.longest for one in waits), default=0.0),
+            samples=samples,
+        ),
+        leases=sum(one.leases for one in found),
+        limit=_whole([one.limit for one in found]),
+        workers=tuple(workers.values()),
+        due=sum(one.due for one in found),
+        due_soon=sum(one.due_soon for one in found),
+        expired=sum(one.expired for one in found),
+        orphaned=sum(one.orphaned for one in found),
+    )
+
+
+class ShardedResults(Results):
+    """See `Results`."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.refuse)
+        self._shards = shards
+
+    async def get(self, item_id: str) -> bytes | None:
+        """See `Results.get`."""
+        found = await self._shards.each(
+            lambda shard: shard.results.get(item_id), self._shards.with_id(item_id)
+        )
+        return next((one for one in found if one is not None), None)
+
+    async def progress(self, item_id: str) -> AsyncGenerator[Any, None]:
+        """See `Results.progress`."""
+        await self._shards.checked()
+        shard = await self._home_of(item_id)
+        async with contextlib.aclosing(shard.results.progress(item_id)) as values:
+            async for value in values:
+                yield value
+
+    async def is_cancelled(self, item_id: str) -> bool:
+        """See `Results.is_cancelled`."""
+        return await self._shards.any_of(item_id, lambda shard: shard.results.is_cancelled(item_id))
+
+    async def wait(
+        self, item_id: str, timeout: Duration | None = None, *, what: str = "item"
+    ) -> bytes | None:
+        """See `Results.wait`."""
+        if timeout is not None:
+            seconds("timeout", timeout, zero=False)
+        await self._shards.checked()
+        shard = await self._home_of(item_id)
+        return await shard.results.wait(item_id, timeout, what=what)
+
+    async def _home_of(self, item_id: str) -> AsyncWorkQueue:
+        """Return the shard that knows an item. One whose group is not known is looked for in all of them."""
+        shards = self._shards.with_id(item_id)
+        if len(shards) == 1:
+            return shards[0]
+
+        for look in (_finds, _is_dead, _has_result, _was_cancelled):
+            found = await self._shards.each(lambda shard, look=look: look(shard, item_id), shards)  # type: ignore[misc]
+            if any(found):
+                return shards[found.index(True)]
+        return shards[0]
+
+
+async def _finds(shard: AsyncWorkQueue, item_id: str) -> bool:
+    return await shard.find(item_id, data=False) is not None
+
+
+async def _is_dead(shard: AsyncWorkQueue, item_id: str) -> bool:
+    return await shard.dead_letters.get(item_id) is not None
+
+
+async def _has_result(shard: AsyncWorkQueue, item_id: str) -> bool:
+    return await shard.results.get(item_id) is not None
+
+
+async def _was_cancelled(shard: AsyncWorkQueue, item_id: str) -> bool:
+    return await shard.results.is_cancelled(item_id)
+
+
+class ShardedDeadLetters(DeadLetters):
+    """See `DeadLetters`."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.refuse)
+        self._shards = shards
+
+    async def list(self, *, start: int = 0, count: int = 100, data: bool = True) -> builtins.list[DeadLetter]:
+        """Return dead letters, the newest first; see there. `start` + `count` is at most 1,000."""
+        check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
+        check_int("start", start, minimum=0, maximum=MAX_AT_ONCE - count)
+        found = await self._shards.each(lambda shard: shard.dead_letters.list(count=start + count, data=data))
+        return merged(found, lambda letter: -letter.died_at)[start : start + count]
+
+    async def get(self, item_id: str) -> DeadLetter | None:
+        """See `DeadLetters.get`."""
+        return await self._shards.any_of(item_id, lambda shard: shard.dead_letters.get(item_id))
+
+    async def count(self) -> int:
+        """Return how many there are."""
+        return sum(await self._shards.each(lambda shard: shard.dead_letters.count()))
+
+    async def requeue(self, *item_ids: str) -> builtins.list[bool]:
+        """See `DeadLetters.requeue`."""
+        return await self._of_ids(item_ids, lambda shard, some: shard.dead_letters.requeue(*some))
+
+    async def requeue_all(self) -> int:
+        """See `DeadLetters.requeue_all`: the oldest of each shard first."""
+        return sum(await self._shards.each(lambda shard: shard.dead_letters.requeue_all()))
+
+    async def drop(self, *item_ids: str) -> builtins.list[bool]:
+        """See `DeadLetters.drop`."""
+        return await self._of_ids(item_ids, lambda shard, some: shard.dead_letters.drop(*some))
+
+    async def drop_older_than(self, age: Duration) -> int:
+        """See `DeadLetters.drop_older_than`."""
+        return sum(await self._shards.each(lambda shard: shard.dead_letters.drop_older_than(age)))
+
+    async def _of_ids(
+        self,
+        item_ids: Sequence[str],
+        call: Callable[[AsyncWorkQueue, builtins.list[str]], Any],
+    ) -> builtins.list[bool]:
+        if self._shards.by == "id":
+            return await self._shards.spread(item_ids, self._shards.of, call)
+        found = await self._shards.each(lambda shard: call(shard, [*item_ids]))
+        return [any(answers) for answers in zip(*found, strict=True)]
+
+
+class ShardedSchedules(Schedules):
+    """See `Schedules`. A schedule, and all that it adds, is in the shard of its name."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.refuse, shards.name)
+        self._shards = shards
+
+    async def every(
+        self,
+        interval: Duration,
+        name: str,
+        data: bytes | str = b"",
+        *,
+        start: datetime | None = None,
+        catch_up: CatchUp = "once",
+    ) -> bool:
+        """See `Schedules.every`."""
+        shard = await self._shard(name)
+        return await shard.schedules.every(interval, name, data, start=start, catch_up=catch_up)
+
+    async def cron(
+        self,
+        expression: str,
+        name: str,
+        data: bytes | str = b"",
+        *,
+        tz: str = "UTC",
+        catch_up: CatchUp = "once",
+    ) -> bool:
+        """See `Schedules.cron`."""
+        shard = await self._shard(name)
+        return await shard.schedules.cron(expression, name, data, tz=tz, catch_up=catch_up)
+
+    async def list(self, *, data: bool = True) -> builtins.list[ScheduleView]:
+        """See `Schedules.list`."""
+        found = await self._shards.each(lambda shard: shard.schedules.list(data=data))
+        return merged(found, lambda view: view.next_due.timestamp() if view.next_due else math.inf)
+
+    async def remove(self, name: str) -> bool:
+        """See `Schedules.remove`."""
+        return await (await self._shard(name)).schedules.remove(name)
+
+    async def tick(self) -> float:
+        """See `Schedules.tick`."""
+        return min(await self._shards.each(lambda shard: shard.schedules.tick()))
+
+    async def _shard(self, name: str) -> AsyncWorkQueue:
+        shard = self._shards.of(name)
+        await self._shards.checked()
+        return shard
+
+
+class ShardedLimits(Limits):
+    """See `Limits`. What limits the whole queue, each shard has a part of; so it is never exceeded.
+
+    A part of a limit is not used while its shard has nothing to lease. With `shard_by="group"`, the limits of
+    groups are not divided.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.refuse, shards.name)
+        self._shards = shards
+
+    async def set(
+        self,
+        *,
+        rate: str | None = None,
+        burst: int | None = None,
+        concurrency: int | None = None,
+        group: str | None = None,
+        ageing: Duration | None = None,
+        shared: str | None = None,
+    ) -> bool:
+        """Set limits; see `Limits.set`.
+
+        Raises:
+            InvalidArgument: Also if a concurrency, or the burst of a rate, is below the number of shards.
+        """
+        if shared is not None:
+            raise InvalidArgument(
+                "shared", shared, "None on a queue with shards, which are on different nodes"
+            )
+        if group is not None and self._shards.by == "group":
+            shards = self._shards.all if group == EACH_GROUP else self._shards.with_group(group)
+            answers = await self._shards.each(
+                lambda shard: shard.limits.set(rate=rate, burst=burst, concurrency=concurrency, group=group),
+                shards,
+            )
+            return any(answers)
+        count = len(self._shards.all)
+        for name, value in (("concurrency", concurrency), ("burst", 1 if rate and burst is None else burst)):
+            if value is not None:
+                check_int(name, value, minimum=count, maximum=MAX_LIMIT)
+        part = None if rate is None else rate_text(interval_of(rate) * count)
+        places = {shard: place for place, shard in enumerate(self._shards.all)}
+        return any(
+            await self._shards.each(
+                lambda shard: shard.limits.set(
+                    rate=part,
+                    burst=_part(burst, places[shard], count),
+                    concurrency=_part(concurrency, places[shard], count),
+                    group=group,
+                    ageing=ageing,
+                )
+            )
+        )
+
+    def part_of(self, declared: DeclaredLimit, shard: AsyncWorkQueue) -> DeclaredLimit | None:
+        """Return the part of a declared limit that a shard has; None: it has none."""
+        if self._shards.by == "group":
+            return declared if shard in self._shards.with_group(declared.group) else None
+        if declared.rate is not None:
+            allowed = "None on a queue with shards, or shard_by='group', which has all calls in one shard"
+            raise InvalidArgument("rate", declared.rate, allowed)
+        count = len(self._shards.all)
+        if declared.concurrency is not None:
+            check_int("concurrency", declared.concurrency, minimum=count, maximum=MAX_LIMIT)
+        return replace(
+            declared, concurrency=_part(declared.concurrency, self._shards.all.index(shard), count)
+        )
+
+    async def remove(self, *names: LimitName, group: str | None = None) -> bool:
+        """See `Limits.remove`."""
+        return any(await self._shards.each(lambda shard: shard.limits.remove(*names, group=group)))
+
+    async def get(self) -> QueueLimits:
+        """See `Limits.get`."""
+        found = await self._shards.each(lambda shard: shard.limits.get())
+        names = dict.fromkeys(itertools.chain.from_iterable(one.groups for one in found))
+        whole = _whole if self._shards.by == "id" else _first
+        paused = {name: pause for one in found for name, pause in one.paused_groups.items()}
+        return replace(
+            found[0],
+            queue=_whole([one.queue for one in found]),
+            each_group=whole([one.each_group for one in found]),
+            groups={name: whole([one.groups[name] for one in found if name in one.groups]) for name in names},
+            paused_groups=paused,
+        )
+
+
+def _part(value: int | None, place: int, count: int) -> int | None:
+    """Return the part of a limit that the shard at a place has: the first ones have the remainder."""
+    return None if value is None else value // count + (place < value % count)
+
+
+def _whole(parts: Sequence[Limit]) -> Limit:
+    """Return the limit of which these are the parts."""
+    rates = [interval_of(one.rate) for one in parts if one.rate is not None]
+    return Limit(
+        rate=rate_text(round(1 / sum(1 / one for one in rates))) if rates else None,
+        burst=sum(one.burst or 0 for one in parts) or None,
+        concurrency=sum(one.concurrency or 0 for one in parts) or None,
+    )
+
+
+def _first(parts: Sequence[Limit]) -> Limit:
+    return parts[0]
+
+
+class ShardedEvents(Events):
+    """See `Events`. The events of a shard are in order, and have their own numbers."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.refuse)
+        self._shards = shards
+
+    async def keep(self, *, count: int | None = None, age: Duration | None = None) -> int:
+        """Keep events of all shards, each its part of `count`; see `Events.keep`. Return 0."""
+        part = (
+            None
+            if count is None
+            else -(-check_int("count", count, minimum=1, maximum=MAX_KEPT) // len(self._shards.all))
+        )
+        await self._shards.each(lambda shard: shard.events.keep(count=part, age=age))
+        return 0
+
+    async def publish(self) -> int:
+        """Publish the events of all shards; see `Events.publish`. Return 0."""
+        await self._shards.each(lambda shard: shard.events.publish())
+        return 0
+
+    async def stop(self, only: Literal["kept", "live"] | None = None) -> None:
+        """See `Events.stop`."""
+        await self._shards.each(lambda shard: shard.events.stop(only))
+
+    def __call__(
+        self,
+        since: int | None = None,
+        *,
+        follow: bool = True,
+        live: bool = False,
+        ids: Collection[str] | None = None,
+        kinds: Collection[str] | None = None,
+    ) -> AsyncIterator[Event]:
+        """Read the events of all shards as they come; see `Events.__call__`.
+
+        Those of one shard are in order. Without `follow` all are, by their times.
+
+        Args:
+            since: None: a number is that of an event of one shard. Continue with
+                `queue.shards[…].events(since=…)`.
+            follow: See there.
+            live: See there.
+            ids: See there.
+            kinds: See there.
+        """
+        if since is not None:
+            allowed = "None on a queue with shards: each of its `shards` has numbers of its own"
+            raise InvalidArgument("since", since, allowed)
+        readers = [one.events(follow=follow, live=live, ids=ids, kinds=kinds) for one in self._shards.all]
+        return _joined(readers, in_order=not follow)
+
+
+async def _joined(readers: Sequence[AsyncIterator[Event]], *, in_order: bool) -> AsyncIterator[Event]:
+    """Yield what several readers yield: in the order of the times, or as it comes."""
+    pending = {asyncio.ensure_future(anext(one)): one for one in readers}
+    try:
+        while pending:
+            how = asyncio.ALL_COMPLETED if in_order else asyncio.FIRST_COMPLETED
+            done, _ = await asyncio.wait(pending, return_when=how)
+            for ended in [one for one in done if isinstance(one.exception(), StopAsyncIteration)]:
+                del pending[ended]
+                done.discard(ended)
+            ready = sorted(done, key=lambda one: one.result().at)
+            for task in ready[:1] if in_order else ready:
+                reader = pending.pop(task)
+                yield task.result()
+                pending[asyncio.ensure_future(anext(reader))] = reader
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        for reader in readers:
+            await reader.aclose()  # type: ignore[attr-defined] # each is a generator
+
+
+class ShardedHistory(History):
+    """See `History`."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.refuse, shards.name)
+        self._shards = shards
+
+    async def keep(self) -> None:
+        """See `History.keep`."""
+        await self._shards.each(lambda shard: shard.history.keep())
+
+    async def stop(self) -> None:
+        """See `History.stop`."""
+        await self._shards.each(lambda shard: shard.history.stop())
+
+    async def __call__(self, tier: Tier = "minute", *, count: int = 60) -> QueueHistory:
+        """See `History.__call__`."""
+        found = await self._shards.each(lambda shard: shard.history(tier, count=count))
+        columns = zip(*(one.cells for one in found), strict=True)
+        return replace(found[0], queue=self._name, cells=tuple(_joined_cell(cells) for cells in columns))
+
+
+def _joined_cell(cells: Sequence[HistoryCell]) -> HistoryCell:
+    def sums(of: Callable[[HistoryCell], tuple[int, ...]]) -> tuple[int, ...]:
+        return tuple(map(sum, zip(*map(of, cells), strict=True)))
+
+    added, completed, failed, dead, expired = sums(
+        lambda one: (one.added, one.completed, one.failed, one.dead, one.expired)
+    )
+    return replace(
+        cells[0],
+        added=added,
+        completed=completed,
+        failed=failed,
+        dead=dead,
+        expired=expired,
+        runs=sums(lambda one: one.runs),
+        waits=sums(lambda one: one.waits),
+        oldest_age=max(one.oldest_age for one in cells),
+    )

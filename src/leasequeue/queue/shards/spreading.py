@@ -1,0 +1,163 @@
+"""The shards of a queue: which one an item is in, and calls on several of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
+
+from leasequeue.durations import Duration, check_int
+from leasequeue.errors import InvalidArgument, LeasequeueError, PartlyAdded
+from leasequeue.queue.encoding import encoded_id
+from leasequeue.queue.lease import Lease
+from leasequeue.queue.queue import AsyncWorkQueue, engine_of, engines_of
+from leasequeue.queue.shards.naming import place_of, shard_names
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from typing import NoReturn
+
+    from leasequeue.wire.endpoints import Client
+
+T = TypeVar("T")
+Given = TypeVar("Given")
+
+#: The most shards of a queue.
+MAX_SHARDS = 256
+#: What `shards=` may be spread by.
+ShardBy = Literal["id", "group"]
+#: What a schedule appends to its name in the ids of its items, which are in the shard of the schedule.
+_STAMP = re.compile(rb"@\d{4}-\d\d-\d\dT[\d:.]+Z$")
+
+
+class Shards:
+    """The queues over which the items of a queue are spread. The arguments are those of `AsyncWorkQueue`.
+
+    Attributes:
+        all: The queues, in their order.
+        by: By what items are spread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        redis: Client,
+        count: int,
+        by: ShardBy,
+        *,
+        return_to: str,
+        reply_timeout: Duration,
+        clock: Callable[[], float] | None,
+    ) -> None:
+        check_int("shards", count, minimum=1, maximum=MAX_SHARDS)
+        if by not in {"id", "group"}:
+            raise InvalidArgument("shard_by", by, "'id' or 'group'")
+        self.name, self.by = name, by
+        self.all = tuple(
+            AsyncWorkQueue(one, redis, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
+            for one in shard_names(name, count)
+        )
+        for one in self.all:
+            engines_of(one).blocks = False
+        self._by_name = {one.name: one for one in self.all}
+        #: With which shard the next call begins that asks one after the other.
+        self._turn = itertools.cycle(range(count))
+        self._is_checked = False
+
+    def refuse(self) -> NoReturn:
+        """Say that there is no engine of all shards together."""
+        allowed = f"for this, a queue without shards, or one of its {len(self.all)} `shards`"
+        raise InvalidArgument("queue", self.name, allowed)
+
+    def in_turn(self) -> Sequence[AsyncWorkQueue]:
+        """Return all shards, beginning with another one in each call."""
+        first = next(self._turn)
+        return (*self.all[first:], *self.all[:first])
+
+    def of(self, item_id: str, group: str | None = None) -> AsyncWorkQueue:
+        """Return the shard of an item: by its group, if it has one and they have shards, else by its id."""
+        by = encoded_id(item_id) if group is None or self.by == "id" else group.encode()
+        return self.all[place_of(_STAMP.sub(b"", by), len(self.all))]
+
+    def with_id(self, item_id: str) -> Sequence[AsyncWorkQueue]:
+        """Return the shards in which an item of this id may be: one, unless groups have shards."""
+        return (self.of(item_id),) if self.by == "id" else self.all
+
+    def with_group(self, group: str | None) -> Sequence[AsyncWorkQueue]:
+        """Return the shards that have items of a group; None: of the queue."""
+        return self.all if group is None or self.by == "id" else (self.of("", group),)
+
+    def holding(self, lease: Lease) -> AsyncWorkQueue:
+        """Return the shard of a lease."""
+        if not isinstance(lease, Lease) or lease.queue_name not in self._by_name:
+            raise InvalidArgument("lease", lease, f"a lease of the queue {self.name!r}")
+        return self._by_name[lease.queue_name]
+
+    def forget(self) -> None:
+        """Note the number of shards again at the next call, as the queue was deleted."""
+        self._is_checked = False
+
+    async def checked(self) -> None:
+        """Compare the number of shards with the one that the queue was first used with, once.
+
+        Raises:
+            InvalidArgument: If they differ: an id would be in two shards.
+        """
+        if self._is_checked:
+            return
+        layout = f"{len(self.all)} {self.by}"
+        noted: bytes = await engine_of(self.all[0]).run("open_shards", layout=layout.encode())
+        if noted.decode(errors="replace") != layout:
+            known, _, by = noted.decode(errors="replace").partition(" ")
+            raise InvalidArgument(
+                "shards",
+                f"shards={len(self.all)}, shard_by={self.by!r}",
+                f"shards={known}, shard_by={by!r}, as when the queue was first used"
+                if noted
+                else "another name, as the queue has been used without shards",
+            )
+        self._is_checked = True
+
+    async def each(
+        self, call: Callable[[AsyncWorkQueue], Awaitable[T]], among: Sequence[AsyncWorkQueue] | None = None
+    ) -> list[T]:
+        """Make a call on several shards, all of them by default; return the answers in their order."""
+        await self.checked()
+        return await asyncio.gather(*(call(one) for one in among or self.all))
+
+    async def spread(
+        self,
+        given: Sequence[Given],
+        shard_of: Callable[[Given], AsyncWorkQueue],
+        call: Callable[[AsyncWorkQueue, list[Given]], Awaitable[Sequence[T]]],
+    ) -> list[T]:
+        """Make a call for each shard with its part of some values; return the answers in their order.
+
+        Raises:
+            PartlyAdded: If it fails on some of several shards.
+        """
+        await self.checked()
+        places: dict[AsyncWorkQueue, list[int]] = {}
+        for place, one in enumerate(given):
+            places.setdefault(shard_of(one), []).append(place)
+        calls = (call(shard, [given[place] for place in some]) for shard, some in places.items())
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        answers: list[T | None] = [None] * len(given)
+        errors: list[BaseException] = []
+        for some, reply in zip(places.values(), found, strict=True):
+            if isinstance(reply, BaseException):
+                errors.append(reply)
+                continue
+            for place, answer in zip(some, reply, strict=True):
+                answers[place] = answer
+        if errors and (len(errors) == len(places) or not isinstance(errors[0], LeasequeueError)):
+            raise errors[0]
+        if errors:
+            raise PartlyAdded(answers) from errors[0]
+        return cast("list[T]", answers)
+
+    async def any_of(self, item_id: str, call: Callable[[AsyncWorkQueue], Awaitable[T]]) -> T:
+        """Make a call on each shard in which an item may be; return the first answer that says something."""
+        answers = await self.each(call, self.with_id(item_id))
+        return next((one for one in answers if one), answers[0])
