@@ -114,7 +114,8 @@ def homes_of(module: str) -> dict[str, str]:
 def parts(path: str) -> str:
     """Return a directive for the class of each attribute that a class declares, such as `queue.results`."""
     module, _, name = path.rpartition(".")
-    classes = get_type_hints(getattr(importlib.import_module(module), name)).values()
+    owner = getattr(importlib.import_module(module), name)
+    classes = [one for one in get_type_hints(owner).values() if isinstance(one, type) and one is not owner]
     return "\n\n".join(_directive(one.__module__, one.__name__, one) for one in classes)
 
 

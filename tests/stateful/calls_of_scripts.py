@@ -197,6 +197,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "once_drop": _call(run="run", job="job", ended_ms=SHORT, keep_ms=[0, SHORT], report="report"),
     "once_run": _call(job="job", run="another", keep_ms=SHORT),
     "move_items": _call(source="another", spot="queue", left_out=0),  # see tests/queue/test_moving.py
+    "open_shards": _call(layout=["4 id", "8 group"]),
     "probe": _call(),
     "purge_queue": _call(
         source=["queue", "queue", "scheduled", "inboxes", "held", "lanes"], count=[2, 500, 0], purged=3
