@@ -60,11 +60,10 @@ class ShownQueues:
 
     def _named(self) -> Iterator[tuple[str, AsyncWorkQueue]]:
         for one in self._given:
-            if isinstance(one, AsyncWorkQueue):
-                yield one.name, one
-            else:
-                yield one.name, one.queue
-                yield from ((task.queue.name, task.queue) for task in one.tasks)
+            tasks = one.tasks if isinstance(one, TaskQueue) else ()
+            queue = one.queue if isinstance(one, TaskQueue) else one
+            for each in (queue, *(task.queue for task in tasks)):
+                yield from ((shard.name, shard) for shard in each.shards)
 
     async def find(self) -> None:
         """Look for the queues at the URLs, unless that was done a moment ago."""
