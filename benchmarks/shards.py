@@ -89,7 +89,8 @@ async def measure(nodes: list[Redis], url: str, shards: int, *, cluster: bool) -
     rate, total, busiest = sorted(took)[ROUNDS // 2]
     print(
         f"{len(nodes)} masters | {shards or 'no'} shards | {rate:,.0f} jobs/s | {total * 1e6:.1f} µs of all "
-        f"nodes, {busiest * 1e6:.1f} of the busiest: {1 / busiest:,.0f} jobs/s at most | {connections} connections",
+        f"nodes, {busiest * 1e6:.1f} of the busiest: {1 / busiest:,.0f} jobs/s at most | "
+        f"{connections} connections",
         flush=True,
     )
 
