@@ -17,6 +17,7 @@ from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annot
 from leasequeue.queue.pushes import listener
 from leasequeue.queue.queue import engine_of, engines_of
 from leasequeue.queue.shards.naming import shard_names
+from leasequeue.queue.shards.queue import ShardedQueue
 from tests.eventually import LIMIT_SECONDS, eventually
 from tests.queue.asking import names_of, until
 
@@ -210,6 +211,9 @@ async def test_each_way_in_which_an_item_comes_to_wait_wakes_a_caller(
     assert await queue.complete(lease)
     lease = await taken(lambda: queue.add_item(Item(b"x", id="b"), priority=3))
     assert lease.id == "b"
+    await queue.add_item(Item(b"x", id="later"), delay=600)
+    lease = await taken(lambda: queue.promote("later"))
+    assert lease.id == "later"
 
 
 @pytest.mark.usefixtures("no_looks")
@@ -465,6 +469,12 @@ async def test_schedules_and_what_they_add_are_found_by_name(queue: AsyncWorkQue
         assert await queue.find(view.id) is not None
     assert await queue.schedules.remove("s3")
     assert len(await queue.schedules.list()) == 7
+
+
+def test_no_call_of_a_queue_is_forgotten() -> None:
+    """What is not made for shards would ask an engine, and raise; only what is built on others may be left."""
+    public = {name for name, one in vars(AsyncWorkQueue).items() if callable(one) and name[0] != "_"}
+    assert public - {*vars(ShardedQueue)} == {"fail", "processing", "queue_len", "renew"}
 
 
 async def test_a_pipeline_adds_to_the_shard_of_the_item(queue: AsyncWorkQueue, redis: Redis) -> None:

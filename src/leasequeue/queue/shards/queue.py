@@ -284,6 +284,10 @@ class ShardedQueue(AsyncWorkQueue):
             ids += await shard.cancel_data(data, limit=left, keep=keep)
         return ids
 
+    async def promote(self, item_id: str) -> bool:
+        """See `AsyncWorkQueue.promote`."""
+        return await self._parts.any_of(item_id, lambda shard: shard.promote(item_id))
+
     async def pause(
         self,
         *,
