@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.crc import key_slot
@@ -272,8 +272,8 @@ async def test_a_session_that_leaves_passes_on_that_it_was_told(
             shard = queue.shard_of("a")
             # As if its message had been lost.
             idle = f"{shard.name}:idle"
-            [told] = [one for one in await redis.zrange(idle, 0, -1) if one.endswith(other.session.encode())]
-            await redis.zrem(idle, told)
+            members: list[Any] = await redis.zrange(idle, 0, -1)
+            await redis.zrem(idle, *(one for one in members if one.endswith(other.session.encode())))
             await redis.lpush(f"{shard.name}:queue", "a")
             await redis.set(f"{shard.name}:item:a", "x")
             leaving.cancel()
@@ -472,7 +472,7 @@ async def test_schedules_and_what_they_add_are_found_by_name(queue: AsyncWorkQue
 
 
 def test_no_call_of_a_queue_is_forgotten() -> None:
-    """What is not made for shards would ask an engine, and raise; only what is built on others may be left."""
+    """What is not made for shards would ask an engine, and raise; what is built on others may be left."""
     public = {name for name, one in vars(AsyncWorkQueue).items() if callable(one) and name[0] != "_"}
     assert public - {*vars(ShardedQueue)} == {"fail", "processing", "queue_len", "renew"}
 

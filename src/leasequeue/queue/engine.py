@@ -58,7 +58,7 @@ class Engine:
     It becomes a member of the session. `on_abandon` is called when it must be forgotten without being closed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but three by name
         self,
         keys: QueueKeys,
         session: Session,

@@ -178,7 +178,7 @@ class AsyncWorkQueue:
     # ----------------------------------------------------- opening and closing
 
     @classmethod
-    def from_url(
+    def from_url(  # noqa: PLR0913 - all but two by name
         cls,
         url: str,
         name: str,

@@ -6,12 +6,15 @@ import asyncio
 import contextlib
 import itertools
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from leasequeue.durations import Duration, check_int, seconds
 from leasequeue.errors import InvalidArgument
+from leasequeue.item import MAX_DATA_BYTES
 from leasequeue.queue.dead_letters import MAX_AT_ONCE, DeadLetter, DeadLetters
+from leasequeue.queue.encoding import MAX_REPLY_BYTES
 from leasequeue.queue.events import MAX_KEPT, Events
 from leasequeue.queue.history import History, HistoryCell, QueueHistory, Tier
 from leasequeue.queue.limits import (
@@ -158,16 +161,22 @@ class ShardedDeadLetters(DeadLetters):
         super().__init__(shards.refuse)
         self._shards = shards
 
-    async def list(self, *, start: int = 0, count: int = 100, data: bool = True) -> builtins.list[DeadLetter]:
+    async def list(
+        self, *, start: int = 0, count: int = 100, data: bool = True, max_bytes: int = MAX_REPLY_BYTES
+    ) -> builtins.list[DeadLetter]:
         """Return dead letters, the newest first; see there. `start` + `count` is at most 1,000."""
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         check_int("start", start, minimum=0, maximum=MAX_AT_ONCE - count)
-        found = await self._shards.each(lambda shard: shard.dead_letters.list(count=start + count, data=data))
+        found = await self._shards.each(
+            lambda shard: shard.dead_letters.list(count=start + count, data=data, max_bytes=max_bytes)
+        )
         return merged(found, lambda letter: -letter.died_at)[start : start + count]
 
-    async def get(self, item_id: str) -> DeadLetter | None:
+    async def get(self, item_id: str, *, max_bytes: int = MAX_DATA_BYTES) -> DeadLetter | None:
         """See `DeadLetters.get`."""
-        return await self._shards.any_of(item_id, lambda shard: shard.dead_letters.get(item_id))
+        return await self._shards.any_of(
+            item_id, lambda shard: shard.dead_letters.get(item_id, max_bytes=max_bytes)
+        )
 
     async def count(self) -> int:
         """Return how many there are."""
@@ -331,12 +340,14 @@ class ShardedLimits(Limits):
         names = dict.fromkeys(itertools.chain.from_iterable(one.groups for one in found))
         whole = _whole if self._shards.by == "id" else _first
         paused = {name: pause for one in found for name, pause in one.paused_groups.items()}
+        leased = sum((Counter(one.leased) for one in found), Counter[str]())
         return replace(
             found[0],
             queue=_whole([one.queue for one in found]),
             each_group=whole([one.each_group for one in found]),
             groups={name: whole([one.groups[name] for one in found if name in one.groups]) for name in names},
             paused_groups=paused,
+            leased={**leased},
         )
 
 

@@ -50,6 +50,7 @@ class ShardedQueue(AsyncWorkQueue):
         return_to: str = "end",
         reply_timeout: Duration = 10.0,
         clock: Callable[[], float] | None = None,
+        replicas: int = 0,
         shards: int = 1,
         shard_by: ShardBy = "id",
     ) -> None:
@@ -61,6 +62,7 @@ class ShardedQueue(AsyncWorkQueue):
             return_to=return_to,
             reply_timeout=reply_timeout,
             clock=clock,
+            replicas=replicas,
         )
         self._name = name
         self.shards, self.whole = parts.all, self

@@ -49,13 +49,21 @@ class Shards:
         return_to: str,
         reply_timeout: Duration,
         clock: Callable[[], float] | None,
+        replicas: int,
     ) -> None:
         check_int("shards", count, minimum=1, maximum=MAX_SHARDS)
         if by not in {"id", "group"}:
             raise InvalidArgument("shard_by", by, "'id' or 'group'")
         self.name, self.by = name, by
         self.all = tuple(
-            AsyncWorkQueue(one, redis, return_to=return_to, reply_timeout=reply_timeout, clock=clock)
+            AsyncWorkQueue(
+                one,
+                redis,
+                return_to=return_to,
+                reply_timeout=reply_timeout,
+                clock=clock,
+                replicas=replicas,
+            )
             for one in shard_names(name, count)
         )
         for one in self.all:
