@@ -1,4 +1,4 @@
--- Have sessions look for items that wait, which are not woken by a blocking move: those of a queue with
+-- Notify sessions that wait without a blocking move that they have to look for items: those of a queue with
 -- shards, which has no clients of other libraries.
 --
 -- Such a session is in `idle` with a lease time of 0. It gets `look <word>`, with the word of its
@@ -15,8 +15,8 @@ local function have_look(name, most)
   for i = 2, #found, 2 do
     if tonumber(found[i]) % IDLE_LEASES == 0 then
       redis.call('ZREM', key, found[i - 1])
-      local sign, told = string.match(found[i - 1], '^(%x+)@(.*)$')
-      if sign then redis.pcall('PUBLISH', name .. ':push:' .. told, 'look ' .. sign) end
+      local sign, whose = string.match(found[i - 1], '^(%x+)@(.*)$')
+      if sign then redis.pcall('PUBLISH', name .. ':push:' .. whose, 'look ' .. sign) end
     end
   end
 end

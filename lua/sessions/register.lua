@@ -14,7 +14,7 @@
 --   session   text     the session that waits
 --   keep_ms   integer  how long it is registered
 --   lease_ms  integer  the lease time of items that are delivered to it, at most 32,767; empty: deliver
---       none; 0: none, but tell it to look when an item is added, as it makes no blocking move
+--       none; 0: none, but notify it when an item is added, as it makes no blocking move
 --   word      text     with what the next delivery begins: 16 hexadecimal digits, new in each call
 --   before    text     that of its last registration, which ends; empty: it has been used
 --   accepted  rest     deliveries that it has accepted: `<token> <id>`
@@ -51,7 +51,7 @@ if lease_ms then
   redis.call('ZADD', idle, string.format('%.0f', ends + lease_ms), word .. '@' .. session)
   redis.call('PEXPIRE', idle, keep_ms)
 end
-if lease_ms == 0 and redis.call('LLEN', queue) > 0 then wait = 0 end -- added before it could be told
+if lease_ms == 0 and redis.call('LLEN', queue) > 0 then wait = 0 end -- added before it could be notified
 if before ~= '' then redis.call('ZREM', idle, before .. '@' .. session) end
 wake_next() -- a slot may have become free since the session has leased
 return wait

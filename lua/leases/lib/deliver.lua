@@ -67,7 +67,7 @@ end
 local function deliver(id, data, trace, reference)
   for _ = 1, 10 do
     local member, text = unpack(redis.call('ZRANGE', idle, 0, 0, 'WITHSCORES'))
-    if not member or tonumber(text) % IDLE_LEASES == 0 then return end -- it was told to look
+    if not member or tonumber(text) % IDLE_LEASES == 0 then return end -- it was notified
     redis.call('ZREM', idle, member)
     local cut = string.find(member, '@', 1, true) or 0
     local holder = string.sub(member, cut + 1)

@@ -1,4 +1,4 @@
-"""Calls that are done when replicas have their writes, too: in rounds, over a connection of their own.
+"""Calls that are done when replicas have their writes, too: in rounds, over a separate connection.
 
 `WAIT` counts the writes of its own connection, and blocks it until the replicas have confirmed them. So for
 these calls there is one for each server. A round is the scripts that have gathered, and one WAIT after them.
@@ -124,7 +124,7 @@ class Rounds:
         self._send_round()
 
     def _explain(self, short: _Done, confirmed: int, info: Any, _: BaseException | None) -> None:
-        """Tell callers that too few replicas have what they have written."""
+        """Notify callers that too few replicas have what they have written."""
         found = _CONNECTED.search(info) if isinstance(info, bytes) else None
         for call, reply in short:
             error = NotReplicated(

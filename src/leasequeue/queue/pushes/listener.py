@@ -106,7 +106,7 @@ class Listener:
         self._can_receive = runner.route.slot is None
         self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT")
         self._loop = asyncio.get_running_loop()
-        #: Whether a move is blocked; else messages tell to look, and a timer does.
+        #: Whether a move is blocked; else messages, and a timer, have it look.
         self._blocks = blocks
         self._look_timer: asyncio.TimerHandle | None = None
         #: What is notified when listening ends; None: not listening.
@@ -128,7 +128,7 @@ class Listener:
         #: What was notified last, and takes these.
         self._taker: Waiter | None = None
         pushes.add("item", self._pushed, self._missed)
-        pushes.add("look", self._told_to_look, self._look)
+        pushes.add("look", self._notified, self._look)
         self._leaving: asyncio.Task[None] | None = None
         self._returning: asyncio.Task[bool] | None = None
         self._backoff = Backoff()
@@ -240,7 +240,7 @@ class Listener:
             self._failed(connection, waiter, error)
 
     def _wait_to_look(self, waiter: Waiter) -> None:
-        """Register the session, and wait until it is told to look, for up to `BLOCK_SECONDS`."""
+        """Register the session, and wait for the message to look, for up to `BLOCK_SECONDS`."""
 
         def registered(wait_ms: Any, error: BaseException | None) -> None:
             if self._waiter is not waiter or timer.cancelled():
@@ -258,7 +258,7 @@ class Listener:
         self._backoff.reset()
         self._runner.send(self._register, (), registered, large=False, **self._registration(waiter))
 
-    def _told_to_look(self, message: bytes) -> None:
+    def _notified(self, message: bytes) -> None:
         (self._look if self.deliveries.use_word(message) else self._unverified.add)()
 
     def _look(self) -> None:

@@ -21,7 +21,7 @@ def shard_names(name: str, count: int) -> tuple[str, ...]:
     first is `{<name>}`, so that what concerns all of them is found by the name alone.
     """
     if "{" in name or "}" in name:
-        raise InvalidArgument("name", name, "a name without braces: each shard has a hash tag of its own")
+        raise InvalidArgument("name", name, "a name without braces, as each shard has a separate hash tag")
     first = check_prefix(f"{{{name}}}")
     begin = _range_of(first, count)
     return (first, *(_named(name, place, (begin + place) % count, count) for place in range(1, count)))

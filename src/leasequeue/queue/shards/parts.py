@@ -371,7 +371,7 @@ def _first(parts: Sequence[Limit]) -> Limit:
 
 
 class ShardedEvents(Events):
-    """See `Events`. The events of a shard are in order, and have their own numbers."""
+    """See `Events`. The events of each shard are in order, and numbered separately."""
 
     def __init__(self, shards: Shards) -> None:
         super().__init__(shards.refuse)
@@ -418,7 +418,7 @@ class ShardedEvents(Events):
             kinds: See there.
         """
         if since is not None:
-            allowed = "None on a queue with shards: each of its `shards` has numbers of its own"
+            allowed = "None on a queue with shards, whose events have separate numbers"
             raise InvalidArgument("since", since, allowed)
         readers = [one.events(follow=follow, live=live, ids=ids, kinds=kinds) for one in self._shards.all]
         return _joined(readers, in_order=not follow)
