@@ -17,7 +17,7 @@ from leasequeue.dashboard.guard import Guard
 from leasequeue.dashboard.pages import ACTIONS, PAGES
 from leasequeue.dashboard.rendering import Assets, Renderer
 from leasequeue.dashboard.rights import GivesRights, Rights
-from leasequeue.dashboard.sampler import Sampler
+from leasequeue.dashboard.sampler import OF_ONE_QUEUE, Sampler
 from leasequeue.dashboard.sharing import SharedReads
 from leasequeue.dashboard.sources import ShownQueues, Source
 from leasequeue.dashboard.view import Board, Elsewhere, NotFound, Page, ShowData, View
@@ -151,9 +151,11 @@ def _endpoint(
             return await respond(view)
         except Elsewhere as error:
             return RedirectResponse(str(error), 303)
-        except ServerError as error:
-            title, status, again = "The server is away", 503, True
+        except OF_ONE_QUEUE as error:
+            title, status, again = "This did not work", 409, False
             problem: LeasequeueError = error
+        except ServerError as error:
+            title, status, again, problem = "The server is away", 503, True, error
         except NotFound as error:
             title, status, again, problem = "Not found", 404, False, error
         except Forbidden as error:

@@ -14,7 +14,14 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.dashboard.charts import history_chart
-from leasequeue.errors import ConnectionLost, LeasequeueError
+from leasequeue.errors import (
+    ConnectionLost,
+    LeasequeueError,
+    LimitExceeded,
+    QueueDeleted,
+    ScriptFailed,
+    WrongKeyType,
+)
 from leasequeue.errors.log import Log
 
 if TYPE_CHECKING:
@@ -37,6 +44,9 @@ RATE_SECONDS = 30.0
 DAY_EVERY = 60.0
 #: From when on it stands out that nothing was completed while items wait (s).
 STALLED_SECONDS = 60.0
+
+#: What is wrong with one queue, while the server answers.
+OF_ONE_QUEUE = (WrongKeyType, ScriptFailed, LimitExceeded, QueueDeleted)
 
 log = Log("leasequeue.dashboard")
 
@@ -195,7 +205,8 @@ class Sampler:
         chosen = self._slice(names, known)
         await asyncio.gather(*map(sample, chosen))
         problems = [self.histories[name].problem for name in chosen]
-        self.problem = problems[0] if problems and all(problems) else None
+        away = [one for one in problems if one and not isinstance(one, OF_ONE_QUEUE)]
+        self.problem = away[0] if away and all(problems) else None
 
     def _slice(self, names: list[str], known: set[str]) -> list[str]:
         soonest = self._clock() - AWAKE_SECONDS

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
+from leasequeue.dashboard.sampler import OF_ONE_QUEUE
 from leasequeue.errors import LeasequeueError
 from leasequeue.errors.describing import TEXT_LENGTH, indented
 
@@ -26,6 +28,8 @@ T = TypeVar("T")
 #: The longest id or name that has a link, in characters. Other programs may write a longer one, which is no
 #: address that a server takes; and 50 of a mebibyte would be no page.
 MAX_LINKED = 512
+#: How many queues are read at once.
+AT_ONCE = 16
 
 #: Whether payloads are shown; or what returns a text of those of a queue, None to hide one.
 ShowData: TypeAlias = "bool | Callable[[str, bytes], str | None]"
@@ -73,6 +77,8 @@ class View:
     rights: Rights
     #: The fields of the form of an action; each may be there several times.
     form: dict[str, list[str]] = field(default_factory=dict)
+    #: The queues that the page should show and could not read, and why; the page says it.
+    problems: dict[str, LeasequeueError] = field(default_factory=dict)
 
     @property
     def sampler(self) -> Sampler:
@@ -109,6 +115,44 @@ class View:
     async def shared(self, key: Hashable, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Return what `call` answers, or what it answered to another viewer a moment ago."""
         return await self.board.reads.get(key, call)
+
+    async def seen(self) -> dict[str, QueueHistory]:
+        """Return what was seen of the queues that can be read; the page names the others."""
+        await self.sampler.look()
+        self.sampler.check()
+        seen = self.sampler.histories
+        self.problems |= {name: one.problem for name, one in seen.items() if one.problem}
+        return {name: one for name, one in seen.items() if not one.problem}
+
+    async def each(
+        self, queues: Sequence[AsyncWorkQueue], read: Callable[[AsyncWorkQueue], Awaitable[T]], *key: Hashable
+    ) -> list[tuple[AsyncWorkQueue, T]]:
+        """Return what `read` answers for each queue, shared as by `shared`; the page names those that fail.
+
+        Raises:
+            LeasequeueError: If all fail, and it is not for what one queue has.
+        """
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def one(queue: AsyncWorkQueue) -> T | LeasequeueError:
+            async with limit:
+                try:
+                    return await read(queue)
+                except LeasequeueError as error:
+                    return error
+
+        async def every() -> list[T | LeasequeueError]:
+            return await asyncio.gather(*map(one, queues))
+
+        answers = await self.shared((*key, *(queue.name for queue in queues)), every)
+        rows = [*zip(queues, answers, strict=True)]
+        problems = {queue.name: one for queue, one in rows if isinstance(one, LeasequeueError)}
+        if len(problems) == len(rows):
+            for problem in problems.values():
+                if not isinstance(problem, OF_ONE_QUEUE):
+                    raise problem
+        self.problems |= problems
+        return [row for row in rows if row[0].name not in problems]
 
     def may(self, action: str) -> bool:
         """Return whether the viewer may do an action."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.autoscale.leader import PASS_ID, decode_state
@@ -12,7 +11,7 @@ from leasequeue.dashboard.view import Page
 if TYPE_CHECKING:
     from leasequeue.autoscale.report import PassReport
     from leasequeue.dashboard.view import View
-    from leasequeue.queue import AsyncWorkQueue, ItemView
+    from leasequeue.queue import AsyncWorkQueue
 
 #: The queue of an autoscaler has one item, or a few by mistake; into so many such queues is looked.
 MAX_ITEMS, MAX_QUEUES = 20, 100
@@ -24,35 +23,25 @@ LATE_SECONDS = 180.0
 
 async def read(view: View) -> dict[str, Any]:
     """Look into the queues that may be those of autoscalers."""
-    await view.sampler.look()
-    view.sampler.check()
+    seen = await view.seen()
     queues = view.board.queues.by_name()
-    seen = view.sampler.histories
     small = [
         queues[name]
         for name in sorted(queues)
         if name in seen and (stats := seen[name].stats) and 0 < stats.counts.total <= MAX_ITEMS
     ]
-    reports: list[tuple[str, PassReport]] = await view.shared(
-        "autoscalers", lambda: _reports(small[:MAX_QUEUES])
-    )
+    found = await view.each(small[:MAX_QUEUES], _report_of, "autoscalers")
+    reports = [(queue.name, report) for queue, report in found if report is not None]
     now = max((one.stats.at for one in seen.values() if one.stats), default=0.0)
     return {"reports": reports, "late_before": now - LATE_SECONDS}
 
 
-async def _reports(queues: list[AsyncWorkQueue]) -> list[tuple[str, PassReport]]:
-    found = []
-    for queue, item in zip(queues, await asyncio.gather(*map(_pass_of, queues)), strict=True):
-        state, _ = decode_state(item.data or b"" if item else b"")
-        report = read_report(state.report, age=0.0)
-        if report is not None:
-            found.append((queue.name, report))
-    return found
-
-
-async def _pass_of(queue: AsyncWorkQueue) -> ItemView | None:
+async def _report_of(queue: AsyncWorkQueue) -> PassReport | None:
     item = await queue.find(PASS_ID, data=False)
-    return item if item is None or (item.size or 0) > MAX_BYTES else await queue.find(PASS_ID)
+    if item is not None and (item.size or 0) <= MAX_BYTES:
+        item = await queue.find(PASS_ID)
+    state, _ = decode_state(item.data or b"" if item else b"")
+    return read_report(state.report, age=0.0)
 
 
 PAGE = Page(path="/autoscaler", template="autoscaler.html", read=read, menu="Autoscaler")

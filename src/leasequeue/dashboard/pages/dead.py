@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from leasequeue.dashboard.action import Action, Question, Unfinished
 from leasequeue.dashboard.pages.job import DONE
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from leasequeue.dashboard.view import View
     from leasequeue.queue import AsyncWorkQueue, DeadLetter
+
+    _Lists: TypeAlias = tuple[int, list[tuple[AsyncWorkQueue, list[DeadLetter]]]]
 
 #: How many rows a page has, and how many groups.
 ROWS, GROUPS = 50, 12
@@ -69,7 +71,7 @@ class _Chosen:
     def of(cls, given: Mapping[str, str]) -> _Chosen:
         return cls(
             read_segment(given.get("queue", "")),
-            given.get("task", "").strip(),
+            given.get("task", ""),
             given.get("error", "").strip(),
         )
 
@@ -94,9 +96,9 @@ async def read(view: View) -> dict[str, Any]:
     counts = await _counts(view, chosen)
     names = sorted(counts, key=lambda name: (-counts[name], name))[:QUEUES]
     before = Place.read(query["before"]) if query.get("before") else None
-    queues = [view.queue(name) for name in names]
+    lists = await _lists(view, names, before)
     found, looked_at, following = await view.shared(
-        ("dead", chosen, before, *names), lambda: _read(queues, chosen, before)
+        ("dead", chosen, before, *names), lambda: _choose(lists, chosen)
     )
     groups = Counter((task_of(one.data or b""), _kind(one)) for _, one in found)
     examples = {(task_of(one.data or b""), _kind(one)): one for _, one in reversed(found)}
@@ -122,9 +124,7 @@ async def _counts(view: View, chosen: _Chosen) -> dict[str, int]:
     """Return how many dead letters the queues had when they were sampled last."""
     if chosen.queue:
         return {chosen.queue: stats.counts.dead if (stats := (await view.history(chosen.queue)).stats) else 0}
-    await view.sampler.look()
-    view.sampler.check()
-    seen = view.sampler.histories.values()
+    seen = (await view.seen()).values()
     return {one.name: one.stats.counts.dead for one in seen if one.stats and one.stats.counts.dead}
 
 
@@ -133,23 +133,27 @@ def _kind(letter: DeadLetter) -> str:
     return summary_of(letter.error).partition(": ")[0][:100]
 
 
-async def _read(
-    queues: Sequence[AsyncWorkQueue], chosen: _Chosen, before: Place | None
-) -> tuple[list[tuple[str, DeadLetter]], int, Place | None]:
+async def _lists(view: View, names: Sequence[str], before: Place | None) -> _Lists:
+    """Return how many dead letters of each queue are read, and those that are older than a place."""
+    each = LOOKED_AT // max(1, len(names))
+    queues = [view.queue(name) for name in names]
+    return each, await view.each(queues, lambda queue: _newest(queue, before, each), "newest dead", before)
+
+
+async def _choose(lists: _Lists, chosen: _Chosen) -> tuple[list[tuple[str, DeadLetter]], int, Place | None]:
     """Return the dead letters that match, at how many it has looked, and where the next page begins."""
-    each = LOOKED_AT // max(1, len(queues))
-    lists = await asyncio.gather(*(_newest(queue, before, each) for queue in queues))
+    each, pages = lists
     # Of a queue of which more follow, no other queue may be read beyond its last one.
-    floors = [Place.of(page[-1]) for page in lists if len(page) == each]
+    floors = [Place.of(page[-1]) for _, page in pages if len(page) == each]
     floor = max(floors, default=None)
     looked_at = [
         (Place.of(one), queue.name, one)
-        for queue, page in zip(queues, lists, strict=True)
+        for queue, page in pages
         for one in page
         if floor is None or Place.of(one) >= floor
     ]
     looked_at.sort(key=lambda row: row[:2], reverse=True)
-    by_name = {queue.name: queue for queue in queues}
+    by_name = {queue.name: queue for queue, _ in pages}
     found = [
         (place, name, one)
         for place, name, one in looked_at
@@ -231,7 +235,7 @@ async def _ask_all(view: View, action: str) -> Question:
     verb = "Requeue" if action == "requeue" else "Drop"
     many, text = f"{total:,}", f"{verb} all {total:,} dead letters{chosen.text}?"
     if chosen.task or chosen.error:
-        found, looked_at, _ = await _read([view.queue(name) for name in [*counts][:QUEUES]], chosen, None)
+        found, looked_at, _ = await _choose(await _lists(view, [*counts][:QUEUES], None), chosen)
         many = "all that match" if looked_at < total else f"{len(found):,}"
         text = f"{verb} all dead letters{chosen.text}? {len(found):,} of the newest {looked_at:,} match"
         text += f"; all {total:,} are looked at." if looked_at < total else "."
@@ -257,7 +261,7 @@ async def _act_on_all(view: View, action: str) -> int | Unfinished:
     at, after = read_segment(view.field("at")), Place.read(view.field("after", "0."))
     left, visited = STEP, 0
     for name in [chosen.queue] if chosen.queue else sorted(view.board.queues.by_name()):
-        if name < at:
+        if name < at or name in view.problems:  # those that cannot be read do not keep it from the others
             continue
         queue, after = view.queue(name), after if name == at else Place(0, b"")
         while left > 0 and visited < STEP_QUEUES:

@@ -45,8 +45,12 @@ async def read_all(view: View) -> dict[str, Any]:
     start = names.index(after) + 1 if after in names else 0
     some = names[start : start + QUEUES]
     asked = _asked(view)
-    parts = await asyncio.gather(*(_runs(view, name, asked, "", ROWS_EACH) for name in some))
-    rows = [(name, run) for name, (runs, _) in zip(some, parts, strict=True) for run in runs]
+    parts = await view.each(
+        [view.queue(name) for name in some],
+        lambda queue: _runs(view, queue.name, asked, "", ROWS_EACH),
+        *("flow runs of all", *asked.values()),
+    )
+    rows = [(queue.name, run) for queue, (runs, _) in parts for run in runs]
     rows.sort(key=lambda row: row[1].ended or row[1].created, reverse=True)
     return {
         **asked,
@@ -55,7 +59,7 @@ async def read_all(view: View) -> dict[str, Any]:
         "following": some[-1] if start + QUEUES < len(names) else None,
         "is_first": start == 0,
         "queues": (start + 1, start + len(some), len(names)),
-        "more": sorted({name for name, (runs, cursor) in zip(some, parts, strict=True) if cursor and runs}),
+        "more": sorted({queue.name for queue, (runs, cursor) in parts if cursor and runs}),
     }
 
 

@@ -45,8 +45,7 @@ _KEEP: dict[str, Callable[[QueueHistory], bool]] = {
 
 async def read(view: View) -> dict[str, Any]:
     """Read no more than what the sampler has seen."""
-    await view.sampler.look()
-    view.sampler.check()
+    await view.seen()
     query = view.request.query_params
     sort = checked_query(query, "sort", COLUMNS)
     show = checked_query(query, "show", (*_KEEP,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from bisect import bisect_left
@@ -10,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.dashboard.action import Action, Question
 from leasequeue.dashboard.view import NotFound, Page, key_of, read_segment, rows_after
-from leasequeue.errors import InvalidArgument, LeasequeueError
+from leasequeue.errors import InvalidArgument
 from leasequeue.errors.describing import NAME_LENGTH, plain
 from leasequeue.item import Item
 from leasequeue.queue.cron import stamp
 
 if TYPE_CHECKING:
     from leasequeue.dashboard.view import View
-    from leasequeue.queue import AsyncWorkQueue
-    from leasequeue.views import ScheduleView
 
-#: How many schedules a page has; of how many queues they are read together, and of how many at once.
-ROWS, QUEUES, AT_ONCE = 50, 200, 16
+#: How many schedules a page has; of how many queues they are read together.
+ROWS, QUEUES = 50, 200
 #: How late a tick is that stands out (s): a worker ticks within seconds.
 OVERDUE_SECONDS = 60.0
 
@@ -35,9 +32,11 @@ async def read(view: View) -> dict[str, Any]:
     names = sorted(queues)
     start = bisect_left(names, query.get("from", ""))
     chosen = names[start : start + QUEUES]
-    found, problems = await view.shared(
-        ("schedules", *chosen), lambda: _read([queues[name] for name in chosen])
+    answers = await view.each(
+        [queues[name] for name in chosen], lambda queue: queue.schedules.list(data=False), "schedules"
     )
+    found = [(queue.name, one) for queue, schedules in answers for one in schedules]
+    found.sort(key=lambda row: row[1].next_due.timestamp() if row[1].next_due else math.inf)
     wanted = query.get("find", "").strip().lower()
     matching = [row for row in found if any(wanted in text.lower() for text in (row[0], row[1].name))]
     seen = view.sampler.histories
@@ -48,34 +47,10 @@ async def read(view: View) -> dict[str, Any]:
         "find": query.get("find", ""),
         "total": len(found),
         "matching": len(matching),
-        "problems": problems,
         "slice": (chosen[0], chosen[-1]) if len(chosen) < len(names) and chosen else None,
         "is_first_slice": start == 0,
         "next_slice": names[start + QUEUES] if start + QUEUES < len(names) else None,
     }
-
-
-async def _read(queues: list[AsyncWorkQueue]) -> tuple[list[tuple[str, ScheduleView]], list[LeasequeueError]]:
-    limit = asyncio.Semaphore(AT_ONCE)
-
-    async def read_queue(queue: AsyncWorkQueue) -> list[ScheduleView] | LeasequeueError:
-        async with limit:
-            try:
-                return await queue.schedules.list(data=False)
-            except LeasequeueError as error:
-                return error  # the others are shown
-
-    answers = await asyncio.gather(*map(read_queue, queues))
-    rows, problems = [], []
-    for queue, answer in zip(queues, answers, strict=True):
-        if isinstance(answer, LeasequeueError):
-            problems.append(answer)
-        else:
-            rows += [(queue.name, one) for one in answer]
-    if problems and not rows:
-        raise problems[0]
-    rows.sort(key=lambda row: row[1].next_due.timestamp() if row[1].next_due else math.inf)
-    return rows, problems
 
 
 async def _run(view: View) -> int:

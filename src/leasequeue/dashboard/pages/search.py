@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasequeue.dashboard.pages.job import EVENTS, newest_events
 from leasequeue.dashboard.view import Elsewhere, Page, segment
@@ -14,15 +13,13 @@ from leasequeue.states import ITEM_STATES
 from leasequeue.tasks.wire import call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from leasequeue.dashboard.view import View
     from leasequeue.queue import AsyncWorkQueue, DeadLetter, ItemView
 
-T = TypeVar("T")
-
-#: In how many queues one search looks: for an id, for other things, and for events; and in how many at once.
-BY_ID, BY_CALL, BY_EVENT, AT_ONCE = 1_000, 20, 20, 16
+#: In how many queues one search looks: for an id, for other things, and for events.
+BY_ID, BY_CALL, BY_EVENT = 1_000, 20, 20
 #: Among how many items of each state of a queue, the newest, and among how many bytes of their data.
 NEWEST, MAX_BYTES = 100, 512 << 10
 #: How many are shown.
@@ -54,15 +51,15 @@ async def read(view: View) -> dict[str, Any]:
         return facts | {"looked_in": 0, "total": len(names)}
     if wanted is None:
         chosen = names[:BY_ID]
-        hits = await view.shared(("find", text, after), lambda: _by_id(view, chosen, text))
-        if len(hits) == 1 and len(chosen) == len(names) and not after:
+        hits = await _by_id(view, [view.queue(name) for name in chosen], text)
+        if len(hits) == 1 and len(chosen) == len(names) and not after and not view.problems:
             raise Elsewhere(view.link("queues/", segment(hits[0].queue), "/jobs/", segment(text)))
     else:
         names = [name for name in names if wanted.get("queue", name) == name]
         chosen = names[:BY_CALL]
-        hits = [
-            hit for found in await _each(chosen, lambda name: _by_call(view, name, wanted)) for hit in found
-        ]
+        queues = [view.queue(name) for name in chosen]
+        answers = await view.each(queues, lambda queue: _by_call(view, queue, wanted), "find calls", text)
+        hits = [hit for _, found in answers for hit in found]
     return facts | {
         "hits": hits[:ROWS],
         "more": len(hits) > ROWS,
@@ -83,21 +80,8 @@ def qualifiers(text: str) -> dict[str, str] | None:
     return None
 
 
-async def _each(names: Sequence[str], call: Callable[[str], Awaitable[T]]) -> list[T]:
-    limit = asyncio.Semaphore(AT_ONCE)
-
-    async def one(name: str) -> T:
-        async with limit:
-            return await call(name)
-
-    return await asyncio.gather(*map(one, names))
-
-
-async def _by_id(view: View, names: Sequence[str], item_id: str) -> list[Hit]:
-    queues = {name: view.queue(name) for name in names}
-
-    async def look(name: str) -> str | None:
-        queue = queues[name]
+async def _by_id(view: View, queues: Sequence[AsyncWorkQueue], item_id: str) -> list[Hit]:
+    async def look(queue: AsyncWorkQueue) -> str | None:
         item = await queue.find(item_id, data=False)
         if item is not None:
             return item.state
@@ -105,20 +89,18 @@ async def _by_id(view: View, names: Sequence[str], item_id: str) -> list[Hit]:
             return "dead"
         return None if await queue.results.get(item_id) is None else "completed"
 
-    async def look_at_events(name: str) -> str | None:
-        events = await view.shared(("events", name), lambda: newest_events(queues[name]))
+    async def look_at_events(queue: AsyncWorkQueue) -> str | None:
+        events = await view.shared(("events", queue.name), lambda: newest_events(queue))
         return next((one.what for one in reversed(events or ()) if one.id == item_id), None)
 
-    found = await _each(names, look)
-    if not any(found):
-        names = names[:BY_EVENT]
-        found = await _each(names, look_at_events)
-    return [Hit(name, item_id, state) for name, state in zip(names, found, strict=True) if state]
+    found = await view.each(queues, look, "find", item_id)
+    if not any(state for _, state in found):
+        found = await view.each(queues[:BY_EVENT], look_at_events, "find in events", item_id)
+    return [Hit(queue.name, item_id, state) for queue, state in found if state]
 
 
-async def _by_call(view: View, name: str, wanted: Mapping[str, str]) -> list[Hit]:
-    queue = view.queue(name)
-    hits = []
+async def _by_call(view: View, queue: AsyncWorkQueue, wanted: Mapping[str, str]) -> list[Hit]:
+    name, hits = queue.name, []
     for state, one in await view.shared(("newest", name), lambda: _newest(queue)):
         call = call_of(one.data or b"")
         if call is None or wanted.get("task", call[0]) != call[0]:

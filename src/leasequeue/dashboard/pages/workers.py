@@ -36,9 +36,7 @@ Seen: TypeAlias = "tuple[str, WorkerStats, Mapping[str, WorkerStats]]"
 
 async def _seen(view: View) -> list[Seen]:
     """Return what the sampler has seen, the dead workers first."""
-    await view.sampler.look()
-    view.sampler.check()
-    histories = view.sampler.histories.items()
+    histories = (await view.seen()).items()
     found = by_worker((name, one.stats.workers) for name, one in histories if one.stats)
     workers = [(worker, max(on.values(), key=lambda one: one.dead), on) for worker, on in found.items()]
     return sorted(workers, key=lambda seen: (not seen[1].dead, seen[1].name, seen[0]))
