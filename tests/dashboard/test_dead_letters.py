@@ -60,6 +60,15 @@ async def test_dead_letters_are_grouped_and_filtered_by_task_and_error(redis_url
         assert (await client.get("/dead?before=x")).status_code == 400
 
 
+async def test_spaces_around_the_name_of_a_task_are_part_of_it(redis_url: str) -> None:
+    queue = AsyncWorkQueue.from_url(redis_url, "spaces")
+    async with queue, open_board(queue) as (_, client):
+        await die(queue, "a", task=" send ")
+        await die(queue, "b", task="send")
+        assert ids_in(await client.get("/dead?task=+send+"), "spaces") == ["a"]
+        assert ids_in(await client.get("/dead?task=send"), "spaces") == ["b"]
+
+
 async def test_each_dead_letter_is_on_one_page_though_others_come_and_go(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from leasequeue.dashboard.rendering import Renderer
     from leasequeue.dashboard.view import View
 
-#: The maximum size of a form, and the maximum number of its fields.
-MAX_FORM_BYTES, MAX_FIELDS = 1 << 20, 2_000
+#: The maximum size of a form, and the maximum number of its fields: the page that asks for confirmation
+#: repeats them, and a quote is five bytes there.
+MAX_FORM_BYTES, MAX_FIELDS = 64 << 10, 2_000
 #: How a form is encoded; a request without a body need not say it.
 FORM = "application/x-www-form-urlencoded"
 #: The fields whose values are written as parts of a path: browsers change line breaks and NUL in others.
@@ -134,11 +135,13 @@ async def _body(view: View) -> bytes:
     async for chunk in view.request.stream():
         body += chunk
         if len(body) > MAX_FORM_BYTES:
-            raise InvalidArgument("form", "a longer one", f"at most {MAX_FORM_BYTES:,} bytes")
+            break
     return body
 
 
 def _fields(body: bytes) -> dict[str, list[str]]:
+    if len(body) > MAX_FORM_BYTES:
+        raise InvalidArgument("form", "a longer one", f"at most {MAX_FORM_BYTES:,} bytes")
     try:
         given: dict[str, list[str]] = parse_qs(
             body.decode("ascii"), max_num_fields=MAX_FIELDS, errors="surrogateescape"
