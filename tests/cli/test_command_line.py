@@ -309,7 +309,7 @@ async def test_a_server_that_cannot_be_reached_is_exit_code_5_and_one_line(
 
 async def test_a_lost_connection_is_exit_code_5(leasequeue: Leasequeue, name: str, proxy: Proxy) -> None:
     proxy.cut_after_bytes(0)
-    outcome = await leasequeue("add", name, "x", "--url", proxy.url)
+    outcome = await leasequeue("ls", name, "--url", proxy.url)
     assert (outcome.code, outcome.out) == (5, "")
     assert outcome.error
 

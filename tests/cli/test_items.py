@@ -176,6 +176,8 @@ async def test_items_are_printed_as_json(leasequeue: Leasequeue, queue: AsyncWor
         "group": None,
         "expires": None,
         "progress": None,
+        "flow_run": None,
+        "flow_home": None,
     }
     assert (second["data"], second["data_encoding"]) == ("grün", "utf-8")
 

@@ -255,7 +255,7 @@ def _as_text(value: object) -> str:
     try:
         value.encode(errors="surrogateescape")
     except UnicodeEncodeError:  # JSON may have half of a surrogate pair, which no id or name can have
-        return value.encode(errors="replace").decode()
+        return value.encode(errors="backslashreplace").decode()
     return value
 
 
