@@ -317,6 +317,8 @@ class Watched(Topology):
         """Return a client of the present primary."""
         places = [("127.0.0.1", one.port) for one in self.sentinels]
         sentinel = Sentinel(places, sentinel_kwargs=settings, **LOGIN, **settings)  # type: ignore[no-untyped-call]  # theirs has no types
+        for one in sentinel.sentinels:  # which the client of the primary does not close
+            self._stack.push_async_callback(one.aclose)
         found: Redis = sentinel.master_for("main")
         return found
 
