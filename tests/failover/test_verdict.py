@@ -21,8 +21,10 @@ def each(since: float, until: float) -> list[float]:
     return [since + number / 10 for number in range(round((until - since) * 10) + 1)]
 
 
-def verdict_of(workload: Workload, *, safe: str = "", may_lose: bool = True) -> Verdict:
-    course = Course(BEGUN, ENDED, frozenset({safe}), NEW, frozenset())
+def verdict_of(
+    workload: Workload, *, safe: str = "", may_lose: bool = True, stopped: tuple[str, ...] = ()
+) -> Verdict:
+    course = Course(BEGUN, ENDED, frozenset({safe}), NEW, frozenset(), stopped)
     return judge("row", workload, course, may_lose=may_lose)
 
 
@@ -61,6 +63,15 @@ def test_a_part_that_stops_for_ever_is_behind_until_the_end() -> None:
     workload = quiet()
     workload.served["renew"] = each(5, BEGUN)
     assert verdict_of(workload).parts["renew"] == ENDED - BACK
+
+
+def test_a_round_in_which_only_redis_py_is_not_served_again_says_so_and_judges_our_parts() -> None:
+    workload = quiet()
+    workload.served[PLAIN] = each(5, BEGUN)
+    verdict = verdict_of(workload, stopped=(PLAIN,))
+    assert not verdict.problems
+    assert "redis-py's own client was not served again" in str(verdict)
+    assert verdict_of(workload, stopped=(PLAIN, "renew")).problems == ("renew was not served again",)
 
 
 def test_an_acknowledged_item_that_is_gone_is_lost() -> None:

@@ -33,6 +33,8 @@ class Verdict:
         tokens: How many tokens were issued again.
         answers: What servers answered, and how often.
         problems: What must not have happened.
+        unserved: Whether redis-py's client was not served again in time, which is no fault of ours: the parts
+            are judged by themselves.
     """
 
     row: str
@@ -46,10 +48,12 @@ class Verdict:
     tokens: int
     answers: dict[str, int]
     problems: tuple[str, ...] = field(default=())
+    unserved: bool = False
 
     def __str__(self) -> str:
         """Return a row of the table."""
         met = " ".join(f"{word}:{count}" for word, count in sorted(self.answers.items()))
+        met += " (redis-py's own client was not served again)" if self.unserved else ""
         return (
             f"{self.row:34} | {self.plain:8.1f} | {self.ours:6.1f} | {self.behind:6.1f} {self.part:13} | "
             f"{len(self.lost):4} | {len(self.doubled):7} | {self.tokens:6} | {met}"
@@ -97,7 +101,8 @@ def judge(row: str, workload: Workload, course: Course, *, may_lose: bool) -> Ve
     late = {part: round(max(one for _, one in ones), 2) for part, ones in silences.items()}
     part = max(late, key=late.__getitem__)
     lost, doubled = _lost(workload, course), _doubled(workload, course, may_lose=may_lose)
-    problems = [*workload.errors, *(f"{part} was not served again" for part in course.stopped)]
+    stopped = [part for part in course.stopped if part != PLAIN]
+    problems = [*workload.errors, *(f"{part} was not served again" for part in stopped)]
     problems += [f"{one} was completed twice: {_story(workload, one, course)}" for one in doubled]
     problems += [f"{one} was not done" for one in sorted(course.left)]
     problems += [f"{one} was given up: {_story(workload, one, course)}" for one in sorted(workload.dead)]
@@ -119,6 +124,7 @@ def judge(row: str, workload: Workload, course: Course, *, may_lose: bool) -> Ve
         _tokens_again(workload),
         dict(workload.answers),
         tuple(problems),
+        unserved=PLAIN in course.stopped,
     )
 
 
