@@ -48,7 +48,7 @@ COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
 .PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-servers test-server-table test-spark test-cluster test-core
-.PHONY: test-modules test-newest test-python test-pythons test-restart test-browser test-failover test-long test-containers test-kubernetes soak
+.PHONY: test-modules test-newest test-python test-pythons test-restart test-browser test-failover test-failover-rivals test-long test-containers test-kubernetes soak
 .PHONY: scripts lint format types docs docs-serve lock clean
 .PHONY: machine-browser machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals machine-terminal
 
@@ -134,6 +134,9 @@ test-browser: scripts machine-servers machine-browser ## Visit the dashboard wit
 
 test-failover: scripts machine-servers machine-java ## Take servers away under all that clients do, in 25 ways, ROUNDS times, and print a table: an hour
 	$(BIN)/python -m tests.failover --rounds $(strip $(ROUNDS)) $(ARGS)
+
+test-failover-rivals: scripts machine-servers build/rivals/taskiq-redis/ready build/rivals/bullmq/node_modules/.package-lock.json ## Do three of these ways under Leasequeue, BullMQ and taskiq, and print a table
+	$(BIN)/python -m tests.failover.rivals $(ARGS)
 
 test-long: $(FOR_TESTS) $(FOR_SPARK) machine-prometheus test-containers soak ## Run what a release must pass besides the quicker ones: an hour
 	@echo "The long tests, on the embedded server"
