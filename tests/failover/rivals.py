@@ -125,10 +125,10 @@ async def start(stack: AsyncExitStack, one: Contender, part: str, where: dict[st
     reading = asyncio.create_task(one.read(process))
 
     def end() -> None:
-        reading.get_name()  # the task lives as long as the process
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
+    stack.callback(reading.cancel)
     stack.callback(end)
     return end
 
