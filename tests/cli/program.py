@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
 import warnings
@@ -73,14 +74,22 @@ def leasequeue(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Leasequeue:
     unset = {name: None for name in os.environ if name.endswith("_URL")}
 
     async def run(*arguments: str | bytes, stdin: bytes = b"", **environment: str) -> Outcome:
-        result = await asyncio.to_thread(
-            CliRunner().invoke,
-            app,
-            [os.fsdecode(argument) for argument in arguments],
-            prog_name="leasequeue",
-            input=stdin,
-            env={**unset, "COLUMNS": "200", "LEASEQUEUE_URL": redis_url, **environment},
-        )
+        root = logging.getLogger()
+        handlers, level = [*root.handlers], root.level
+        try:
+            result = await asyncio.to_thread(
+                CliRunner().invoke,
+                app,
+                [os.fsdecode(argument) for argument in arguments],
+                prog_name="leasequeue",
+                input=stdin,
+                env={**unset, "COLUMNS": "200", "LEASEQUEUE_URL": redis_url, **environment},
+            )
+        finally:
+            root.handlers[:] = (
+                handlers  # a command may have put its own there, which write to a closed stream
+            )
+            root.setLevel(level)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return Outcome(result.exit_code, result.stdout_bytes.decode(), result.stderr_bytes.decode())
