@@ -263,16 +263,18 @@ async def test_fsck_drops_an_id_that_waits_twice(
         await queue.limits.set(concurrency=100)
     ids = await add(queue, 2_000, **({"group": "g"} if key == "lanes" else {}))
     if key == "lanes":
-        twice = "i00003"
-        added = {f"50g\0{9 * 10**15}{one}": 0 for one in ids[3:23]}
+        twice = ids[3:23]
+        added = {f"50g\0{9 * 10**15}{one}": 0 for one in twice}
         await redis.zadd(f"{name}:lanes", added)
     else:
-        await redis.lpush(f"{name}:{key}", twice := "i00003", "i00900")
-        await redis.rpush(f"{name}:{key}", "i01999")
+        twice = ["i00003", "i00900", "i01999"]
+        await redis.lpush(f"{name}:{key}", *twice[:2])
+        await redis.rpush(f"{name}:{key}", *twice[2:])
     report = await queue.admin.fsck()
     [finding] = report.findings
-    assert (finding.problem, finding.count) == ("two_places", 20 if key == "lanes" else 3)
-    assert twice in finding.examples
+    assert (finding.problem, finding.count) == ("two_places", len(twice))
+    assert finding.examples
+    assert {*finding.examples} <= {*twice}
     assert sorted(await waiting(redis, name)) == [one.encode() for one in ids]
     assert (await queue.counts()).waiting == len(ids)
     await queue.cancel_many(ids[3:23])
