@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import AsyncWorkQueue, Item, Worker
-from leasequeue.errors import ConnectionLost, PartlyAdded, ServerBusy
+from leasequeue.errors import ConnectionLost, PartlyApplied, ServerBusy
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasequeue.queue.pushes import listener
 from tests.eventually import LIMIT_SECONDS, eventually
@@ -99,7 +99,7 @@ async def test_the_other_shards_go_on_when_a_node_dies(
         assert 0 < len(living) < 60
 
         async def is_partly_added() -> bool:
-            with pytest.raises(PartlyAdded) as caught:
+            with pytest.raises(PartlyApplied) as caught:
                 await queue.add_items(new)
             assert isinstance(caught.value.__cause__, (ConnectionLost, ServerBusy))
             answers = zip(new, caught.value.answers, strict=True)

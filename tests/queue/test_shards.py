@@ -12,7 +12,7 @@ import pytest
 from redis.crc import key_slot
 
 from leasequeue import AsyncWorkQueue, Fleet, InvalidArgument, Item, TaskQueue, Worker, lease_from
-from leasequeue.errors import JobUnknown, PartlyAdded, ServerError
+from leasequeue.errors import JobUnknown, PartlyApplied, ServerError
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasequeue.queue.pushes import listener
 from leasequeue.queue.queue import engine_of, engines_of
@@ -102,6 +102,8 @@ async def test_arguments_that_cannot_be_used_are_refused(redis: Redis) -> None:
     for wrong in (0, 257, True, "4"):
         with pytest.raises(InvalidArgument, match="shards: got"):
             AsyncWorkQueue("jobs", redis, shards=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="None for Special"):
+        type("Special", (AsyncWorkQueue,), {})("jobs", redis, shards=4)
     with pytest.raises(InvalidArgument, match="name without braces"):
         AsyncWorkQueue("{jobs}", redis, shards=4)
     with pytest.raises(InvalidArgument, match="'id' or 'group'"):
@@ -162,7 +164,7 @@ async def test_a_shard_that_fails_leaves_the_answers_of_the_others(
     await redis.delete(f"{broken.name}:queue")
     await redis.set(f"{broken.name}:queue", "no list")
     new = [Item(b"x", id=f"n{n}") for n in range(40)]
-    with pytest.raises(PartlyAdded, match=r"Repeating is safe") as caught:
+    with pytest.raises(PartlyApplied, match=r"Repeating is safe") as caught:
         await queue.add_items(new)
     expected = [None if queue.shard_of(one.id) is broken else True for one in new]
     assert [*caught.value.answers] == expected

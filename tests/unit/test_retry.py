@@ -111,7 +111,7 @@ def test_only_errors_of_a_server_that_may_come_back_are_transient() -> None:
     assert transient == {
         "ConnectionLost",
         "NotReplicated",
-        "PartlyAdded",
+        "PartlyApplied",
         "ProcessOutOfMemory",
         "ServerBusy",
         "ServerOutOfMemory",

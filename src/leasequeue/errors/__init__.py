@@ -16,7 +16,7 @@ LeasequeueError
 │   │   ├── AccessDenied       the access rules forbid a command, a key or a channel
 │   │   ├── DatabaseMissing    the server has no database of this number
 │   │   └── TlsFailed          a certificate is not accepted, or only one side uses TLS
-│   ├── PartlyAdded            some shards of a queue have applied their part of a call, others not
+│   ├── PartlyApplied          some shards of a queue have applied their part of a call, others not
 │   ├── ServerReadOnly         a replica, or too few replicas
 │   ├── ServerOutOfMemory      `maxmemory` is reached, or its process gets no more memory
 │   ├── ServerBusy             loading its data, or running a long script
@@ -104,7 +104,7 @@ __all__ = [
     "NoEventsPublished",
     "NotAStage",
     "NotReplicated",
-    "PartlyAdded",
+    "PartlyApplied",
     "PayloadError",
     "ProcessOutOfMemory",
     "QueueClosed",
@@ -501,7 +501,7 @@ class TlsFailed(ServerRefused):
         super().__init__(f"{_TLS_ADVICE[reason]}; nothing was applied ({detail.strip().rstrip('.')})")
 
 
-class PartlyAdded(ServerError):
+class PartlyApplied(ServerError):
     """Some shards of a queue have applied their part of a call, and others have failed.
 
     Attributes:

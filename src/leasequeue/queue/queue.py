@@ -144,6 +144,8 @@ class AsyncWorkQueue:
 
     def __new__(cls, *_: Any, shards: int | None = None, **__: Any) -> Self:
         """Make a queue, or with `shards` one whose items are spread over these."""
+        if shards is not None and cls not in {AsyncWorkQueue, cls._spread}:
+            raise InvalidArgument("shards", shards, f"None for {cls.__name__}, or an AsyncWorkQueue itself")
         return super().__new__(cls if shards is None else cast("type[Self]", cls._spread))
 
     def __init__(

@@ -130,7 +130,7 @@ class ShardedQueue(AsyncWorkQueue):
         """Add many items; see `AsyncWorkQueue.add_items`.
 
         Raises:
-            PartlyAdded: If one shard fails and another does not; it says for each item whether it was added.
+            PartlyApplied: If one shard fails and another does not; its `answers` say which were added.
         """
         group = options.get("group")
         return await self._parts.spread(

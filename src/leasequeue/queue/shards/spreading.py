@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from leasequeue.durations import Duration, check_int
-from leasequeue.errors import InvalidArgument, LeasequeueError, PartlyAdded
+from leasequeue.errors import InvalidArgument, LeasequeueError, PartlyApplied
 from leasequeue.queue.encoding import encoded_id
 from leasequeue.queue.lease import Lease
 from leasequeue.queue.queue import AsyncWorkQueue, engine_of, engines_of
@@ -143,7 +143,7 @@ class Shards:
         """Make a call for each shard with its part of some values; return the answers in their order.
 
         Raises:
-            PartlyAdded: If it fails on some of several shards.
+            PartlyApplied: If it fails on some of several shards.
         """
         await self.checked()
         places: dict[AsyncWorkQueue, list[int]] = {}
@@ -159,10 +159,11 @@ class Shards:
                 continue
             for place, answer in zip(some, reply, strict=True):
                 answers[place] = answer
-        if errors and (len(errors) == len(places) or not isinstance(errors[0], LeasequeueError)):
-            raise errors[0]
+        for error in errors:
+            if len(errors) == len(places) or not isinstance(error, LeasequeueError):
+                raise error
         if errors:
-            raise PartlyAdded(answers) from errors[0]
+            raise PartlyApplied(answers) from errors[0]
         return cast("list[T]", answers)
 
     async def any_of(self, item_id: str, call: Callable[[AsyncWorkQueue], Awaitable[T]]) -> T:
