@@ -5,17 +5,11 @@
 -- registration, which ends; a message that is lost costs seconds, as it looks by itself after a while.
 --
 -- Needs: nothing
--- Gives: have_look, waiters
+-- Gives: have_look
 -- Uses: IDLE_LEASES (encodings)
---
--- Fields of `waiters`:
---   none  flag  no session is in `idle`, as was read in this call (deliver)
-
-local waiters = {}
 
 -- Have up to `most` sessions of a queue look, those that wait longest first.
 local function have_look(name, most)
-  if waiters.none then return end
   local key = name .. ':idle'
   local found = redis.pcall('ZRANGE', key, 0, math.min(most, 100) - 1, 'WITHSCORES')
   for i = 2, #found, 2 do

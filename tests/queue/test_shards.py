@@ -284,6 +284,26 @@ async def test_a_session_that_leaves_notifies_another_one(redis_url: str, redis:
         assert lease.id == "a"
 
 
+@pytest.mark.usefixtures("no_looks")
+async def test_an_item_that_is_added_just_before_a_session_registers_is_leased(
+    queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No script could notify it: its registration finds what waits."""
+    subscribe, shard = listener.Listener._subscribe, queue.shard_of("a")
+    channel = f"{shard.name}:due".encode()
+
+    async def add_first(self: listener.Listener, waiter: listener.Waiter) -> None:
+        await subscribe(self, waiter)
+        if self._channel == channel and await redis.set(f"{shard.name}:item:a", "x", nx=True):
+            await redis.lpush(f"{shard.name}:queue", "a")
+
+    monkeypatch.setattr(listener.Listener, "_subscribe", add_first)
+    async with asyncio.timeout(LIMIT_SECONDS):
+        lease = await queue.lease(30)
+    assert lease is not None
+    assert lease.id == "a"
+
+
 async def test_a_message_that_is_lost_costs_seconds(
     queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

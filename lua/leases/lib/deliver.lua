@@ -17,16 +17,16 @@
 -- Needs: prefix, queue, processing, idle, ledger, fence, deadlines
 -- Gives: can_deliver, deliver
 -- Uses: controlled (controlled), announce (due), emit, emitting (emit), IDLE_LEASES, IDLE_UNIT_MS
---   (encodings), read_fence (fence), lease_keys_of (keys), waiters (looks), read_clock (read_clock)
+--   (encodings), read_fence (fence), lease_keys_of (keys), read_clock (read_clock)
 
 local token
 
 -- Return whether an item of this size may be delivered. Call it before the first write. Larger items wait in
 -- the queue, as the server buffers what it sends.
 local function can_deliver(size)
-  if controlled or size > 65536 then return false end
-  waiters.none = redis.call('ZCARD', idle) == 0
-  if waiters.none or redis.call('LLEN', queue) > 0 then return false end
+  if controlled or size > 65536 or redis.call('ZCARD', idle) == 0 or redis.call('LLEN', queue) > 0 then
+    return false
+  end
   redis.call('LLEN', processing)
   token = read_fence()
   return token

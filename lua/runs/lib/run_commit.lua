@@ -10,10 +10,9 @@
 -- Uses: call_add_items, keys_of_add_items (add_items), begin_writes (begin_writes), call_cancel_many,
 --   keys_of_cancel_many (cancel_many), call_complete_many, keys_of_complete_many (complete_many),
 --   arguments_at, keys_at (elsewhere), ADDING_END, REF_CUT (encodings), call_fail_many, keys_of_fail_many
---   (fail_many), in_chunks (keys), waiters (looks), push (push), read_clock (read_clock), split_reference
---   (reference), drop_from_run, is_of_stage, open_run, opened_runs, read_fields, run_field, run_number,
---   set_run (run), check_index, index_deleted, index_ended, index_started (run_index), end_stage,
---   is_run_active (run_step)
+--   (fail_many), in_chunks (keys), push (push), read_clock (read_clock), split_reference (reference),
+--   drop_from_run, is_of_stage, open_run, opened_runs, read_fields, run_field, run_number, set_run (run),
+--   check_index, index_deleted, index_ended, index_started (run_index), end_stage, is_run_active (run_step)
 
 local function is_final(run)
   local state = run_field(run, 'state')
