@@ -93,7 +93,14 @@ async def failover(topology: Watched, _: Workload) -> None:
     primary = await topology.primary()
     await command(primary.redis, "FAILOVER", "TIMEOUT", 5000)
     await until("it is a replica", lambda: _is_replica(primary), within=TIMEOUT)
-    [new] = [node for node in topology.nodes if await node.role() == "master"]
+    found: list[Node] = []
+
+    async def is_followed() -> bool:
+        found[:] = [node for node in topology.nodes if await node.role() == "master"]
+        return len(found) == 1
+
+    await until("a replica is the primary", is_followed, within=TIMEOUT)
+    [new] = found
     await topology.lock(new, PEERS[1])
     await asyncio.sleep(2)
     await topology.unlock(new, PEERS[1])
