@@ -60,7 +60,7 @@ class TaskQueue:
         reply_timeout: See `AsyncWorkQueue`.
         clock: For tests: see `AsyncWorkQueue`.
         replicas: See `AsyncWorkQueue`.
-        shards: See `AsyncWorkQueue`: of its own queue, not of those that tasks name.
+        shards: See `AsyncWorkQueue`. Queues that tasks name have none.
         shard_by: See `AsyncWorkQueue`.
 
     Attributes:

@@ -303,7 +303,7 @@ class Servers:
         """Have all sessions of this process leave other addresses: Sentinel has named this one now.
 
         While two servers are primaries, a session that has connections to both would wait at one for what it
-        adds at the other; and a worker's background thread, which has a session of its own, would renew there
+        adds at the other; and a worker's background thread, which has a separate session, would renew there
         what is leased here.
         """
         with _sessions_lock:
