@@ -246,7 +246,8 @@ class Workload:
         for task in self._waiting:
             task.cancel()
         for task in (await asyncio.wait(self._waiting, timeout=TIMEOUT / 2))[1]:
-            self.errors.append(f"{task.get_name()} does not end when it is cancelled")
+            if task.get_name() != PLAIN:  # redis-py's client may swallow a cancellation; it is not judged
+                self.errors.append(f"{task.get_name()} does not end when it is cancelled")
         try:
             await audit(primary.redis, f"{TAG}:jobs")
         except AssertionError as error:
