@@ -53,6 +53,8 @@ KNOWN_BY = {
 _PATTERN = b"*:[cdfhlpqsw][acenoru]*[degls]"
 #: Keys of single items, sessions and so on, whose names may end with one of the suffixes.
 _OF_ONE = re.compile(f":(?:{'|'.join({*FAMILIES, 'inbox'})}):".encode())
+#: What the names of the shards of a queue differ in: see `leasequeue.queue.shards.naming`.
+_PLACE = re.compile(rb"/\d+\.\d+\}$")
 
 
 class FoundQueues(NamedTuple):
@@ -112,7 +114,7 @@ async def find_queues(
 
     Of a client, the address and the login are used; for a URL, see `client_at`. Of a cluster, all nodes are
     scanned, about `max_keys` keys on each, and names without a hash tag are none of queues. At most
-    `max_queues` names are returned.
+    `max_queues` names are returned, of which those count once that differ as those of shards do.
     """
     if not isinstance(server, str):
         check_client(server)
@@ -133,8 +135,15 @@ async def find_queues(
     finally:
         if client is not server:
             await close_client(client)
-    found = sorted(name for name in map(_text, names) if name and (hash_tag(name) or not is_cluster(given)))
-    return FoundQueues(found[:max_queues], complete and (max_queues is None or len(found) <= max_queues))
+    found = {
+        name: text for name in names if (text := _text(name)) and (hash_tag(text) or not is_cluster(given))
+    }
+    wholes = sorted({*map(_whole, found)})
+    wanted = {*wholes[:max_queues]}
+    return FoundQueues(
+        sorted(text for name, text in found.items() if _whole(name) in wanted),
+        complete and len(wanted) == len(wholes),
+    )
 
 
 async def _scan(
@@ -158,7 +167,7 @@ async def _scan(
         seen += STEP_KEYS
         if cursor == b"0":
             return True
-        if (max_keys and seen >= max_keys) or (max_queues and len(names) > max_queues):
+        if (max_keys and seen >= max_keys) or (max_queues and len({*map(_whole, names)}) > max_queues):
             return False
 
 
@@ -176,6 +185,11 @@ async def _names_of(connection: AbstractConnection, keys: list[bytes]) -> set[by
 async def _ask(connection: AbstractConnection, commands: list[tuple[bytes, ...]]) -> list[Any]:
     await connection.send_packed_command(connection.pack_commands(commands))
     return [await connection.read_response() for _ in commands]
+
+
+def _whole(name: bytes) -> bytes:
+    """Return a name, or what is that of the first shard if it is the name of one."""
+    return _PLACE.sub(b"}", name)
 
 
 def _text(name: bytes) -> str | None:
