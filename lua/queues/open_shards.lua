@@ -1,6 +1,6 @@
 -- Note over how many queues the items of a queue are spread, or return what was noted first.
 --
--- Who may not write reads what is noted; nothing noted is then no error.
+-- Who may not write reads what is noted, and is refused if nothing is.
 --
 -- Keys: shards, queue
 -- Arguments:

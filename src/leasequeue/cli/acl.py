@@ -34,6 +34,9 @@ async def acl(
             "--role",
         ),
     ] = Role.WORKER,
+    shards: Annotated[
+        bool, typer.Option("--shards", help="The queues have shards, though they were not used before.")
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
@@ -48,15 +51,19 @@ async def acl(
         raise typer.BadParameter(
             f"{user!r} cannot be a user's name: without white space, please", param_hint="--user"
         )
-    async with open_queue(url, names[0], create=True) as queue:
-        server, known = await _ask(queue, user)
+    sharded = {name for name in names if shards and "{" not in name}
+    async with open_queue(url, f"{{{names[0]}}}" if names[0] in sharded else names[0], create=True) as one:
+        server, known = await _ask(one, user)
     shared: list[str] = []
     for name in names:
+        if name in sharded:
+            continue
         async with open_queue(url, name, create=True) as queue:
-            limits = await queue.limits.get()
-        if limits.shared is not None:
-            shared.append(limits.shared)
-    rules = rules_of(dict.fromkeys([*names, *shared]), Role(role), server)
+            if queue.shards != (queue,):
+                sharded.add(name)
+            elif (limit := (await queue.limits.get()).shared) is not None:
+                shared.append(limit)
+    rules = rules_of(dict.fromkeys([*names, *shared]), Role(role), server, sharded=sharded)
     print_rules(user, rules, as_json=as_json)
     if known is None:
         note(
@@ -68,7 +75,7 @@ async def acl(
 
 async def _ask(queue: AsyncWorkQueue, user: str) -> tuple[ServerFacts, object]:
     """Return what the server knows, and what it says of the user: None if it has no such user."""
-    info, commands, known = await engine_of(queue).runner.ask(
+    info, commands, known = await engine_of(queue.shards[0]).runner.ask(
         *questions(), (b"ACL", b"GETUSER", user.encode())
     )
     for reply in (info, commands):

@@ -22,7 +22,7 @@ from leasequeue.cli.options import (
     time_option,
 )
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, fail, open_queue, run_command
-from leasequeue.errors import InvalidCall, ServerError
+from leasequeue.errors import InvalidCall, PartlyApplied, ServerError
 from leasequeue.item import Item
 from leasequeue.queue.encoding import MAX_LEVEL
 
@@ -176,7 +176,11 @@ async def _add_lines(
             items = _items_of(lines, content_id=content_id)
             async with open_queue(url, name, create=True) as queue:
                 while some := [*itertools.islice(items, LINES_AT_ONCE)]:
-                    answers = await queue.add_items(some, **when)
+                    try:
+                        answers = await queue.add_items(some, **when)
+                    except PartlyApplied as error:
+                        added += error.answers.count(True)
+                        raise
                     added += sum(answers)
                     existing += len(answers) - sum(answers)
     except ServerError as error:

@@ -14,9 +14,11 @@ from leasequeue.cli.formatting import print_json, print_line, print_rows
 from leasequeue.cli.options import duration_option
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, Url, command, note, open_queue, until_signal
 from leasequeue.cli.worker.settings import set_up_logs
-from leasequeue.durations import LONGEST_KEPT_SECONDS
+from leasequeue.durations import LONGEST_KEPT_SECONDS, Backoff
 from leasequeue.errors import ServerError
 from leasequeue.errors.log import Log
+from leasequeue.queue.shards import opening
+from leasequeue.wire.discovery import client_at
 from leasequeue.worker.maintenance import Maintenance
 
 if TYPE_CHECKING:
@@ -105,12 +107,24 @@ async def _watch(url: str, names: list[str], maintenance: Maintenance, *, deep: 
 
 async def _run_maintenance(url: str, names: list[str], maintenance: Maintenance, *, deep: bool) -> Code:
     async with AsyncExitStack() as stack:
-        queues = {name: await stack.enter_async_context(open_queue(url, name, create=True)) for name in names}
-        log.info("watching %s", ", ".join(queues))
-        for queue in queues.values():
+        names = [*dict.fromkeys(names)]
+        log.info("watching %s", ", ".join(names))
+        queues = [await stack.enter_async_context(await _opened(url, name)) for name in names]
+        for queue in queues:
             await _clean_first(queue, maintenance, deep=deep)
-        await maintenance.run(queues.values())
+        await maintenance.run([shard for queue in queues for shard in queue.shards])
     return Code.DONE
+
+
+async def _opened(url: str, name: str) -> AsyncWorkQueue:
+    """Open a queue, once the server says whether it has shards."""
+    backoff = Backoff()
+    while True:
+        try:
+            return await opening.open_queue(name, await client_at(url))
+        except ServerError as error:
+            log.warning("%s could not be cleaned: %s", name, error)
+        await asyncio.sleep(backoff.next())
 
 
 async def _clean_first(queue: AsyncWorkQueue, maintenance: Maintenance, *, deep: bool) -> None:

@@ -61,16 +61,17 @@ PAGE = 100
 async def _chosen(
     queue: AsyncWorkQueue, task: str | None, error: str | None, since: float | None
 ) -> AsyncIterator[DeadLetter]:
-    """Yield the dead letters to which all applies that is given, the newest first."""
+    """Yield the dead letters to which all applies that is given, the newest of each shard first."""
     oldest = 0.0
     if since is not None:
         oldest = await server_time(queue) - since
     wanted = LetterFilter(task=task, error=error, oldest=oldest)
-    start = 0
-    while page := await queue.dead_letters.list(start=start, count=PAGE):
-        start += PAGE
-        for letter in await wanted.choose(queue, page):
-            yield letter
+    for shard in queue.shards:
+        start = 0
+        while page := await shard.dead_letters.list(start=start, count=PAGE):
+            start += PAGE
+            for letter in await wanted.choose(shard, page):
+                yield letter
 
 
 @app.command("ls")
@@ -126,7 +127,8 @@ async def _newest(
         else:
             async for letter in _chosen(queue, *filters):
                 total += 1
-                letters += [letter] * (len(letters) < count)
+                if len(letters) < count or letter.died_at > letters[-1].died_at:
+                    letters = sorted([*letters, letter], key=lambda one: -one.died_at)[:count]
         both = [*found, *((queue.name, letter) for letter in letters)]
         found = sorted(both, key=lambda one: -one[1].died_at)[:count]
 

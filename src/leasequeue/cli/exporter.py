@@ -15,15 +15,17 @@ from prometheus_client.registry import Collector
 from leasequeue.errors import LeasequeueError
 from leasequeue.errors.describing import plain, text_of
 from leasequeue.errors.log import Log
-from leasequeue.queue import AsyncWorkQueue
-from leasequeue.wire.discovery import MAX_KEYS, MAX_QUEUES, client_at, find_queues
+from leasequeue.keys import check_prefix
+from leasequeue.queue.shards.opening import find_whole_queues, open_queue
+from leasequeue.wire.discovery import MAX_KEYS, MAX_QUEUES, client_at
 from leasequeue.wire.endpoints import client_named, close_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-    from leasequeue.queue import QueueStats, WorkerStats
+    from leasequeue.queue import AsyncWorkQueue, QueueStats, WorkerStats
+    from leasequeue.wire.endpoints import Client
 
 #: The attributes of the measurements.
 QUEUE, WORKER = "messaging.destination.name", "leasequeue.worker"
@@ -32,6 +34,8 @@ QUEUE, WORKER = "messaging.destination.name", "leasequeue.worker"
 FIND_TIMES, FIND_OFTEN, FIND_SECONDS = 100.0, 15.0, 300.0
 #: How many queues are sampled at once, and for how long one may take (s).
 SAMPLED_AT_ONCE, SAMPLE_SECONDS = 16, 10.0
+#: For how long a queue has the shards that were noted for it, which may be made later (s).
+SHARDS_SECONDS = 60.0
 #: A sample counts for so many intervals, and at least so long (s).
 KEPT_INTERVALS, KEPT_SECONDS = 3, 30.0
 
@@ -54,18 +58,19 @@ class Exporter:
 
     def __init__(self, url: str, names: Iterable[str], *, every: float) -> None:
         self._url = url
-        self._finds = not (known := [*names])
+        self._names = [*dict.fromkeys(map(check_prefix, names))]
+        self._finds = not self._names
         self._every = every
         self._kept = max(KEPT_SECONDS, KEPT_INTERVALS * every)
         self._client, self._is_known = client_named(url), False
-        self._queues: dict[str, AsyncWorkQueue] = {}
+        #: The queues that are open, and when they were opened, by `time.monotonic`.
+        self._queues: dict[str, tuple[AsyncWorkQueue, float]] = {}
         #: The last sample of each queue; None: it could not be sampled. Other threads read it.
         self._samples: dict[str, QueueSample | None] = {}
         self._errors: dict[str, str] = {}
         #: Whether all queues of the server were found, the last time that they were looked for.
         self._complete = True
         self._turned_at = time.monotonic()
-        self._open(known)
 
     async def run(self) -> None:
         """Sample the queues until cancelled."""
@@ -87,11 +92,11 @@ class Exporter:
             async with limit:
                 await self._sample(name)
 
-        await asyncio.gather(*map(sample, [*self._queues]))
+        await asyncio.gather(*map(sample, self._names))
 
     async def close(self) -> None:
         """Close the connections."""
-        for queue in self._queues.values():
+        for queue, _ in self._queues.values():
             await queue.close()
         await close_client(self._client)
 
@@ -113,17 +118,27 @@ class Exporter:
         }
         return registry_of([_target(), *metrics_of(samples)])
 
-    def _open(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name not in self._queues:
-                self._queues[name] = AsyncWorkQueue(name, self._client, reply_timeout=SAMPLE_SECONDS)
+    async def _opened(self, name: str) -> AsyncWorkQueue:
+        """Return a queue, with the shards that are noted for it, as they were a short while ago."""
+        now = time.monotonic()
+        known = self._queues.get(name)
+        if known is not None and now < known[1] + SHARDS_SECONDS:
+            return known[0]
+        queue = await open_queue(name, await self._server(), reply_timeout=SAMPLE_SECONDS)
+        self._queues[name] = queue, now
+        if known is not None:
+            await known[0].close()
+        return queue
+
+    async def _server(self) -> Client:
+        if not self._is_known:
+            self._client, self._is_known = await client_at(self._url), True
+        return self._client
 
     async def _find(self) -> bool:
         """Look for queues; return whether that succeeded."""
         try:
-            if not self._is_known:
-                self._client, self._is_known = await client_at(self._url), True
-            found = await find_queues(self._client, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
+            found = await find_whole_queues(await self._server(), max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
         except LeasequeueError as error:
             self._note("", text_of(error))
             return False
@@ -135,16 +150,17 @@ class Exporter:
                 len(found.names),
             )
         self._complete = found.complete
-        self._open(found.names)
+        self._names = found.names
+        self._samples = {name: one for name, one in self._samples.items() if name in {*found.names}}
         for name in self._queues.keys() - {*found.names}:
-            await self._queues.pop(name).close()
-            self._samples = {one: sample for one, sample in self._samples.items() if one != name}
+            queue, _ = self._queues.pop(name)
+            await queue.close()
         return True
 
     async def _sample(self, name: str) -> None:
         try:
             async with asyncio.timeout(SAMPLE_SECONDS):
-                stats = await self._queues[name].stats()
+                stats = await (await self._opened(name)).stats()
         except (LeasequeueError, TimeoutError) as error:
             self._samples = {**self._samples, name: None}
             self._note(name, text_of(error) if str(error) else f"no answer within {SAMPLE_SECONDS:g} s")

@@ -29,7 +29,8 @@ async def fsck(
     found: list[tuple[str, Finding]] = []
     for name in queues:
         async with open_queue(url, name) as queue:
-            found += [(name, one) for one in (await queue.admin.fsck()).findings]
+            for shard in queue.shards:  # so that each is named whose keys were found
+                found += [(shard.name, one) for one in (await shard.admin.fsck()).findings]
     return print_findings(found, as_json=as_json)
 
 

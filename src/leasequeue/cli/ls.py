@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leasequeue.cli.formatting import print_rows
-from leasequeue.cli.server import DEFAULT_URL, AnyQueues, AsJson, Code, Url, command, note, server_time, visit
+from leasequeue.cli.server import (
+    DEFAULT_URL,
+    AnyQueues,
+    AsJson,
+    Code,
+    Url,
+    ask_each,
+    command,
+    note,
+    server_time,
+    visit,
+)
 from leasequeue.queue.limits import read_pause
-from leasequeue.queue.queue import engine_of
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
@@ -77,20 +87,21 @@ async def is_idle(queue: AsyncWorkQueue, counts: Counts) -> bool:
     if total == 1:
         view = await queue.find(_PASS)
         return view is not None and (view.data or b"").startswith(_STATE)
-    prefix = queue.name.encode()
-    keys = [b"%b:%b" % (prefix, key) for key in _IN_USE]
-    return not total and await engine_of(queue).runner.ask((b"EXISTS", *keys)) == [0]
+    return not total and not any(await ask_each(queue, b"EXISTS", _IN_USE))
 
 
 async def _is_paused(queue: AsyncWorkQueue) -> bool:
     """Return whether the whole queue is paused now."""
-    [text] = await engine_of(queue).runner.ask((b"HGET", f"{queue.name}:control".encode(), b"paused"))
-    pause = read_pause(text.decode(errors="surrogateescape")) if isinstance(text, bytes) else None
-    return pause is not None and (pause.until is None or pause.until > await server_time(queue))
+    found = await ask_each(queue, b"HGET", [b"control"], b"paused")
+    texts = [one.decode(errors="surrogateescape") for one in found if isinstance(one, bytes)]
+    pauses = [pause for pause in map(read_pause, texts) if pause is not None]
+    if len(pauses) < len(found):
+        return False
+    now = await server_time(queue)
+    return all(pause.until is None or pause.until > now for pause in pauses)
 
 
 async def _note_deletion(queue: AsyncWorkQueue) -> None:
     """Say so if the queue is being deleted: its items are in no state any more, but their keys exist."""
-    [is_closed] = await engine_of(queue).runner.ask((b"HEXISTS", f"{queue.name}:control".encode(), b"closed"))
-    if is_closed:
+    if 1 in await ask_each(queue, b"HEXISTS", [b"control"], b"closed"):
         note(f"{queue.name} is being deleted: if no client is doing so, `leasequeue rm` finishes it")

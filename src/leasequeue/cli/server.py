@@ -27,8 +27,9 @@ from leasequeue.errors import (
 from leasequeue.errors.describing import TEXT_LENGTH, plain
 from leasequeue.queue import AsyncWorkQueue
 from leasequeue.queue.queue import engine_of
-from leasequeue.wire.discovery import KNOWN_BY, MAX_KEYS, MAX_QUEUES, STEP_KEYS, client_at, find_queues
-from leasequeue.wire.endpoints import client_named
+from leasequeue.queue.shards import opening
+from leasequeue.wire.discovery import KNOWN_BY, MAX_KEYS, MAX_QUEUES, STEP_KEYS, client_at
+from leasequeue.wire.endpoints import client_named, is_cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -71,14 +72,20 @@ class QueueUnknown(LeasequeueError):
 
 
 #: The ends of the keys of which a queue has at least one, as long as it holds or has leased anything.
-_KEYS = (*KNOWN_BY, b"deadlines", b"declared", b"events", b"events:keep", b"heartbeats", b"runs:ends")
+_KEYS = (
+    *(*KNOWN_BY, b"deadlines", b"declared", b"events", b"events:keep", b"heartbeats", b"runs:ends"),
+    b"shards",
+)
 #: How many similar names to name.
 _SIMILAR = 3
 
 
 @contextlib.asynccontextmanager
 async def open_queue(url: str, name: str, *, create: bool | None = None) -> AsyncIterator[AsyncWorkQueue]:
-    """Open a queue, for a block. With `create`, it need not exist; False: the user could have said --create.
+    """Open a queue, with its shards, for a block. With `create`, it need not exist.
+
+    `create` is False if the user could have said --create. If the server is away, what is done with the queue
+    raises ConnectionLost: it is not known whether it has shards.
 
     Raises:
         QueueUnknown: If there is no queue of this name, as far as the server permits to see that.
@@ -88,16 +95,20 @@ async def open_queue(url: str, name: str, *, create: bool | None = None) -> Asyn
     lost: ServerError | None = None
     try:
         client = await client_at(url)
+        opened = await opening.open_queue(name, client)
     except ConnectionLost as error:
-        client, lost = client_named(url), None if create else error
-    async with AsyncWorkQueue(name, client) as queue:
+        client, lost = client_named(DEFAULT_URL), error
+        opened = AsyncWorkQueue(name, client)
+    async with opened as queue:
         if lost:
             await queue.close()
         try:
             if not lost and not create and not await _exists(queue):
-                names, _ = await find_queues(client, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
+                names, _ = await opening.find_whole_queues(client, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
                 advice = ", and --create makes a new one" * (create is False)
                 raise QueueUnknown(f"no such queue: {name}; {_similar(name, names)}{advice}")
+            if not lost and queue.shards != (queue,) and not is_cluster(client):
+                await _note_hidden(queue)
         except ConnectionLost as error:
             lost = error
             await queue.close()
@@ -111,9 +122,9 @@ async def open_queue(url: str, name: str, *, create: bool | None = None) -> Asyn
 
 async def _exists(queue: AsyncWorkQueue) -> bool:
     """Return whether a queue has any of the keys that show it, or an item that is in none of them."""
-    engine = engine_of(queue)
-    prefix, pattern = queue.name.encode(), engine.keys.data_pattern
-    [count] = await engine.runner.ask((b"EXISTS", *(b"%b:%b" % (prefix, key) for key in _KEYS)))
+    engine = engine_of(queue.shards[0])
+    pattern = engine.keys.data_pattern
+    count = (await ask_each(queue, b"EXISTS", _KEYS))[0]
     cursor = b"" if count else b"0"  # an error of the server, too
     for _ in range(MAX_KEYS // STEP_KEYS):
         if not cursor:
@@ -125,6 +136,29 @@ async def _exists(queue: AsyncWorkQueue) -> bool:
     return bool(count)
 
 
+async def _note_hidden(queue: AsyncWorkQueue) -> None:
+    """Say so if there is a queue of the same name without shards, which no command reaches."""
+    keys = (b"%b:%b" % (queue.name.encode(), end) for end in _KEYS)
+    [count] = await engine_of(queue.shards[0]).runner.ask((b"EXISTS", *keys))
+    if isinstance(count, int) and count:
+        note(
+            f"{queue.name} is the queue with {len(queue.shards)} shards here; that of the same name without "
+            "shards has items or settings, too, and only programs that give no `shards` see it"
+        )
+
+
+async def ask_each(
+    queue: AsyncWorkQueue, command: bytes, ends: Iterable[bytes], *arguments: bytes
+) -> list[Any]:
+    """Send a command about keys of each shard, by the ends of their names; return replies and errors."""
+    engines = [*map(engine_of, queue.shards)]
+    calls = (
+        one.runner.ask((command, *(b"%b:%b" % (one.keys.prefix, end) for end in ends), *arguments))
+        for one in engines
+    )
+    return [reply for [reply] in await asyncio.gather(*calls)]
+
+
 def _similar(name: str, names: list[str]) -> str:
     from difflib import get_close_matches  # only then, to start quickly
 
@@ -134,7 +168,7 @@ def _similar(name: str, names: list[str]) -> str:
 
 async def all_queues(url: str) -> list[str]:
     """Return the names of the queues on the server; say so if these are not all, or there is none."""
-    names, complete = await find_queues(url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
+    names, complete = await opening.find_whole_queues(url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
     if not complete:
         note(f"stopped after {MAX_KEYS:,} keys or {len(names):,} queues: name the queues that are missing")
     if not names:
@@ -156,7 +190,7 @@ async def visit(
 
 async def server_time(queue: AsyncWorkQueue) -> float:
     """Return the server's time, in seconds since 1970; this machine's if the access rules forbid to ask."""
-    [now] = await engine_of(queue).runner.ask((b"TIME",))
+    [now] = await engine_of(queue.shards[0]).runner.ask((b"TIME",))
     return time.time() if isinstance(now, BaseException) else int(now[0])
 
 

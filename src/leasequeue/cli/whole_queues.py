@@ -26,7 +26,7 @@ from leasequeue.cli.server import (
     run_command,
     run_confirmed,
 )
-from leasequeue.queue import list_queues
+from leasequeue.queue.shards.opening import find_whole_queues
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
@@ -163,7 +163,7 @@ def clear_leases(
 
 async def _clear(url: str, prefix: str | None, *, as_json: bool) -> Code:
     rows = []
-    for name in [prefix] if prefix else await list_queues(url):
+    for name in [prefix] if prefix else (await find_whole_queues(url)).names:
         async with open_queue(url, name) as queue:
             rows.append({"queue": name, "cleared": len(await queue.admin.clear_leases())})
     print_rows(rows, as_json=as_json)

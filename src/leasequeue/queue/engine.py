@@ -66,6 +66,7 @@ class Engine:
         *,
         return_front: bool,
         clock: Callable[[], float] | None,
+        called: str,
         feeds: Feeds,
         blocks: bool,
         on_abandon: Callable[[], None],
@@ -77,6 +78,7 @@ class Engine:
         self.unverified = unverified
         self.loop = session.loop
         self.name = keys.prefix.decode()
+        self._called = called
         self._on_abandon = on_abandon
         #: Where the next light clean continues to check, by script and key.
         self.clean_cursors: dict[str, bytes] = {}
@@ -86,6 +88,8 @@ class Engine:
         #: Sends scripts to the server that holds the queue, and leads there.
         self.runner = session.runner_for(keys)
         self.route = self.runner.route
+        if called != self.name and not session.servers.rights.checked:
+            session.servers.rights.whole = called
         self._scripts: dict[str, BoundScript] = {}
         self._batchers = self._make_batchers(replicas)
         self._subscriptions: set[Subscription] = set()
@@ -109,7 +113,7 @@ class Engine:
             self.runner,
             self._script("lease_many"),
             listener,
-            queue=self.name,
+            queue=called,
             release=self.release_soon,
             expect_open=self._expect_open,
         )
@@ -130,7 +134,7 @@ class Engine:
         batcher = self._batchers[name]
         if telemetry.active is not None:
             send = partial(self._send_one, batcher, size)
-            return (await observed(telemetry.active, self.name, name, (row,), send))[0]
+            return (await observed(telemetry.active, self._called, name, (row,), send))[0]
         return (await batcher.call(row, size=size))[0]
 
     async def _send_one(self, batcher: Batcher, size: int, rows: Sequence[Sequence[bytes]]) -> list[Any]:

@@ -70,6 +70,8 @@ class Engines:
         #: Whether a connection is blocked to wait for items, which those of other libraries only push to a
         #: list. A shard has none of them.
         self.blocks = True
+        #: What traces and metrics call the queue: a shard is called as the queue that it is a part of.
+        self.called = self.name
         #: What the workers of this process that use the queue object declare.
         self.feeds = Feeds()
 
@@ -223,6 +225,7 @@ class Engines:
                 self.unverified,
                 return_front=self._return_front,
                 clock=self.clock,
+                called=self.called,
                 feeds=self.feeds,
                 blocks=self.blocks,
                 on_abandon=partial(self._forget, session.loop),

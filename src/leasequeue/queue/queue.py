@@ -832,7 +832,7 @@ class AsyncWorkQueue:
         if not callable(getattr(pipeline, "execute_command", None)):
             raise InvalidArgument("pipeline", pipeline, "a pipeline of redis-py")
         if telemetry.active is not None:
-            row = traced_row(telemetry.active, self._name, row)
+            row = traced_row(telemetry.active, self.whole.name, row)
         # The name of the command as a text: the pipelines of clusters look it up.
         pipeline.execute_command("EVAL", *self._engine().command("add_items", row)[1:])
 
@@ -857,7 +857,7 @@ class AsyncWorkQueue:
         sizes = [row_size()] * len(rows) if sizes is None else sizes
         if telemetry.active is not None:
             send = partial(self._send_rows, name, sizes, last_first)
-            return await observed(telemetry.active, self._name, name, rows, send)
+            return await observed(telemetry.active, self.whole.name, name, rows, send)
         return await self._send_rows(name, sizes, last_first, rows)
 
     async def _send_rows(self, name: str, sizes: Sequence[int], last_first: bool, rows: Rows) -> list[int]:  # noqa: FBT001 - `partial` gives no names

@@ -14,7 +14,7 @@ from leasequeue.keys import QueueKeys
 from leasequeue.wire.scripts import load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from leasequeue.wire.scripts import Script
 
@@ -53,7 +53,9 @@ CONNECTIONS = {
     "client|setname": Sent("name the connections of a worker", "its death is noticed when its leases expire"),
     "eval": Sent("send a script that the server does not know yet", f"{REFUSED} for that one", _WRITERS),
     "evalsha": Sent("run a script", REFUSED),
-    "get": Sent("read whether an item was cancelled", "a cancel is noticed at the next renewal", _WORKERS),
+    "get": Sent(
+        "read whether an item was cancelled, or a queue has shards", "cancels are noticed late; no shards"
+    ),
     "hmget": Sent("read what workers say of themselves, and flow runs", REFUSED),
     "hscan": Sent("list workers", REFUSED),
     "info": Sent("read the server's version", "it is not checked; dead workers are noticed later"),
@@ -84,7 +86,7 @@ PRODUCING = frozenset(
     }
 )
 #: The scripts that read the queue, and note something if they may write. The probe finds out whether.
-NOTING = frozenset({"probe", "sample_queue"})
+NOTING = frozenset({"open_shards", "probe", "sample_queue"})
 #: The commands of scripts that only read.
 READING = frozenset(
     {
@@ -145,12 +147,14 @@ def commands_of(role: Role, server: ServerFacts) -> frozenset[str]:
     return frozenset(name for name in {*used, *sent, *cluster} if server.knows(name))
 
 
-def rules_of(names: Iterable[str], role: Role, server: ServerFacts) -> list[str]:
+def rules_of(
+    names: Iterable[str], role: Role, server: ServerFacts, *, sharded: Container[str] = ()
+) -> list[str]:
     """Return the rules that permit a role on some queues, and nothing else. They leave passwords as they are.
 
-    The names are those of the queues, and of the limits that they share.
+    The names are those of the queues, and of the limits that they share; `sharded` has those with shards.
     """
-    patterns = [pattern_of(name) for name in names]
+    patterns = [one for name in names for one in (_of_shards if name in sharded else _of_one)(name)]
     rules = ["resetkeys", *(f"~{one}" for one in patterns)]
     rules += ["resetchannels", *(f"&{one}" for one in patterns)]
     rules += ["-@all", *(f"+{command}" for command in sorted(commands_of(role, server)))]
@@ -172,6 +176,16 @@ def pattern_of(name: str) -> str:
     Rules may not contain white space: each such character is one of any kind.
     """
     return re.sub(r"[\s\0]", "?", QueueKeys(name, "").pattern.decode(), flags=re.ASCII)
+
+
+def _of_one(name: str) -> list[str]:
+    return [pattern_of(name)]
+
+
+def _of_shards(name: str) -> list[str]:
+    """Return globs for the shards of a queue, however many there are: two are compared faster than 64."""
+    inside = pattern_of(name).removesuffix(":*")
+    return [f"{{{inside}}}:*", f"{{{inside}/[0-9]*}}:*"]
 
 
 def watched() -> list[Script]:

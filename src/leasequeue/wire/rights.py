@@ -38,12 +38,14 @@ class KnownRights:
         refused: The commands that it refuses and that scripts cannot do without.
         absent: Those commands that it does not have, or whose names its provider has taken away.
         queue: The queue on which this is found out.
+        whole: The queue that it is a shard of; None: it is none.
         reached: The names of the other queues of flows that it was found to permit.
     """
 
     def __init__(self, user: str = "default") -> None:
         self._user = user
         self.queue = "QUEUE"
+        self.whole: str | None = None
         #: Whether a server was asked, and what is held to ask.
         self.checked = False
         self.checking = asyncio.Lock()
@@ -164,7 +166,8 @@ class KnownRights:
 
         `role` is the one that permits least; `others` are the other queues that it needs.
         """
-        command = ["leasequeue", "acl", self.queue, *others, "--user", self._user, "--role"]
+        named = [self.queue, *others] if self.whole is None else [self.whole, *others, "--shards"]
+        command = ["leasequeue", "acl", *named, "--user", self._user, "--role"]
         roles = [*Role]
         said = [f"`{shlex.join([*command, role])}` prints all that a {role} needs"]
         said += [f"`--role {more}` what a {more} needs" for more in reversed(roles[: roles.index(role)])]

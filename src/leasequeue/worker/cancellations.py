@@ -129,5 +129,5 @@ async def _ended(queue: AsyncWorkQueue, claims: Sequence[tuple[int, bytes]]) -> 
 
 def cancel(run: ActiveRun, lease: Lease) -> None:
     """Cancel a lease of a run, because its item was cancelled."""
-    log.info("item %s (%s) was cancelled", lease.id, lease.queue_name, extra=run.log_fields)
+    log.info("item %s (%s) was cancelled", lease.id, run.handler.queue.whole.name, extra=run.log_fields)
     run.cancel(lease)

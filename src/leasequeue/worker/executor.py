@@ -140,9 +140,9 @@ class Executor:
 
     def active_runs(self) -> dict[tuple[str, str], int]:
         """Return how many runs occupy a slot, by queue and handler; callable from any thread."""
-        counts = {(one.queue.name, one.name): 0 for one in [*self.calls]}
+        counts = {(one.queue.whole.name, one.name): 0 for one in [*self.calls]}
         for run in [*self.running.values()]:
-            key = run.handler.queue.name, run.handler.name
+            key = run.handler.queue.whole.name, run.handler.name
             counts[key] = counts.get(key, 0) + 1
         return counts
 

@@ -25,7 +25,7 @@ def begin(active: Instruments, run: ActiveRun) -> RunSpan | None:
     leases = run.leases
     stage = None if run.stages is None else run.stages.only
     span = active.begin_run(
-        run.handler.queue.name,
+        run.handler.queue.whole.name,
         run.handler.name,
         [lease.id for lease in leases],
         [lease._trace for lease in leases],  # noqa: SLF001 - as bytes, which need not be decoded
@@ -69,7 +69,7 @@ def _end(
     if error is not None and Fail.counted_as not in outcomes:
         error = None
     if meters is not None:
-        queue, name = handler.queue.name, handler.name
+        queue, name = handler.queue.whole.name, handler.name
         handler.completions = meters.run_series(queue, name, Complete.counted_as)
         meters.ran(queue, name, outcomes, error, ended - run.began, ended)
     if span is not None:

@@ -179,7 +179,7 @@ class ActiveRun(Run):
     def log_fields(self) -> dict[str, object]:
         """The `extra` fields of each log record about this run."""
         fields: dict[str, object] = {
-            "queue": self.handler.queue.name,
+            "queue": self.handler.queue.whole.name,
             "handler": self.handler.name,
             "item": self.leases[0].id if len(self.leases) == 1 else [lease.id for lease in self.leases],
             "attempt": self.attempt,

@@ -291,7 +291,7 @@ class WorkerRuntime:
         return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing was done"
 
     def __str__(self) -> str:
-        names = ", ".join(consumer.queue.name for consumer in self.queues.served.values())
+        names = ", ".join(dict.fromkeys(queue.whole.name for queue in self.queues.served))
         return f"{names}, {self._concurrency} runs at once"
 
     async def drained(self, *, ticks: bool) -> None:
@@ -372,7 +372,7 @@ class WorkerRuntime:
         if run.outcomes:
             return  # the server may have accepted its outcome just now; if not, it rejects that
         log.warning(
-            "the lease of item %s (%s) was lost", lease.id, run.handler.queue.name, extra=run.log_fields
+            "the lease of item %s (%s) was lost", lease.id, run.handler.queue.whole.name, extra=run.log_fields
         )
         self._loop.call_soon_threadsafe(run.lose, lease)
 

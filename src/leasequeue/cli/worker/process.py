@@ -185,7 +185,8 @@ async def _check(worker: Worker, *, lifespan: bool) -> list[Counts]:
         try:
             async with asyncio.timeout(REPLY_SECONDS):
                 for handler in worker.handlers:
-                    await engine_of(handler.queue).rights.expect_worker(handler.consumer.adds_to)
+                    for shard in handler.queue.shards:
+                        await engine_of(shard).rights.expect_worker(handler.consumer.adds_to)
                 counts = [await handler.queue.counts() for handler in worker.handlers]
         except TimeoutError:
             raise ConnectionLost("the server does not answer", maybe_applied=False) from None

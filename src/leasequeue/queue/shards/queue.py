@@ -12,7 +12,7 @@ from leasequeue.queue.cancelling import KEEP_SECONDS
 from leasequeue.queue.lease import Failure, Lease
 from leasequeue.queue.many_queues import lease_from
 from leasequeue.queue.plans.flow_runs import FlowRuns
-from leasequeue.queue.queue import MAX_AT_ONCE, AsyncWorkQueue, QueueAdmin
+from leasequeue.queue.queue import MAX_AT_ONCE, AsyncWorkQueue, QueueAdmin, engines_of
 from leasequeue.queue.shards.parts import (
     ShardedDeadLetters,
     ShardedEvents,
@@ -68,6 +68,7 @@ class ShardedQueue(AsyncWorkQueue):
         self.shards, self.whole = parts.all, self
         for one in self.shards:
             one.whole = self
+            engines_of(one).called = name
         self._engine = parts.refuse
         self._engines = cast("Engines", _NoEngines(parts.refuse))
         self.admin = _ShardedAdmin(self)
@@ -412,7 +413,10 @@ class _ShardedAdmin(QueueAdmin):
 
     async def delete(self) -> int:
         """See `QueueAdmin.delete`. A queue that is made later may have another number of shards."""
-        deleted = sum(await self._parts.each(lambda one: one.admin.delete()))
+        first, *others = self._parts.all
+        deleted = sum(await self._parts.each(lambda one: one.admin.delete(), others)) if others else 0
+        # The last, as it has the number of shards, which who repeats a call that was stopped has to find.
+        deleted += await first.admin.delete()
         self._parts.forget()
         return deleted
 
