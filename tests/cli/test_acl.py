@@ -18,6 +18,7 @@ from leasequeue import AsyncWorkQueue, Fleet, Item, TaskQueue
 from leasequeue.errors import AccessDenied
 from leasequeue.queue.plans.plan import FlowPlan, StagePlan
 from leasequeue.queue.queue import engine_of
+from leasequeue.queue.shards.opening import find_whole_queues, open_queue
 from leasequeue.wire.access import READING, Role, ServerFacts, commands_of, least_role, questions
 from leasequeue.wire.discovery import find_queues
 from leasequeue.wire.scripts import load
@@ -251,6 +252,95 @@ async def test_the_keys_of_shared_limits_are_permitted(
     await queue.add_item(Item(b"x"))
     assert await queue.complete(await take(queue))
     assert await refused(admin) == set()
+
+
+# ----------------------------------------------------------------------------------------------------- shards
+
+#: The same signs, of which braces cannot be in the name of a queue with shards.
+SHARDED = NAME.replace("{", "").replace("}", "")
+
+
+@core
+@pytest.mark.parametrize("used", [True, False])
+async def test_a_user_can_do_everything_with_a_queue_with_shards(
+    admin: Redis,
+    own: EmbeddedServer,
+    permit: Permit,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    used: bool,
+) -> None:
+    if used:
+        async with AsyncWorkQueue.from_url(own.url, SHARDED, shards=4) as queue:
+            await queue.counts()
+    url = await permit(SHARDED, *["--shards"] * (not used))
+    with caplog.at_level(logging.WARNING):
+        async with Redis.from_url(url) as client, AsyncWorkQueue(SHARDED, client, shards=4) as queue:
+            await admin.acl_log_reset()  # what redis-py sends when it connects is not ours
+            waiting = [asyncio.create_task(queue.lease(30)) for _ in range(3)]
+            await queue.add_items([Item(b"x", id=f"i{n}") for n in range(8)])
+            for lease in await asyncio.gather(*waiting):
+                assert lease is not None
+                assert await queue.complete(lease, result=b"done")
+            assert await queue.admin.purge() == 5
+            await queue.events.keep(count=1000)
+            await queue.events.publish()
+            live = aiter(queue.events(live=True))
+            event = asyncio.ensure_future(anext(live))
+            async with TaskQueue(SHARDED, client, shards=4) as tasks:
+                await work(tasks)
+            assert (await event).id
+            await live.aclose()  # type: ignore[attr-defined]  # it is a generator
+            await schedules(queue)
+            await queue.limits.set(concurrency=4)
+            await queue.pause()
+            await queue.deep_clean()
+            await queue.admin.fsck()
+            assert (await queue.stats()).queue == SHARDED
+            async with await open_queue(SHARDED, client) as opened:
+                assert len(opened.shards) == 4
+            assert (await find_whole_queues(client)).names == [SHARDED]
+            await queue.admin.delete()
+    assert await refused(admin) == set()
+    assert not [text for text in caplog.messages if "forbid" in text or "cannot see" in text]
+
+
+@core
+async def test_the_rules_of_a_queue_with_shards_permit_no_other(
+    permit: Permit, opened: Callable[[str, str], AsyncWorkQueue]
+) -> None:
+    url = await permit("q", "--shards")
+    assert await opened(url, "{q}").add_item(Item(b"x"))
+    assert await opened(url, "{q/15.204}").add_item(Item(b"x"))
+    for other in ("q", "{qx}", "{q/x}", "{q}x", "q/1.2", "{x/1.2}"):
+        with pytest.raises(AccessDenied):
+            await opened(url, other).add_item(Item(b"x"))
+
+
+@core
+async def test_each_role_has_its_part_of_a_queue_with_shards(
+    admin: Redis, own: EmbeddedServer, permit: Permit
+) -> None:
+    async with AsyncWorkQueue.from_url(own.url, "q", shards=4) as owner:
+        await owner.add_item(Item(b"x", id="a"))
+        url = await permit("q", role="producer")
+        async with Redis.from_url(url) as client, await open_queue("q", client) as queue:
+            assert await queue.add_item(Item(b"x", id="b"))
+            assert await queue.cancel("b")
+            with pytest.raises(AccessDenied, match="leasequeue acl q --shards --user bob --role worker"):
+                await queue.lease(30, block=False)
+        before = await snapshot(admin)
+        async with Redis.from_url(await permit("q", role="watcher")) as client:
+            async with await open_queue("q", client) as queue:
+                assert (await queue.counts()).waiting == 1
+                assert (await queue.stats()).counts.waiting == 1
+                assert await queue.find("a")
+                with pytest.raises(
+                    AccessDenied, match="leasequeue acl q --shards --user bob --role producer"
+                ):
+                    await queue.add_item(Item(b"x"))
+            assert (await find_whole_queues(client)).names == ["q"]
+        assert await snapshot(admin) == before
 
 
 async def test_the_line_is_what_a_client_program_reads(leasequeue: Leasequeue, own: EmbeddedServer) -> None:

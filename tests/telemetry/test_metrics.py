@@ -15,6 +15,7 @@ from leasequeue import Item, Reject, ServerError, Snooze, TaskQueue, telemetry
 from leasequeue.errors import ExtraMissing, WrongKeyType
 from leasequeue.telemetry import meters
 from tests.eventually import eventually
+from tests.queue.asking import registered
 from tests.telemetry.recorded import Recorded
 from tests.worker.working import Gate, add, finished, new_worker, work, working
 
@@ -66,6 +67,34 @@ async def test_waiting_for_items_is_not_recorded(queue: AsyncWorkQueue, recorded
     assert await queue.lease(30, timeout=0.05) is None
     assert recorded.count(CALLS, operation="lease") == 1
     assert recorded.spans == recorded.producers
+
+
+@pytest.mark.parametrize("delivers", [True, False])
+async def test_shards_have_the_name_of_the_whole_queue(
+    redis: Redis, name: str, recorded: Recorded, *, delivers: bool
+) -> None:
+    async with TaskQueue(name, redis, shards=4) as tasks:
+
+        @tasks.task
+        async def double(number: int) -> int:
+            return 2 * number
+
+        worker = new_worker(tasks)
+        if not delivers:
+            jobs = [await double.add(number) for number in range(8)]
+        async with working(worker):
+            if delivers:
+                await registered(redis, tasks.queue.shards[0])
+                jobs = [await double.add(number) for number in range(8)]
+            assert [await job.result(timeout=120) for job in jobs] == [2 * number for number in range(8)]
+            active = {dict(point)["queue"] for point in recorded.points(ACTIVE)}
+            assert {one for one in active if name in one} == {name}
+        await tasks.queue.add_items([Item(b"", id=one) for one in "abcdef"])
+        await tasks.queue.add_item(Item(b""))
+        await tasks.queue.lease_many(2, 30)
+    for metric in (SENT, LEASED, CALLS, RUNS, PROCESSED):
+        assert {dict(point)["queue"] for point in recorded.points(metric)} == {name}, metric
+    assert {span.name for span in recorded.spans} == {f"add {name}", f"process {name}"}
 
 
 async def test_a_call_that_fails_is_recorded_with_its_error(
