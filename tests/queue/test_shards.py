@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annot
 from leasequeue.queue.pushes import listener
 from leasequeue.queue.queue import engine_of, engines_of
 from leasequeue.queue.shards.naming import shard_names
+from leasequeue.queue.shards.parts import joined_stats
 from leasequeue.queue.shards.queue import ShardedQueue
 from tests.eventually import LIMIT_SECONDS, eventually
 from tests.queue.asking import names_of, until
@@ -346,6 +348,7 @@ async def test_a_worker_serves_all_shards_as_one_consumer(queue: AsyncWorkQueue)
     await eventually("all are done", lambda: len(done) == 200)
     assert len({*done}) == 200
     [view] = await Fleet(queue).workers()
+    assert view.queues == (queue.name,)
     assert len(view.sessions) == COUNT
     assert len((await queue.stats()).workers) == 1
     await worker.stop_queue(queue.name)
@@ -517,3 +520,55 @@ async def test_connections_do_not_grow_with_the_shards(redis_url: str, redis: Re
         await queue.add_item(Item(b"x", id="a"))
         async with asyncio.timeout(LIMIT_SECONDS):
             assert await waiting is not None
+
+
+async def test_a_worker_is_one_in_the_fleet_and_is_failed_on_all_shards(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.add_items(items(40))
+    async with AsyncWorkQueue(queue.name, redis, shards=COUNT) as other:
+        for shard in other.shards:
+            leases = await shard.lease_many(5, 600, block=False)
+            about = {"worker": "w", "name": "w", "running": [[one.id, "send", 1] for one in leases]}
+            await engine_of(shard).registry.beat(about, alive_ms=600_000, first=True)
+        fleet = Fleet(queue)
+        [worker] = await fleet.workers()
+        assert worker.queues == (queue.name,)
+        assert {run.queue for run in worker.running} == {queue.name}
+        assert len(worker.running) == 5 * COUNT
+        assert await fleet.workers({queue.name: [other.session]}) == [worker]
+        assert await fleet.workers({queue.name: ["another"]}) == []
+        assert await fleet.fail("w") == 5 * COUNT
+        assert (await queue.counts()).waiting == 40
+
+
+async def test_a_worker_that_was_failed_on_one_shard_counts_once_and_its_dead_session_too(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    """It works on under another session there, until the old one is failed."""
+    for at, end in ((0, 600_000), (1, 1)):
+        async with AsyncWorkQueue(queue.name, redis, shards=COUNT) as other:
+            for shard in other.shards[at : at + 1] if end == 1 else other.shards:
+                about = {"worker": "w", "name": "w", "items": {}}
+                await engine_of(shard).registry.beat(about, alive_ms=end, first=True)
+    stats = await queue.stats()
+    assert stats.workers_alive == 1
+    assert [one.dead for one in stats.workers] == [False, True]
+
+
+async def test_the_queue_is_paused_if_all_shards_are(queue: AsyncWorkQueue) -> None:
+    await queue.add_items(items(40))
+    for shard in queue.shards:
+        assert (await queue.stats()).paused is None
+        await shard.pause(reason="work")
+    paused = (await queue.stats()).paused
+    assert paused is not None
+    assert paused.reason == "work"
+
+
+async def test_the_time_of_the_statistics_is_that_of_the_first_shard(queue: AsyncWorkQueue) -> None:
+    """The clocks of nodes differ: rates follow from the differences of one."""
+    found = [await one.stats() for one in queue.shards]
+    found = [replace(one, at=100.0 + at, oldest_age=float(at)) for at, one in enumerate(found)]
+    assert joined_stats(queue.name, found).at == 100.0
+    assert joined_stats(queue.name, found).oldest_age == COUNT - 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from leasequeue.errors import InvalidArgument, WorkerUnknown
 from leasequeue.queue.queue import AsyncWorkQueue, engine_of
+from leasequeue.queue.shards.spreading import answers_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -48,7 +49,9 @@ class WorkerView:
     host: str
     #: The number of its process there.
     pid: int
-    #: The queues of the fleet that it serves, each with the session that holds its leases there.
+    #: The names of the queues of the fleet that it serves.
+    queues: tuple[str, ...]
+    #: Those queues, or their shards if they have some, each with the session that holds its leases there.
     sessions: Mapping[str, str]
     #: Whether its time without a heartbeat has passed, or it is being failed, on one of the queues.
     dead: bool
@@ -72,11 +75,6 @@ class WorkerView:
     failures: int
     #: What runs on the queues of the fleet, the oldest first: up to 100 of each.
     running: tuple[RunView, ...]
-
-    @property
-    def queues(self) -> tuple[str, ...]:
-        """The names of the queues of the fleet that it serves."""
-        return tuple(self.sessions)
 
 
 class Fleet:
@@ -106,6 +104,8 @@ class Fleet:
         if wrong:
             raise InvalidArgument("queues", wrong[0], "one or more queues")
         self._queues = {shard.name: shard for one in queues for shard in one.shards}
+        #: The names of the given queues, by those of their shards.
+        self._names = {shard.name: one.name for one in queues for shard in one.shards}
         if len({one.name for one in queues}) < len(queues):
             raise InvalidArgument("queues", [one.name for one in queues], "queues with different names")
 
@@ -114,10 +114,16 @@ class Fleet:
 
         With `sessions`, by the names of queues, only workers with these sessions there are read.
         """
-        asked = dict.fromkeys(self._queues) if sessions is None else sessions
-        calls = {name: self._registry(name).workers(asked[name]) for name in self._queues if name in asked}
-        found = by_worker(zip(calls, await asyncio.gather(*calls.values()), strict=True))
-        views = [_view_of(worker_id, registrations) for worker_id, registrations in found.items()]
+        asked = dict.fromkeys(self._names.values()) if sessions is None else sessions
+        calls = {
+            shard: self._registry(shard).workers(asked[name])
+            for shard, name in self._names.items()
+            if name in asked
+        }
+        found = by_worker((await answers_of(calls)).items())
+        views = [
+            _view_of(worker_id, registrations, self._names) for worker_id, registrations in found.items()
+        ]
         return sorted(views, key=lambda one: (one.started or 0.0, one.name))
 
     async def dead(self) -> list[WorkerView]:
@@ -230,13 +236,13 @@ def by_worker(answers: Iterable[tuple[str, Iterable[One]]]) -> dict[str, dict[st
     return found
 
 
-def _view_of(worker_id: str, found: Mapping[str, RegisteredWorker]) -> WorkerView:
-    """Return what a worker of this id says of itself on some queues, by their names."""
+def _view_of(worker_id: str, found: Mapping[str, RegisteredWorker], names: Mapping[str, str]) -> WorkerView:
+    """Return what a worker of this id says of itself on some shards; `names`: those of their queues."""
     latest = next(iter(found.values()))
     ends = [one.until_ms for one in found.values() if one.until_ms is not None]
     started = latest.number("started")
     runs = [
-        RunView(queue=queue, item_id=item_id, handler=handler, since=since / 1000)
+        RunView(queue=names[queue], item_id=item_id, handler=handler, since=since / 1000)
         for queue, one in found.items()
         for item_id, handler, since in one.running
     ]
@@ -245,6 +251,7 @@ def _view_of(worker_id: str, found: Mapping[str, RegisteredWorker]) -> WorkerVie
         name=latest.name,
         host=latest.text("host"),
         pid=latest.count("pid"),
+        queues=(*dict.fromkeys(names[queue] for queue in found),),
         sessions={queue: one.session for queue, one in found.items()},
         dead=any(one.dead for one in found.values()),
         alive_until=min(ends) / 1000 if ends else None,

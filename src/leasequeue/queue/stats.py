@@ -66,6 +66,8 @@ class WorkerStats:
     item_squares: float = 0.0
     #: Its session on this queue, which holds its leases.
     session: str = ""
+    #: Its other sessions on shards of the queue: it has one where it was failed.
+    others: tuple[str, ...] = ()
     #: The machine on which it runs.
     host: str = ""
     #: Its version of `leasequeue`.

@@ -47,7 +47,7 @@ async def _read(view: View, workers: Sequence[Seen], queues: int) -> dict[str, W
     sessions: dict[str, list[str]] = {}
     for _, _, on in workers:
         for name, one in sorted(on.items(), key=lambda row: not row[1].dead)[:queues]:
-            sessions.setdefault(name, []).append(one.session)
+            sessions.setdefault(name, []).extend((one.session, *one.others))
     await view.sampler.look(sessions)
     fleet = Fleet(*map(view.queue, sessions)) if sessions else None
     key = ("workers", *((name, *asked) for name, asked in sessions.items()))

@@ -50,7 +50,12 @@ async def open_queue(name: str, redis: Client, **how: Any) -> AsyncWorkQueue:
             to read the note, they forbid the queue with shards, and it is one without.
     """
     layouts = await _layouts_of([check_prefix(name)], redis, **how)
-    return AsyncWorkQueue(name, redis, **how, **(layouts[name]._asdict() if name in layouts else {}))
+    return with_layout(name, redis, layouts.get(name), **how)
+
+
+def with_layout(name: str, redis: Client, layout: Layout | None, **how: Any) -> AsyncWorkQueue:
+    """Make a queue of which the layout is known; None: it has no shards."""
+    return AsyncWorkQueue(name, redis, **how, **({} if layout is None else layout._asdict()))
 
 
 async def find_whole_queues(
@@ -62,15 +67,28 @@ async def find_whole_queues(
     shards. Such a name hides a queue without shards that is called the same.
     """
     client = await client_at(server) if isinstance(server, str) else server
-    found = await find_queues(client, max_keys=max_keys, max_queues=max_queues)
+    found, complete = await find_layouts(client, max_keys=max_keys, max_queues=max_queues)
+    return FoundQueues([*found], complete)
+
+
+async def find_layouts(
+    client: Client,
+    *,
+    reply_timeout: float = 10.0,
+    max_keys: int | None = None,
+    max_queues: int | None = None,
+) -> tuple[dict[str, Layout | None], bool]:
+    """Find the queues as `find_whole_queues` does, each with its layout, and say whether these are all."""
+    found = await find_queues(client, reply_timeout=reply_timeout, max_keys=max_keys, max_queues=max_queues)
     names = {*found.names}
     parts = [match for match in map(_SHARD.fullmatch, found.names) if match]
     likely = {match[0][1:-1] for match in parts} | {match[1] for match in parts}
-    for whole, layout in (await _layouts_of(likely, client)).items():
+    layouts: dict[str, Layout] = {}
+    for whole, layout in (await _layouts_of(likely, client, reply_timeout=reply_timeout)).items():
         if names & (shards := {*shard_names(whole, layout.shards)}):
-            names = names - shards | {whole}
+            names, layouts[whole] = names - shards | {whole}, layout
     wholes = sorted(names)[:max_queues]
-    return FoundQueues(wholes, found.complete and len(wholes) == len(names))
+    return {name: layouts.get(name) for name in wholes}, found.complete and len(wholes) == len(names)
 
 
 async def _layouts_of(names: Iterable[str], redis: Client, **how: Any) -> dict[str, Layout]:

@@ -54,16 +54,24 @@ def merged(found: Sequence[Sequence[T]], key: Callable[[T], float] | None) -> li
 
 
 def joined_stats(name: str, found: Sequence[QueueStats]) -> QueueStats:
-    """Join the statistics of all shards. Of the wait times, the median is that of the shards' medians."""
+    """Join the statistics of all shards. Of the wait times, the median is that of the shards' medians.
+
+    The time is that of the first one, as the clocks of nodes differ. The queue is paused if all shards are.
+    """
     samples = sum(one.wait.samples for one in found)
     waits = [one.wait for one in found if one.wait.samples]
     oldest = max(found, key=lambda one: one.oldest_age)
     workers: dict[str, WorkerStats] = {}
-    for one in itertools.chain.from_iterable(shard.workers for shard in found):
-        known = workers.get(one.id)
-        workers[one.id] = one if known is None else replace(
+    for one in sorted(
+        itertools.chain.from_iterable(shard.workers for shard in found), key=lambda one: one.dead
+    ):
+        known, worker = workers.get(one.id), one.id
+        if known and not known.dead and one.dead and one.session not in {known.session, *known.others}:
+            known, worker = None, one.session  # it has begun again under another session
+        workers[worker] = one if known is None else replace(
             known,
             dead=known.dead and one.dead,
+            others=(*known.others, *({one.session} - {known.session, *known.others})),
             items=known.items + one.items,
             item_seconds=known.item_seconds + one.item_seconds,
             item_squares=known.item_squares + one.item_squares,
@@ -80,6 +88,8 @@ def joined_stats(name: str, found: Sequence[QueueStats]) -> QueueStats:
             samples=samples,
         ),
         leases=sum(one.leases for one in found),
+        paused=found[0].paused if all(one.paused for one in found) else None,
+        at=found[0].at,
         limit=_whole([one.limit for one in found]),
         workers=tuple(workers.values()),
         due=sum(one.due for one in found),

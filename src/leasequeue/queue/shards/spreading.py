@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from leasequeue.durations import Duration, check_int
-from leasequeue.errors import InvalidArgument, LeasequeueError, PartlyApplied
+from leasequeue.errors import InvalidArgument, LeasequeueError, PartlyApplied, ServerError
 from leasequeue.queue.encoding import encoded_id
 from leasequeue.queue.lease import Lease
 from leasequeue.queue.queue import AsyncWorkQueue, engine_of, engines_of
 from leasequeue.queue.shards.naming import place_of, shard_names
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from typing import NoReturn
 
     from leasequeue.wire.endpoints import Client
@@ -27,6 +28,8 @@ Given = TypeVar("Given")
 MAX_SHARDS = 256
 #: What `shards=` may be spread by.
 ShardBy = Literal["id", "group"]
+#: Whether calls on several shards or queues leave out those that are away, as a page shows what is there.
+IN_PART = ContextVar("leasequeue_in_part", default=False)
 #: What a schedule appends to its name in the ids of its items, which are in the shard of the schedule.
 _STAMP = re.compile(rb"@\d{4}-\d\d-\d\dT[\d:.]+Z$")
 
@@ -132,7 +135,7 @@ class Shards:
     ) -> list[T]:
         """Make a call on several shards, all of them by default; return the answers in their order."""
         await self.checked()
-        return await asyncio.gather(*(call(one) for one in among or self.all))
+        return [*(await answers_of({one: call(one) for one in among or self.all})).values()]
 
     async def spread(
         self,
@@ -170,3 +173,15 @@ class Shards:
         """Make a call on each shard in which an item may be; return the first answer that says something."""
         answers = await self.each(call, self.with_id(item_id))
         return next((one for one in answers if one), answers[0])
+
+
+async def answers_of(calls: Mapping[Given, Awaitable[T]]) -> dict[Given, T]:
+    """Make calls at once, and return their answers. With `IN_PART`, some may be missing, but not all."""
+    found = await asyncio.gather(*calls.values(), return_exceptions=IN_PART.get())
+    answers = {
+        one: reply for one, reply in zip(calls, found, strict=True) if not isinstance(reply, Exception)
+    }
+    for reply in found:
+        if isinstance(reply, Exception) and not (answers and isinstance(reply, ServerError)):
+            raise reply
+    return cast("dict[Given, T]", answers)
