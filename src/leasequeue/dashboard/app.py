@@ -22,6 +22,7 @@ from leasequeue.dashboard.sharing import SharedReads
 from leasequeue.dashboard.sources import ShownQueues, Source
 from leasequeue.dashboard.view import Board, Elsewhere, NotFound, Page, ShowData, View
 from leasequeue.errors import InvalidArgument, LeasequeueError, ServerError
+from leasequeue.queue.shards.spreading import IN_PART
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -112,7 +113,11 @@ def _routes(board: Board) -> list[Route]:
 
     def show(page: Page) -> Callable[[View], Awaitable[Response]]:
         async def respond(view: View) -> Response:
-            facts = await page.read(view)
+            before = IN_PART.set(True)  # a node may be away: what others have is shown
+            try:
+                facts = await page.read(view)
+            finally:
+                IN_PART.reset(before)
             return render.page(
                 page.template, view, {"page": page, "notice": notice_of(view, actions), **facts}
             )

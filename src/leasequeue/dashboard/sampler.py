@@ -20,12 +20,15 @@ from leasequeue.errors import (
     LimitExceeded,
     QueueDeleted,
     ScriptFailed,
+    ServerError,
     WrongKeyType,
 )
 from leasequeue.errors.log import Log
+from leasequeue.queue.shards.parts import joined_stats
+from leasequeue.queue.shards.queue import ShardedQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from markupsafe import Markup
 
@@ -34,8 +37,8 @@ if TYPE_CHECKING:
 
 #: How often a turn begins, and how long after the last page was asked for the sampler sleeps (s).
 EVERY, AWAKE_SECONDS = 3.0, 20.0
-#: How many queues a turn asks, how many of them at once, and for how long one may take (s).
-SLICE, AT_ONCE, STATS_SECONDS = 256, 16, 10.0
+#: How many queues a turn asks, how many of them at once, and for how long one, or one shard, may take (s).
+SLICE, AT_ONCE, STATS_SECONDS, SHARD_SECONDS = 256, 16, 10.0, 4.0
 #: How many samples of a queue are kept: five minutes, in 24 bytes each.
 KEPT = 100
 #: Over how long rates are measured (s).
@@ -60,6 +63,9 @@ class QueueHistory:
         self.stats: QueueStats | None = None
         #: Why there are none, or no newer ones; None: there are.
         self.problem: LeasequeueError | None = None
+        #: Of each of its shards, if it has some, the last statistics, and why there are no newer ones.
+        self.shards: dict[str, QueueStats | None] = {}
+        self.away: dict[str, LeasequeueError] = {}
         #: By time: how many waited, how many leases had begun, and how many had ended.
         self._at, self._waiting, self._begun, self._ended = (array("d") for _ in range(4))
         self._moved_at = 0.0
@@ -67,6 +73,20 @@ class QueueHistory:
         #: read them again.
         self.day: Markup | None = None
         self.day_due = 0.0
+
+    def add_shards(self, answers: Mapping[str, QueueStats | LeasequeueError]) -> None:
+        """Note what each shard has answered. One that is away counts with what it said last."""
+        self.away = {name: one for name, one in answers.items() if isinstance(one, LeasequeueError)}
+        seen = [one for one in answers.values() if not isinstance(one, LeasequeueError)]
+        if not seen:
+            self.problem = next(iter(self.away.values()))
+            return
+        seen += [one for one in map(self.shards.get, self.away) if one]
+        self.shards = {
+            name: self.shards.get(name) if isinstance(one, LeasequeueError) else one
+            for name, one in answers.items()
+        }
+        self.add(joined_stats(self.name, seen))
 
     def add(self, stats: QueueStats) -> None:
         """Note a sample."""
@@ -105,6 +125,11 @@ class QueueHistory:
     def waited(self) -> list[tuple[float, float]]:
         """The times of the samples, and how many items waited."""
         return [*zip(self._at, self._waiting, strict=True)]
+
+    @property
+    def is_paused_in_part(self) -> bool:
+        """Whether some of its shards are paused."""
+        return any(one is not None and one.paused for one in self.shards.values())
 
     @property
     def is_unserved(self) -> bool:
@@ -171,10 +196,18 @@ class Sampler:
         history = self.histories.setdefault(name, QueueHistory(name))
         try:
             async with asyncio.timeout(STATS_SECONDS):
-                history.add(await queue.stats())
+                if isinstance(queue, ShardedQueue):
+                    with contextlib.suppress(ServerError):  # the first shard may be away, and others be there
+                        await queue.check_shards()
+                    answers = await asyncio.gather(*map(_ask_shard, queue.shards))
+                    names = [one.name for one in queue.shards]
+                    history.add_shards(dict(zip(names, answers, strict=True)))
+                else:
+                    history.add(await queue.stats())
+                    history.shards = {}
                 await self._read_day(history, queue)
         except TimeoutError:
-            history.problem = ConnectionLost(f"no reply within {STATS_SECONDS:g} s", maybe_applied=False)
+            history.problem = _no_reply(STATS_SECONDS)
         except LeasequeueError as error:
             history.problem = error
 
@@ -191,8 +224,9 @@ class Sampler:
         try:
             await self.queues.find()
         except LeasequeueError as error:
-            self.problem = error
-            return
+            if not self.queues.by_name():  # else a node may be away, and others are there
+                self.problem = error
+                return
         names = [*self.queues.by_name()]
         known = {*names}
         self.histories = {name: one for name, one in self.histories.items() if name in known}
@@ -240,3 +274,18 @@ class Sampler:
         if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def _ask_shard(shard: AsyncWorkQueue) -> QueueStats | LeasequeueError:
+    """Return the statistics of a shard, or why there are none."""
+    try:
+        async with asyncio.timeout(SHARD_SECONDS):
+            return await shard.stats()
+    except TimeoutError:
+        return _no_reply(SHARD_SECONDS)
+    except LeasequeueError as error:
+        return error
+
+
+def _no_reply(seconds: float) -> LeasequeueError:
+    return ConnectionLost(f"no reply within {seconds:g} s", maybe_applied=False)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from leasequeue.errors import InvalidArgument
 from leasequeue.queue import AsyncWorkQueue
+from leasequeue.queue.shards.naming import shard_names
+from leasequeue.queue.shards.opening import find_layouts, with_layout
 from leasequeue.tasks.queue import TaskQueue
-from leasequeue.wire.discovery import MAX_KEYS, client_at, find_queues
+from leasequeue.wire.discovery import MAX_KEYS, client_at
 from leasequeue.wire.endpoints import client_named, close_client
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class ShownQueues:
         queues = dict(self._found)
         for name, queue in self._named():
             known = queues.setdefault(name, queue)
-            if known.url != queue.url:
+            if known.url != queue.url or known.shards[0].name != queue.shards[0].name:
                 raise InvalidArgument("sources", name, "queues with different names, or on one server")
         return queues
 
@@ -63,7 +65,7 @@ class ShownQueues:
             tasks = one.tasks if isinstance(one, TaskQueue) else ()
             queue = one.queue if isinstance(one, TaskQueue) else one
             for each in (queue, *(task.queue for task in tasks)):
-                yield from ((shard.name, shard) for shard in each.shards)
+                yield each.name, each
 
     async def find(self) -> None:
         """Look for the queues at the URLs, unless that was done a moment ago."""
@@ -75,15 +77,18 @@ class ShownQueues:
         for url, known_client in [*self._clients.items()]:
             client = known_client or await client_at(url, reply_timeout=REPLY_SECONDS)
             self._clients[url] = client
-            names, all_of_them = await find_queues(
+            layouts, all_of_them = await find_layouts(
                 client, max_keys=MAX_KEYS, max_queues=MAX_FOUND, reply_timeout=REPLY_SECONDS
             )
             complete &= all_of_them
-            for name in names:
+            for name, layout in layouts.items():
                 if name not in found:
-                    known = self._found.get(name)
-                    found[name] = known or AsyncWorkQueue(name, client, reply_timeout=REPLY_SECONDS)
-        gone = [queue for name, queue in self._found.items() if name not in found]
+                    queue = self._found.get(name)
+                    names = shard_names(name, layout.shards) if layout else (name,)
+                    if queue is None or tuple(one.name for one in queue.shards) != names:
+                        queue = with_layout(name, client, layout, reply_timeout=REPLY_SECONDS)
+                    found[name] = queue
+        gone = [queue for name, queue in self._found.items() if queue is not found.get(name)]
         self._found, self.complete = found, complete
         for queue in gone:
             await queue.close()

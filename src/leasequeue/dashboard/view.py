@@ -112,6 +112,11 @@ class View:
             raise history.problem
         return history
 
+    @property
+    def partly(self) -> list[QueueHistory]:
+        """What was seen of the queues of which some shards cannot be read; each page says it."""
+        return [one for one in self.sampler.histories.values() if one.away and not one.problem]
+
     async def shared(self, key: Hashable, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Return what `call` answers, or what it answered to another viewer a moment ago."""
         return await self.board.reads.get(key, call)
@@ -146,13 +151,13 @@ class View:
 
         answers = await self.shared((*key, *(queue.name for queue in queues)), every)
         rows = [*zip(queues, answers, strict=True)]
-        problems = {queue.name: one for queue, one in rows if isinstance(one, LeasequeueError)}
-        if len(problems) == len(rows):
-            for problem in problems.values():
-                if not isinstance(problem, OF_ONE_QUEUE):
-                    raise problem
+        read_of = [(queue, one) for queue, one in rows if not isinstance(one, LeasequeueError)]
+        problems = [(queue.whole.name, one) for queue, one in rows if isinstance(one, LeasequeueError)]
+        for _, problem in problems:
+            if not (read_of or isinstance(problem, OF_ONE_QUEUE)):
+                raise problem
         self.problems |= problems
-        return [row for row in rows if row[0].name not in problems]
+        return read_of
 
     def may(self, action: str) -> bool:
         """Return whether the viewer may do an action."""

@@ -134,10 +134,10 @@ def _kind(letter: DeadLetter) -> str:
 
 
 async def _lists(view: View, names: Sequence[str], before: Place | None) -> _Lists:
-    """Return how many dead letters of each queue are read, and those that are older than a place."""
-    each = LOOKED_AT // max(1, len(names))
-    queues = [view.queue(name) for name in names]
-    return each, await view.each(queues, lambda queue: _newest(queue, before, each), "newest dead", before)
+    """Return how many dead letters of each queue or shard are read, and those that are older than a place."""
+    shards = [shard for name in names for shard in view.queue(name).shards]
+    each = max(8, LOOKED_AT // max(1, len(shards)))
+    return each, await view.each(shards, lambda queue: _newest(queue, before, each), "newest dead", before)
 
 
 async def _choose(lists: _Lists, chosen: _Chosen) -> tuple[list[tuple[str, DeadLetter]], int, Place | None]:
@@ -147,17 +147,16 @@ async def _choose(lists: _Lists, chosen: _Chosen) -> tuple[list[tuple[str, DeadL
     floors = [Place.of(page[-1]) for _, page in pages if len(page) == each]
     floor = max(floors, default=None)
     looked_at = [
-        (Place.of(one), queue.name, one)
+        (Place.of(one), queue.name, one, queue)
         for queue, page in pages
         for one in page
         if floor is None or Place.of(one) >= floor
     ]
     looked_at.sort(key=lambda row: row[:2], reverse=True)
-    by_name = {queue.name: queue for queue, _ in pages}
     found = [
-        (place, name, one)
-        for place, name, one in looked_at
-        if await chosen.filter.choose(by_name[name], [one])
+        (place, queue.whole.name, one)
+        for place, _, one, queue in looked_at
+        if await chosen.filter.choose(queue, [one])
     ]
     following = found[ROWS - 1][0] if len(found) > ROWS else floor
     return [(name, one) for _, name, one in found], len(looked_at), following
@@ -260,10 +259,15 @@ async def _act_on_all(view: View, action: str) -> int | Unfinished:
     done, looked_at, total = (_number(view.field(name, "0")) for name in ("done", "looked_at", "total"))
     at, after = read_segment(view.field("at")), Place.read(view.field("after", "0."))
     left, visited = STEP, 0
-    for name in [chosen.queue] if chosen.queue else sorted(view.board.queues.by_name()):
-        if name < at or name in view.problems:  # those that cannot be read do not keep it from the others
+    names = [chosen.queue] if chosen.queue else view.board.queues.by_name()
+    shards = sorted((shard.name, shard) for one in names for shard in view.queue(one).shards)
+    last = {shard.whole.name: name for name, shard in shards}
+    for name, queue in shards:
+        whole = queue.whole.name
+        # Those that cannot be read do not keep it from the others.
+        if name < at or whole in view.problems or name in view.sampler.histories[whole].away:
             continue
-        queue, after = view.queue(name), after if name == at else Place(0, b"")
+        after = after if name == at else Place(0, b"")
         while left > 0 and visited < STEP_QUEUES:
             page = await _oldest(queue, after, until)
             if not page:
@@ -278,7 +282,8 @@ async def _act_on_all(view: View, action: str) -> int | Unfinished:
             fields |= {"at": segment(name), "after": str(after)}
             return Unfinished(done=done, looked_at=looked_at, total=total, fields=fields)
         visited += 1
-        await view.sampler.sample(name)
+        if name == last[whole]:
+            await view.sampler.sample(whole)
     return done
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.alive import Fleet
@@ -12,6 +13,7 @@ from leasequeue.errors import EventsLost, InvalidArgument, NoEventsKept
 from leasequeue.errors.describing import plain
 from leasequeue.item.codec import dump_compact
 from leasequeue.queue import Lease
+from leasequeue.queue.shards.spreading import answers_of
 from leasequeue.states import GONE, EventKind
 from leasequeue.tasks.wire import call_of, task_of
 
@@ -91,8 +93,15 @@ async def _run_by_id(queue: AsyncWorkQueue, item_id: str) -> tuple[str, str] | N
 
 async def newest_events(queue: AsyncWorkQueue) -> list[Event] | None:
     """Return the newest events of a queue, the oldest first; None if it keeps none."""
+    each = EVENTS // len(queue.shards)
+    found = await answers_of({shard: _newest_events(shard, each) for shard in queue.shards})
+    kept = [events for events in found.values() if events is not None]
+    return sorted(itertools.chain(*kept), key=lambda event: event.at) if kept else None
+
+
+async def _newest_events(queue: AsyncWorkQueue, count: int) -> list[Event] | None:
     try:
-        since = max(0, await queue.events.last_number() - EVENTS)
+        since = max(0, await queue.events.last_number() - count)
         while True:
             try:
                 return [event async for event in queue.events(since, follow=False)]
@@ -136,8 +145,8 @@ async def _release(view: View) -> int:
     found = await queue.find(view.text("id"), data=False)
     if found is None or found.state != "leased" or found.token is None:
         return 0
-    encoded = found.id.encode(errors="surrogateescape")
-    return int(await queue.release(Lease(queue, encoded, b"", found.token, found.attempt, 0, 0, 0)))
+    encoded, shard = found.id.encode(errors="surrogateescape"), queue.shard_of(found.id, group=found.group)
+    return int(await shard.release(Lease(shard, encoded, b"", found.token, found.attempt, 0, 0, 0)))
 
 
 async def _ask_release(view: View) -> Question:

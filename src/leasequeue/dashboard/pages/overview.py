@@ -31,7 +31,7 @@ COLUMNS = ("name", *_BY)
 def needs_attention(one: QueueHistory) -> bool:
     """Return whether a queue has what a human should look at."""
     dead = bool(one.stats and one.stats.counts.dead)
-    return one.is_unserved or one.stalled is not None or dead or one.problem is not None
+    return one.is_unserved or one.stalled is not None or dead or bool(one.problem or one.away)
 
 
 #: Which queues are shown.

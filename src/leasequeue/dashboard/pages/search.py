@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leasequeue.dashboard.pages.job import EVENTS, newest_events
 from leasequeue.dashboard.view import Elsewhere, Page, segment
 from leasequeue.item.codec import dump_compact
+from leasequeue.queue.shards.spreading import answers_of
 from leasequeue.states import ITEM_STATES
 from leasequeue.tasks.wire import call_of
 
@@ -101,7 +102,7 @@ async def _by_id(view: View, queues: Sequence[AsyncWorkQueue], item_id: str) -> 
 
 async def _by_call(view: View, queue: AsyncWorkQueue, wanted: Mapping[str, str]) -> list[Hit]:
     name, hits = queue.name, []
-    for state, one in await view.shared(("newest", name), lambda: _newest(queue)):
+    for state, one in await view.shared(("newest", name), lambda: _newest_of_all(queue)):
         call = call_of(one.data or b"")
         if call is None or wanted.get("task", call[0]) != call[0]:
             continue
@@ -131,21 +132,29 @@ def _text(value: Any, path: Iterable[str]) -> str | None:
     return None if value is None else value if isinstance(value, str) else dump_compact(value)
 
 
-async def _newest(queue: AsyncWorkQueue) -> list[tuple[str, ItemView | DeadLetter]]:
+async def _newest_of_all(queue: AsyncWorkQueue) -> list[tuple[str, ItemView | DeadLetter]]:
+    shards = queue.shards
+    found = await answers_of({one: _newest(one, len(shards)) for one in shards})
+    return [*itertools.chain.from_iterable(found.values())]
+
+
+async def _newest(queue: AsyncWorkQueue, of: int) -> list[tuple[str, ItemView | DeadLetter]]:
+    """Return the newest items of one `of` so many shards."""
     found: list[tuple[str, ItemView | DeadLetter]] = []
+    count, most = max(1, NEWEST // of), MAX_BYTES // of
     for state in ITEM_STATES:
-        sizes = [one.size or 0 for one in await queue.inspect(state, start=-NEWEST, count=NEWEST, data=False)]
-        if fits := _fitting(sizes[::-1]):
+        sizes = [one.size or 0 for one in await queue.inspect(state, start=-count, count=count, data=False)]
+        if fits := _fitting(sizes[::-1], most):
             newest = await queue.inspect(state, start=-fits, count=fits)
             found += [(state, one) for one in reversed(newest)]
-    letters = await queue.dead_letters.list(count=NEWEST, data=False)
-    if fits := _fitting([one.size for one in letters]):
+    letters = await queue.dead_letters.list(count=count, data=False)
+    if fits := _fitting([one.size for one in letters], most):
         found += [("dead", one) for one in await queue.dead_letters.list(count=fits)]
     return found
 
 
-def _fitting(sizes: Sequence[int]) -> int:
-    return sum(total <= MAX_BYTES for total in itertools.accumulate(sizes))
+def _fitting(sizes: Sequence[int], most: int) -> int:
+    return sum(total <= most for total in itertools.accumulate(sizes))
 
 
 PAGE = Page(path="/jobs", template="search.html", read=read)
