@@ -15,6 +15,7 @@ from leasequeue import AsyncWorkQueue, Fleet, Item, RetryPolicy, Worker
 from leasequeue.cli.top.readings import READ, Readings
 from leasequeue.cli.top.tables import TABLES
 from tests.cli.terminal import Terminal, on_terminal
+from tests.dashboard.fleets import register
 from tests.hostile import SHOWN, TEXT, fill, harm_of
 from tests.queue.asking import take, until
 
@@ -310,3 +311,23 @@ async def test_of_many_queues_each_reading_is_a_part_and_shown_ones_come_first(
             assert await samples() - before < 3 * READ
             assert len(readings.stats) == 2 * READ, "those come next that were not read yet"
             assert len([*TABLES["workers"].rows(readings)]) == 1_000
+
+
+async def test_a_queue_with_shards_is_one_row(redis: Redis, redis_url: str) -> None:
+    async with AsyncWorkQueue("emails", redis, shards=4) as queue, AsyncWorkQueue("other", redis) as other:
+        await other.add_item(Item(b"x"))
+        await queue.add_items([Item(b"x", id=f"i{n}") for n in range(40)])
+        assert len(await queue.lease_many(10, 60)) == 10
+        for shard in queue.shards:
+            await register(redis_url, shard.name, "bee", running=[[shard.name, "send", 1.0]])
+        for names in ((), ["emails", "other"]):
+            async with Readings(redis_url, names) as readings:
+                await readings.read_all(TABLES)
+                rows = [row.cells[:3] for row in TABLES["queues"].rows(readings)]
+                assert rows == [("emails", 30, 10), ("other", 1, 0)]
+                [worker] = TABLES["workers"].rows(readings)
+                assert worker.cells[2] == "emails"
+                assert [row.cells[0] for row in TABLES["runs"].rows(readings)] == ["emails"] * 4
+                await TABLES["queues"].acts["P"](readings, readings.stats["emails"]).run()
+                assert [(await one.stats()).paused is None for one in queue.shards] == [False] * 4
+            await queue.resume()

@@ -7,16 +7,18 @@ import math
 import time
 from typing import TYPE_CHECKING, Self
 
-from leasequeue import AsyncWorkQueue, Fleet
+from leasequeue import Fleet
 from leasequeue.cli.server import QueueUnknown
 from leasequeue.errors import WrongKeyType
 from leasequeue.errors.describing import text_of
-from leasequeue.wire.discovery import MAX_KEYS, client_at, find_queues
+from leasequeue.queue.shards.opening import find_layouts, open_queue, with_layout
+from leasequeue.wire.discovery import MAX_KEYS, client_at
 from leasequeue.wire.endpoints import close_client
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 
+    from leasequeue import AsyncWorkQueue
     from leasequeue.views import DeadLetter, QueueStats, WorkerView
 
 #: The maximum number of queues; how many are read with one reading, and how many at the same time.
@@ -54,7 +56,8 @@ class Readings:
 
     async def __aenter__(self) -> Self:
         self._client = await client_at(self.url, reply_timeout=REPLY_SECONDS)
-        self._open(self._names)
+        for name in self._names:
+            self._queues[name] = await open_queue(name, self._client, reply_timeout=REPLY_SECONDS)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -105,19 +108,15 @@ class Readings:
 
     async def _find(self) -> None:
         began = time.monotonic()
-        names, complete = await find_queues(self._client, max_keys=MAX_KEYS, max_queues=MAX_SHOWN)
+        layouts, complete = await find_layouts(self._client, max_keys=MAX_KEYS, max_queues=MAX_SHOWN)
         self._find_at = began + max(FIND_SECONDS, FIND_TIMES * (time.monotonic() - began))
         self._note_cut("queues", is_cut=not complete)
-        self._open(names)
-        for name in self._queues.keys() - {*names}:
+        for name in layouts.keys() - self._queues.keys():
+            self._queues[name] = with_layout(name, self._client, layouts[name], reply_timeout=REPLY_SECONDS)
+        for name in self._queues.keys() - layouts.keys():
             for known in (self.stats, self.rates, self._problems, self._read_at):
                 known.pop(name, None)
             await self._queues.pop(name).close()
-
-    def _open(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name not in self._queues:
-                self._queues[name] = AsyncWorkQueue(name, self._client, reply_timeout=REPLY_SECONDS)
 
     async def _read_queue(self, name: str) -> None:
         before = self.stats.get(name)
