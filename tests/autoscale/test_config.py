@@ -225,9 +225,13 @@ def test_a_password_need_not_stand_in_the_file_and_is_not_shown(
 
 
 def test_names_on_a_cluster_have_a_hash_tag(load: Load) -> None:
+    found = problem_in(load, SMALLEST.replace('name = "media"', 'name = "media"\ncluster = true'))
+    assert "on a cluster 'media' has no separate slot; expected a name with a hash tag" in found
     text = SMALLEST.replace('name = "media"', 'name = "{media}"\ncluster = true')
-    found = problem_in(load, text)
-    assert "on a cluster 'resize' has no separate slot; expected a name with a hash tag" in found
+    wrong = problem_in(load, text.replace("[jobs.resize]", '[jobs.resize]\nqueue = "resize{}"'))
+    assert "on a cluster 'resize{}' has no separate slot; expected a name with a hash tag" in wrong
+    sharded = load(text).jobs["resize"]
+    assert (sharded.queue, sharded.cluster) == ("resize", True), "it may have shards"
     tagged = load(text.replace("[jobs.resize]", '[jobs.resize]\nqueue = "{resize}"'))
     assert (tagged.cluster, tagged.jobs["resize"].cluster) == (True, True)
     single = load(text.replace("[jobs.resize]", '[jobs.resize]\nurl = "redis://other:6379"'))

@@ -452,7 +452,8 @@ class _Loading:
         except ValueError as error:
             raise self._wrong(f"{place}.queue" if said.queue else place, str(error)) from error
         cluster = self._file.cluster and said.url is None if said.cluster is None else said.cluster
-        self._check_tag(place, queue, cluster=cluster)
+        if "{" in queue:  # else it may have shards
+            self._check_tag(place, queue, cluster=cluster)
         children = {child: None if n == "measured" else n for child, n in said.children.items()}
         service_time = _finite(said.service_time)
         policy = _policy(JobPolicy, said, service_time=service_time, children=children)

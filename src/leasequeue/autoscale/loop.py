@@ -18,6 +18,7 @@ from leasequeue.alive.ring import LOOK_SECONDS
 from leasequeue.autoscale.backends import open_backend as open_configured
 from leasequeue.autoscale.leader import Leadership, State, digest_of
 from leasequeue.autoscale.passes import CONFIGURATION, Parts, Passes
+from leasequeue.autoscale.queues import LOOK_EVERY
 from leasequeue.autoscale.report import PassError, PassReport, read_report
 from leasequeue.errors import InvalidArgument, LeasequeueError
 from leasequeue.errors.describing import describe
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from leasequeue.autoscale.backends import Backend
     from leasequeue.autoscale.config import Config
     from leasequeue.autoscale.leader import Turn
-    from leasequeue.queue.queue import AsyncWorkQueue
 
 #: How long a copy that stops takes at most to hand over the lead (s).
 HAND_OVER_SECONDS = 5.0
@@ -351,19 +351,30 @@ class Autoscaler:
 
         Each copy does: any number of cleaners may run. A queue without any worker has no other cleaner.
         """
-        queues: list[AsyncWorkQueue] = []
-        for job in self._config.jobs:
-            try:
-                queues.append(self._passes.queue_of(job))
-            except InvalidArgument as error:
-                log.warning("the queue of the job %s is not cleaned: %s", job, error)
         light, deep = self._config.clean_every, self._config.deep_clean_every
         rounds = min(light or math.inf, deep or math.inf)
         per_deep = math.inf if deep is None else max(1.0, deep / rounds)
         maintenance = Maintenance(clean_every=rounds, keep_dead=None, light_per_deep=per_deep)
+        await self._open_queues()
+        opening = asyncio.create_task(self._open_again(), name="leasequeue autoscaler queues")
+        try:
+            while True:
+                try:
+                    await maintenance.run(self._passes.queues.served)
+                except Exception:
+                    log.exception("the cleaner has failed; starting it again")
+                await asyncio.sleep(CLEANER_PAUSE)
+        finally:
+            opening.cancel()
+
+    async def _open_again(self) -> None:
         while True:
+            await asyncio.sleep(LOOK_EVERY)
+            await self._open_queues()
+
+    async def _open_queues(self) -> None:
+        for job, one in self._config.jobs.items():
             try:
-                await maintenance.run(queues)
-            except Exception:
-                log.exception("the cleaner has failed; starting it again")
-            await asyncio.sleep(CLEANER_PAUSE)
+                await self._passes.queues.get(one)
+            except LeasequeueError as error:
+                log.warning("the queue of the job %s is not cleaned: %s", job, error)

@@ -13,13 +13,13 @@ from leasequeue.autoscale.flow_children import FlowChildren
 from leasequeue.autoscale.measuring import measure
 from leasequeue.autoscale.model import TierUnits
 from leasequeue.autoscale.planning import plan
+from leasequeue.autoscale.queues import JobQueues
 from leasequeue.autoscale.report import PassError
 from leasequeue.autoscale.tiers import PlanMemory
 from leasequeue.errors import BackendError, LeasequeueError
 from leasequeue.errors.describing import counted, describe
 from leasequeue.errors.log import Log
 from leasequeue.queue.queue import AsyncWorkQueue
-from leasequeue.wire.endpoints import client_for, close_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from leasequeue.autoscale.leader import State
     from leasequeue.autoscale.measuring import Measured
     from leasequeue.autoscale.model import JobReport, Plan, Signals, TierReport
-    from leasequeue.wire.endpoints import Client
 
 _Result = TypeVar("_Result")
 
@@ -135,8 +134,7 @@ class Passes:
         self._config = config
         self._open_backend = open_backend
         self._clock = clock
-        self._clients: dict[tuple[str, bool], Client] = {}
-        self._queues: dict[str, AsyncWorkQueue] = {}
+        self.queues = JobQueues(reply_timeout=CALL_SECONDS, clock=clock)
         self._backends: dict[tuple[str, str], Backend] = {}
         self._children = FlowChildren()
         #: By job: until when scheduled items count as due soon (s), and how long a higher rate is tried.
@@ -145,16 +143,8 @@ class Passes:
 
     def queue_at(self, url: str, name: str, *, cluster: bool) -> AsyncWorkQueue:
         """Make a queue object; all of one server share their connections."""
-        if (server := (url, cluster)) not in self._clients:
-            self._clients[server] = client_for(url, name, cluster=cluster)
-        return AsyncWorkQueue(name, self._clients[server], reply_timeout=CALL_SECONDS, clock=self._clock)
-
-    def queue_of(self, job: str) -> AsyncWorkQueue:
-        """Return the queue of a job."""
-        if job not in self._queues:
-            found = self._config.jobs[job]
-            self._queues[job] = self.queue_at(found.url, found.queue, cluster=found.cluster)
-        return self._queues[job]
+        client = self.queues.client(url, name, cluster=cluster)
+        return AsyncWorkQueue(name, client, reply_timeout=CALL_SECONDS, clock=self._clock)
 
     async def look(self, state: State, parts: Parts, *, dry_run: bool) -> Sight:
         """Look at all queues and back ends at once. What fails is left out, and noted in `parts`."""
@@ -219,14 +209,12 @@ class Passes:
         for result in await asyncio.gather(*(one.close() for one in backends), return_exceptions=True):
             if isinstance(result, Exception):
                 log.warning("a back end could not be closed: %s", result)
-        for queue in self._queues.values():
-            await queue.close()
-        for client in self._clients.values():
-            await close_client(client)
+        await self.queues.close()
 
     async def _measure(self, job: str, state: State, parts: Parts, *, dry_run: bool) -> Measured | None:
         async def sample(memory: Mapping[str, object]) -> Measured:
-            stats = await self.queue_of(job).stats(horizon=self._horizons[job], note=not dry_run)
+            queue = await self.queues.get(self._config.jobs[job])
+            stats = await queue.stats(horizon=self._horizons[job], note=not dry_run)
             return measure(stats, memory, stats.at, trial=trial)
 
         memory: Mapping[str, object] = state.jobs.get(job, {})
@@ -247,7 +235,10 @@ class Passes:
             return {}
 
         async def read() -> Mapping[tuple[str, str], float]:
-            return await self._children.of([self.queue_of(job) for job in jobs])
+            queues = [await self.queues.get(one) for one in jobs.values()]
+            return await self._children.of(
+                [one for one in queues if one.shards == (one,)]
+            )  # others have none
 
         averages = await parts.call("children", read, limit=CALL_SECONDS) or {}
         return {

@@ -7,12 +7,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from leasequeue.alive import Fleet
+from leasequeue.autoscale.queues import JobQueues
 from leasequeue.errors import BackendError, LeasequeueError
-from leasequeue.queue.queue import AsyncWorkQueue
+from leasequeue.queue.shards.spreading import IN_PART
 
 if TYPE_CHECKING:
     from leasequeue.alive import WorkerView
-    from leasequeue.autoscale.config import CommandSettings, Config, HttpSettings
+    from leasequeue.autoscale.config import CommandSettings, Config, HttpSettings, JobConfig
 
 
 class Registered:
@@ -20,16 +21,13 @@ class Registered:
 
     def __init__(self, config: Config, deployment: str) -> None:
         jobs = [config.jobs[name] for name in config.deployments[deployment].policy.jobs]
-        self._queues = [
-            AsyncWorkQueue.from_url(url, queue, cluster=cluster)
-            for url, queue, cluster in sorted({(one.url, one.queue, one.cluster) for one in jobs})
-        ]
-        # One for each queue: a server that is away must not hide what another one knows.
-        self._fleets = [Fleet(queue) for queue in self._queues]
+        self._jobs = {(one.url, one.queue, one.cluster): one for one in jobs}
+        self._queues = JobQueues()
 
     async def workers(self, backend: str, target: str) -> list[tuple[Fleet, WorkerView]]:
         """Return the registrations on each of the queues that can be read, each with its fleet."""
-        answers = await asyncio.gather(*(one.workers() for one in self._fleets), return_exceptions=True)
+        # One fleet for each queue: a server that is away must not hide what another one knows.
+        answers = await asyncio.gather(*map(self._workers_of, self._jobs.values()), return_exceptions=True)
         errors = [one for one in answers if isinstance(one, BaseException)]
         for error in errors:
             if not isinstance(error, LeasequeueError):
@@ -37,17 +35,16 @@ class Registered:
         if errors and len(errors) == len(answers):
             problem = f"the registered workers cannot be read: {errors[0]}"
             raise BackendError(backend, target, problem) from errors[0]
-        return [
-            (fleet, view)
-            for fleet, views in zip(self._fleets, answers, strict=True)
-            if not isinstance(views, BaseException)
-            for view in views
-        ]
+        return [row for rows in answers if not isinstance(rows, BaseException) for row in rows]
+
+    async def _workers_of(self, job: JobConfig) -> list[tuple[Fleet, WorkerView]]:
+        fleet = Fleet(await self._queues.get(job))
+        IN_PART.set(True)  # in this task: each shard knows all workers of its queue
+        return [(fleet, view) for view in await fleet.workers()]
 
     async def close(self) -> None:
         """Close the connections."""
-        for queue in self._queues:
-            await queue.close()
+        await self._queues.close()
 
 
 class RegisteredUnits:
