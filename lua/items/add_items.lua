@@ -27,8 +27,11 @@ if alone and #ARGV[items + 4] > 1 then
   end
   alone = alone and #(trace or '') <= 64
 end
-alone = alone and can_deliver(#ARGV[items + 2])
-local answers, _, waiting = add_rows({})
+local unawaited
+if alone then
+  alone, unawaited = can_deliver(#ARGV[items + 2])
+end
+local answers, _, waiting = add_rows({}, unawaited)
 if alone and waiting[1] then deliver(waiting[1], ARGV[items + 2], trace, reference) end
 flush()
 return answers

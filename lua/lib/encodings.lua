@@ -36,6 +36,9 @@ local EXPIRED_MARK = 0.5
 local IDLE_UNIT_MS = 100
 local IDLE_LEASES = 32768
 
+-- The byte with which the names of shards begin: each is a hash tag as a whole.
+local BRACE = 123
+
 -- The score of a worker in `heartbeats` that is being failed: it is over, and no time.
 local BEING_FAILED = 0
 

@@ -6,10 +6,12 @@
 --
 -- Needs: nothing
 -- Gives: have_look
--- Uses: IDLE_LEASES (encodings)
+-- Uses: BRACE, IDLE_LEASES (encodings)
 
--- Have up to `most` sessions of a queue look, those that wait longest first.
+-- Have up to `most` sessions of a queue look, those that wait longest first. The names of shards begin with a
+-- brace, so other queues pay for no read.
 local function have_look(name, most)
+  if most == 0 or string.byte(name) ~= BRACE then return end
   local key = name .. ':idle'
   local found = redis.pcall('ZRANGE', key, 0, math.min(most, 100) - 1, 'WITHSCORES')
   for i = 2, #found, 2 do

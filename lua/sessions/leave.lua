@@ -51,7 +51,7 @@ local function recall(id)
 end
 
 -- Read all keys before anything is written, so that a key of another type loses no id.
-redis.call('LLEN', queue)
+local listed = redis.call('LLEN', queue)
 redis.call('LLEN', inbox)
 redis.call('ZCARD', sessions)
 redis.call('ZCARD', idle)
@@ -68,7 +68,7 @@ end
 local returned = empty_inbox(inbox, 1000)
 if controlled then drop_alarm(session) end
 wake_next()
-if redis.call('LLEN', queue) > 0 then have_look(prefix, 1) end -- it may have been notified
+if listed + returned > 0 then have_look(prefix, 1) end -- it may have been notified
 if returned < 1000 and not stays then redis.call('ZREM', sessions, session) end
 flush()
 return { returned, token or nil }

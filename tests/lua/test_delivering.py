@@ -12,6 +12,7 @@ from tests.lua.space import ME, NOW, WORD, Call, Expiring, Held, Space, State, d
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from redis.asyncio import Redis
     from redis.asyncio.client import PubSub
 
 
@@ -87,6 +88,42 @@ async def test_a_session_without_a_subscription_is_passed_over(space: Space) -> 
     after = picture(leased={"a": Held(2, ends=NOW + 30_000)}, fence=2)
     after |= {f"delivered:{ME}": Expiring("2 a")}
     assert await space.apply(idle, "add_items", [new("a")]) == ([1], after)
+
+
+async def test_as_many_sessions_of_a_shard_are_notified_as_ids_enter_it(redis: Redis, name: str) -> None:
+    shard = Space(redis, f"{{{name}}}")
+    idle: State = {"idle": {f"{n}0e@lh:s{n}": registered(NOW + n * 100, 0) for n in range(1, 6)}}
+    await shard.seed(idle | picture(leased={"a": Held(1), "b": Held(2), "c": Held(3)}, fence=3))
+
+    async def notified() -> list[str]:
+        return sorted({*idle["idle"]} - {*(await shard.snapshot())["idle"]})
+
+    assert await shard.run("release_many", [("a", 1, 60_000, 0)]) == [1]
+    assert await notified() == []
+    assert await shard.run("release_many", [("b", 2, 0, 1)]) == [1]
+    assert await notified() == ["10e@lh:s1"]
+    assert await shard.run("add_items", [new("d"), new("e")]) == [1, 1]
+    assert await notified() == ["10e@lh:s1", "20e@lh:s2", "30e@lh:s3"]
+
+
+@pytest.mark.parametrize("name_of", ["{}", "{{{}}}"])
+async def test_only_shards_pay_for_sessions_that_do_not_block(redis: Redis, name: str, name_of: str) -> None:
+    """Nor does a name in braces for an item that is added alone while no session waits."""
+    queue = Space(redis, name_of.format(name))
+    await queue.seed(picture(leased={"a": Held(1)}, fence=1))
+
+    async def looks(script: str, rows: list[tuple[object, ...]]) -> int:
+        await queue.run(script, rows)
+        await queue.send("ECHO", script)
+        commands: list[str] = []
+        while not (commands and commands[-1].startswith(f"ECHO {script}")):
+            commands.append((await monitor.next_command())["command"])
+        return len([one for one in commands if one.startswith(f"ZRANGE {queue.prefix}:idle ")])
+
+    async with redis.monitor() as monitor:
+        assert await looks("add_items", [new("b")]) == 0
+        assert await looks("add_items", [new("c"), new("d")]) == queue.prefix.count("{")
+        assert await looks("release_many", [("a", 1, 0, 0)]) == queue.prefix.count("{")
 
 
 async def test_if_no_process_receives_the_item_it_waits(space: Space) -> None:

@@ -196,8 +196,8 @@ end
 
 -- Add the items of all rows except those of `before`: row -> its answer. Returns the answers (1 added, 0
 -- the id exists), the ids that were added, and those of them that wait. Call `flush` after it. Usually all
--- rows are plain and all ids new.
-local function add_rows(before)
+-- rows are plain and all ids new. `unawaited`: see `enter_waiting`.
+local function add_rows(before, unawaited)
   local count = (#ARGV - items) / 4
   local ids, values, exist, plain, answers, text_of = read_rows(count, before)
   local added, stored, waiting, later, due_at = ids, values, ids, nil, nil
@@ -209,7 +209,7 @@ local function add_rows(before)
   if #added > 0 then
     local earlier = find_earlier(added, exist == 0)
     if any_options() or next(text_of) then write_options(added, text_of) end
-    enter_waiting(waiting, false)
+    enter_waiting(waiting, false, unawaited)
     if later and later[1] then enter_scheduled(later) end
     if earlier then forget_earlier(added, earlier) end
     in_chunks('MSET', nil, stored) -- makes the items exist

@@ -7,8 +7,8 @@
 --   have_look (looks)
 
 -- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of
--- them is the first to be leased.
-local function enter_waiting(ids, front)
+-- them is the first to be leased. `unawaited`: no session waits, as the script has read.
+local function enter_waiting(ids, front, unawaited)
   if controlled or placed(ids) then
     lanes().enter_lanes(ids, front)
   elseif front then
@@ -16,7 +16,7 @@ local function enter_waiting(ids, front)
   else
     in_chunks('LPUSH', queue, ids)
   end
-  if not controlled then have_look(prefix, #ids) end
+  if not controlled and not unawaited then have_look(prefix, #ids) end
 end
 
 -- Return which list an id is in, the queue or what is held, and near which end: 1

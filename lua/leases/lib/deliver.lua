@@ -21,12 +21,12 @@
 
 local token
 
--- Return whether an item of this size may be delivered. Call it before the first write. Larger items wait in
--- the queue, as the server buffers what it sends.
+-- Return whether an item of this size may be delivered, and whether no session waits. Call it before the first
+-- write. Larger items wait in the queue, as the server buffers what it sends.
 local function can_deliver(size)
-  if controlled or size > 65536 or redis.call('ZCARD', idle) == 0 or redis.call('LLEN', queue) > 0 then
-    return false
-  end
+  if controlled or size > 65536 then return false end
+  if redis.call('ZCARD', idle) == 0 then return false, true end
+  if redis.call('LLEN', queue) > 0 then return false end
   redis.call('LLEN', processing)
   token = read_fence()
   return token
