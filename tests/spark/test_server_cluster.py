@@ -31,23 +31,32 @@ def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"id": batch["id"], "bytes": [len(data.as_py()) for data in batch["data"]]})
 
 
+@pytest.mark.parametrize(("names_", "shards"), [(("{first}", "{second}"), None), (("first", "second"), 6)])
 async def test_all_streams_work_on_a_cluster(
-    spark: SparkSession, cluster: RedisCluster, nodes: list[Redis], tmp_path: Path
+    spark: SparkSession,
+    cluster: RedisCluster,
+    nodes: list[Redis],
+    tmp_path: Path,
+    names_: tuple[str, str],
+    shards: int | None,
 ) -> None:
     urls = [f"redis://127.0.0.1:{port_of(node)}" for node in nodes]
-    async with AsyncWorkQueue("{first}", cluster) as first, AsyncWorkQueue("{second}", cluster) as second:
+    async with (
+        AsyncWorkQueue(names_[0], cluster, shards=shards) as first,
+        AsyncWorkQueue(names_[1], cluster, shards=shards) as second,
+    ):
         for queue in (first, second):
             await queue.events.keep(count=1000)
-        assert add(numbered(spark, 30), "{first}", url=urls[0], cluster=True).added == 30
+        assert add(numbered(spark, 30), first.name, url=urls[0], cluster=True).added == 30
 
         leases = spark.readStream.format("leasequeue").options(
-            url=urls[1], queue="{first}", cluster=True, maxItemsPerTrigger=10
+            url=urls[1], queue=first.name, cluster=True, maxItemsPerTrigger=10
         )
         query = (
             leases.load()
             .select("id", "data")
             .writeStream.format("leasequeue")
-            .options(url=urls[2], queue="{second}", cluster=True, checkpointLocation=str(tmp_path / "moved"))
+            .options(url=urls[2], queue=second.name, cluster=True, checkpointLocation=str(tmp_path / "moved"))
             .trigger(availableNow=True)
             .start()
         )
@@ -58,7 +67,7 @@ async def test_all_streams_work_on_a_cluster(
         done = process(
             spark,
             sizes,
-            queue="{second}",
+            queue=second.name,
             output=str(tmp_path / "done"),
             schema="id string, bytes long",
             url=urls[0],
@@ -68,13 +77,16 @@ async def test_all_streams_work_on_a_cluster(
         assert {row["id"] for row in spark.read.parquet(str(tmp_path / "done")).collect()} == names(30)
         assert sum((await second.counts())[:3]) == 0
 
-        for name in ("{first}", "{second}"):
+        for name in names_:
             events = (
                 spark.readStream.format("leasequeue")
                 .options(url=urls[0], queue=name, cluster=True)
                 .option("from", "events")
             )
             what = [row["what"] for _, rows in drained(events.load(), tmp_path / name) for row in rows]
+            several = {"url": urls[0], "queuePattern": name}
+            found = spark.read.format("leasequeue").options(**several, cluster=True).load()
+            assert found.rdd.getNumPartitions() == (shards or 1)
             assert what.count("added") == what.count("leased") == what.count("completed") == 30
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from pyspark.sql.utils import is_remote
 from leasequeue.durations import seconds
 from leasequeue.errors import InvalidArgument
 from leasequeue.keys import check_prefix
+from leasequeue.queue.shards.opening import Layout
+from leasequeue.queue.shards.spreading import MAX_SHARDS
 from leasequeue.spark.secret_file import secret_file
 from leasequeue.wire.urls import holds_login
 
@@ -46,6 +48,12 @@ class QueueTarget:
     queue: str
     url: str
     cluster: bool = False
+    #: None: it has no shards, or the driver has not looked for them yet.
+    layout: Layout | None = None
+
+    def shard(self, name: str) -> QueueTarget:
+        """Return a shard of the queue by its name; without one, the queue itself."""
+        return replace(self, queue=name, layout=None) if name else self
 
     def __repr__(self) -> str:
         return f"QueueTarget({self.queue!r}, …)"
@@ -81,7 +89,15 @@ class FormatOptions:
         ways = [name for name in ("url", "urlEnv", "urlFile") if self.text(name)]
         if len(ways) > 1:
             raise InvalidArgument("option", " and ".join(ways), "one of them")
-        return QueueTarget(queue, self._url(), cluster=self.flag("cluster", default=False))
+        return QueueTarget(queue, self._url(), self.flag("cluster", default=False), self._layout())
+
+    def _layout(self) -> Layout | None:
+        by: Any = self.text("shardBy", "id")
+        if self.given("shards"):
+            return Layout(self.check_int("shards", 0, minimum=1, maximum=MAX_SHARDS), by)
+        if self.given("shardBy"):
+            raise InvalidArgument("shardBy", by, "the option shards beside it")
+        return None
 
     def _url(self) -> str:
         if file := self.text("urlFile"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
@@ -13,9 +15,12 @@ from leasequeue.durations import Backoff
 from leasequeue.errors import InvalidArgument, LeasequeueError, ScriptFailed
 from leasequeue.queue import AsyncWorkQueue
 from leasequeue.queue.queue import engine_of
+from leasequeue.queue.shards.opening import layout_of
+from leasequeue.queue.shards.opening import open_queue as open_by_name
+from leasequeue.wire.endpoints import client_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from concurrent.futures import Future
 
     from anyio.from_thread import BlockingPortal
@@ -31,15 +36,37 @@ class QueuePortal:
     """A queue, and the portal to the thread that runs its event loop.
 
     Attributes:
+        target: What was opened, with its shards.
         queue: The queue.
-        bulk: Its calls for rows that are already encoded.
+        bulks: The calls of each shard for rows that are already encoded; without shards, those of the queue.
     """
 
-    def __init__(self, queue: AsyncWorkQueue, portal: BlockingPortal) -> None:
-        self.queue = queue
+    def __init__(self, target: QueueTarget, queue: AsyncWorkQueue, portal: BlockingPortal) -> None:
+        self.target, self.queue = target, queue
         self._portal = portal
-        # The queue has an engine for each event loop: this is that of the portal's.
-        self.bulk: Bulk = portal.call(lambda: engine_of(queue).bulk)
+        # A queue has an engine for each event loop: these are those of the portal's.
+        self.bulks: dict[AsyncWorkQueue, Bulk] = portal.call(
+            lambda: {shard: engine_of(shard).bulk for shard in queue.shards}
+        )
+
+    @property
+    def bulk(self) -> Bulk:
+        """The calls of a queue that has no shards, or of a shard."""
+        (bulk,) = self.bulks.values()
+        return bulk
+
+    def bulk_of(self, item_id: str, group: str | None = None) -> Bulk:
+        """Return the calls of the shard of an item."""
+        return self.bulks[self.queue.shard_of(item_id, group=group)]
+
+    def with_ids(self, ids: Iterable[bytes]) -> dict[AsyncWorkQueue, list[bytes]]:
+        """Return which ids each shard may have: of those that groups have, all of them."""
+        if self.target.layout is not None and self.target.layout.shard_by == "group":
+            return {shard: [*ids] for shard in self.queue.shards}
+        found: dict[AsyncWorkQueue, list[bytes]] = {}
+        for item_id in ids:
+            found.setdefault(self.queue.shard_of(item_id.decode()), []).append(item_id)
+        return found
 
     def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Run a coroutine function in the queue's event loop and return its result."""
@@ -51,48 +78,59 @@ class QueuePortal:
 
 
 @contextmanager
-def open_queue(target: QueueTarget) -> Iterator[QueuePortal]:
-    """Open a queue for the length of a block."""
-    queue = AsyncWorkQueue.from_url(target.url, target.queue, cluster=target.cluster)
+def open_queue(target: QueueTarget, find_for: float | None = None) -> Iterator[QueuePortal]:
+    """Open a queue for the length of a block; with `find_for`, look for its shards for so many seconds."""
     with start_blocking_portal() as portal:
+        if find_for is not None and target.layout is None:
+            target = portal.call(call_with_retries, partial(_located, target), find_for)
+        layout = {} if target.layout is None else target.layout._asdict()
+        queue = AsyncWorkQueue.from_url(target.url, target.queue, cluster=target.cluster, **layout)
         try:
-            yield QueuePortal(queue, portal)
+            yield QueuePortal(target, queue, portal)
         finally:
             portal.call(queue.close)
 
 
-def check_server(target: QueueTarget) -> Counts:
-    """Check at plan time that the server answers, accepts the login and can hold the queue.
+async def _located(target: QueueTarget) -> QueueTarget:
+    """Return a target with the shards that are noted for its queue."""
+    client = client_for(target.url, target.queue, cluster=target.cluster)
+    async with await open_by_name(target.queue, client) as queue:
+        return replace(target, layout=layout_of(queue))
+
+
+def check_server(target: QueueTarget) -> tuple[QueueTarget, Counts]:
+    """Check at plan time that the server answers, accepts the login and can hold the queue; find its shards.
 
     Raises:
-        InvalidArgument: If the queue's name does not suit a cluster, or the option `cluster` is missing.
+        InvalidArgument: If the queue's name does not suit a cluster, the option `cluster` is missing, or the
+            queue has other shards than the target.
         ServerError: If the server cannot be reached or refuses.
     """
-    with open_queue(target) as portal:
-        try:
-            return portal.call(portal.queue.counts)
-        except ScriptFailed as error:
-            if not target.cluster and any(word in str(error) for word in ("CROSSSLOT", "MOVED")):
-                raise InvalidArgument("cluster", "false", "true, as this server is part of one") from error
-            raise
+    try:
+        with open_queue(target, find_for=0) as portal:
+            return portal.target, portal.call(portal.queue.counts)
+    except ScriptFailed as error:
+        if not target.cluster and any(word in str(error) for word in ("CROSSSLOT", "MOVED")):
+            raise InvalidArgument("cluster", "false", "true, as this server is part of one") from error
+        raise
 
 
-def check_queue(target: QueueTarget, instead: str) -> Counts:
+def check_queue(target: QueueTarget, instead: str) -> tuple[QueueTarget, Counts]:
     """Check at plan time that the queue exists.
 
     Args:
         target: The queue.
         instead: What the option `mayBeMissing` would return, for the message.
     """
-    counts = check_server(target)
-    if any(counts):
-        return counts
+    target, counts = check_server(target)
+    if any(counts) or target.layout is not None:
+        return target, counts
     with open_queue(target) as portal:
         was_used = portal.call(portal.bulk.was_used)
     if not was_used:
         allowed = f"a queue that has been used; with the option mayBeMissing {instead}"
         raise InvalidArgument("queue", target.queue, allowed)
-    return counts
+    return target, counts
 
 
 async def call_with_retries(call: Callable[[], Awaitable[T]], retry_timeout: float) -> T:

@@ -68,6 +68,8 @@ EVENTS = StructType(
         StructField("error", StringType()),
         #: the fields that few events have, as a JSON object
         StructField("details", StringType()),
+        #: of a queue with shards, which of them: each has its own numbers
+        StructField("shard", IntegerType()),
     ]
 )
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
+    from leasequeue.queue.bulk import Bulk
+
 #: The steps of a micro-batch in their order, with the source's number of the batch: before it is planned;
 #: when a part of its items is leased; planned, but not yet in Spark's log of offsets; in that log; divided
 #: into tasks; read by one; written by the sink; in the log of commits. The items of the first batch are
@@ -91,14 +93,10 @@ class FaultyReader(LeasesReader):
         inject("divided", end.get("batch", 0))
         return parts
 
-    def _lease_sets(self, name: str) -> LeaseSets:
+    def _lease_sets(self, bulk: Bulk, name: str, reader: str) -> LeaseSets:
         vars(lease_sets)["STEP"] = ITEMS_PER_CALL
-        return FaultyLeaseSets(
-            *(self._open().bulk, name),
-            lease_ms=self._lease_ms,
-            retry_timeout=self.retry_timeout,
-            reader=self._reader,
-        )
+        lease_ms, retry_timeout = self._lease_ms, self.retry_timeout
+        return FaultyLeaseSets(bulk, name, lease_ms=lease_ms, retry_timeout=retry_timeout, reader=reader)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SetPartition)

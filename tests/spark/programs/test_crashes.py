@@ -58,16 +58,22 @@ class Drain(Runs):
 
 
 @pytest.fixture
-async def drain(make_server: MakeServer, tmp_path: Path, name: str) -> Drain:
+def shards() -> int | None:
+    """Return how many shards the queue has; tests may set another."""
+    return None
+
+
+@pytest.fixture
+async def drain(make_server: MakeServer, tmp_path: Path, name: str, shards: int | None) -> Drain:
     """Return a queue with items on a persistent server, and a query that drains it."""
     server = await make_server(dir=tmp_path / "data")
-    async with AsyncWorkQueue.from_url(server.url, name) as queue:
+    async with AsyncWorkQueue.from_url(server.url, name, shards=shards) as queue:
         await queue.events.keep(count=1_000_000)
         await queue.add_items([Item(f"data of {item_id}", id=item_id) for item_id in IDS])
     return Drain(tmp_path, server, "tests.spark.programs.drain_program", name, str(tmp_path), str(ROWS))
 
 
-async def check(drain: Drain, name: str, faults: Sequence[str]) -> None:
+async def check(drain: Drain, name: str, faults: Sequence[str], shards: int | None = None) -> None:
     assert drain.done == names_of(faults)
     assert drain.written() == sorted(IDS), "each id once"
     read = drain.read()
@@ -75,16 +81,17 @@ async def check(drain: Drain, name: str, faults: Sequence[str]) -> None:
     assert all(len(batches) == 1 for batches in read.values()), "read again only in the same batch"
     async with (
         Redis.from_url(drain.server.url) as redis,
-        AsyncWorkQueue.from_url(drain.server.url, name) as queue,
+        AsyncWorkQueue.from_url(drain.server.url, name, shards=shards) as queue,
     ):
         counts = Counter([(event.what, event.id) async for event in queue.events(follow=False)])
         assert {what for what, _ in counts} <= {"added", "leased", "renewed", "completed"}
         assert all(counts["leased", item_id] == counts["completed", item_id] == 1 for item_id in IDS)
-        await audit(redis, name)
-        left = await left_over(redis, name)
-    prefix = f"{name}:".encode()
-    kept = {prefix + b"events", prefix + b"events:keep"}
-    assert {key.removeprefix(prefix).partition(b":")[0] for key in left - kept} == {b"stream"}
+        for shard in queue.shards:
+            await audit(redis, shard.name)
+            left = await left_over(redis, shard.name)
+            prefix = f"{shard.name}:".encode()
+            kept = {prefix + b"events", prefix + b"events:keep", prefix + b"shards"}
+            assert {key.removeprefix(prefix).partition(b":")[0] for key in left - kept} == {b"stream"}
 
 
 @pytest.mark.parametrize("victim", ["driver", "jvm"])
@@ -94,6 +101,18 @@ async def test_the_driver_or_its_jvm_is_killed_at_each_step(drain: Drain, name: 
         assert len(drain.done) == number
     assert await drain.run(victim, []) == 0, drain.log
     await check(drain, name, FAULTS)
+
+
+@pytest.mark.parametrize("shards", [2])
+async def test_the_driver_is_killed_at_each_step_of_a_queue_with_shards(
+    drain: Drain, name: str, shards: int
+) -> None:
+    """What is leased of a batch, in one shard or in both, is found again."""
+    faults = ["mid_lease:1", "after_write:1", "mid_lease:3", "logged:4", "after_commit:5"]
+    for fault in faults:
+        assert await drain.run("driver", [fault]) != 0
+    assert await drain.run("driver", []) == 0, drain.log
+    await check(drain, name, faults, shards)
 
 
 @pytest.mark.parametrize("victim", ["driver", "jvm", "worker"])

@@ -164,9 +164,17 @@ async def test_killed_python_workers_are_replaced(queue: AsyncWorkQueue, drive: 
     assert (report["rows"], report["added"]) == (ROWS, ROWS)
 
 
-@pytest.mark.parametrize("job", ["", "nightly"])
-async def test_a_killed_driver_is_started_again(queue: AsyncWorkQueue, drive: Drive, job: str) -> None:
+@pytest.mark.parametrize(("job", "shards"), [("", None), ("nightly", None), ("nightly", 8)])
+async def test_a_killed_driver_is_started_again(
+    redis_url: str, name: str, drive: Drive, job: str, shards: int | None
+) -> None:
     """With the same job name, completed items are not added again."""
+    async with AsyncWorkQueue.from_url(redis_url, name, shards=shards) as queue:
+        await queue.counts()  # notes the shards
+        await _killed_and_started_again(queue, drive, job)
+
+
+async def _killed_and_started_again(queue: AsyncWorkQueue, drive: Drive, job: str) -> None:
     options = {"job": job} if job else {}
     driver = drive(queue, "wait", **options)
     await half_way(queue)

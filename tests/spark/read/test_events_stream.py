@@ -179,7 +179,8 @@ async def test_events_lost_between_plan_and_read_are_noticed(queue: AsyncWorkQue
     reader = EventsReader({"url": str(queue.url), "queue": queue.name}, SCHEMA)
     begin, end = ({"queue": queue.name, "number": number} for number in (last - 1_500, last))
     first, second = reader.partitions(begin, end)
-    assert (first, second) == (EventRange(last - 1_500, last - 750), EventRange(last - 750, last))
+    spans = (last - 1_500, last - 750), (last - 750, last)
+    assert (first, second) == tuple(EventRange(*span, queue.name) for span in spans)
     await redis.xtrim(f"{queue.name}:events", maxlen=700, approximate=False)
     for part in (first, second):
         with pytest.raises(EventsLost, match="no longer kept"):

@@ -156,7 +156,7 @@ async def test_the_driver_lists_no_ids(queue: AsyncWorkQueue, redis: Redis) -> N
         reader = SnapshotReader({"url": str(queue.url), "queue": queue.name, "partitions": "3"}, ITEMS)
         before = int((await redis.info("stats"))["total_net_output_bytes"])
         parts = await asyncio.to_thread(reader.partitions)
-        assert parts == [Share(number, 3) for number in range(3)]
+        assert parts == [Share(number, 3, queue.name) for number in range(3)]
         sent = int((await redis.info("stats"))["total_net_output_bytes"]) - before
         return sent, len(pickle.dumps(parts))
 

@@ -11,6 +11,7 @@ from leasequeue.errors import AccessDenied, WrongKeyType
 from leasequeue.keys import check_prefix
 from leasequeue.queue.queue import AsyncWorkQueue, engine_of
 from leasequeue.queue.shards.naming import shard_names
+from leasequeue.queue.shards.queue import ShardedQueue
 from leasequeue.queue.shards.spreading import MAX_SHARDS
 from leasequeue.wire.discovery import FoundQueues, client_at, find_queues
 
@@ -31,6 +32,12 @@ class Layout(NamedTuple):
 
     shards: int
     shard_by: ShardBy
+
+
+def layout_of(queue: AsyncWorkQueue) -> Layout | None:
+    """Return the layout with which a queue was made; None: it has no shards."""
+    by = queue._parts.by if isinstance(queue, ShardedQueue) else None  # noqa: SLF001 - they are its own
+    return by and Layout(len(queue.shards), by)
 
 
 async def open_queue(name: str, redis: Client, **how: Any) -> AsyncWorkQueue:

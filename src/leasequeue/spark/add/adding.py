@@ -30,6 +30,7 @@ from leasequeue.durations import to_ms
 from leasequeue.errors import InvalidArgument, InvalidCall, ServerError
 from leasequeue.errors.describing import text_of
 from leasequeue.item import codec
+from leasequeue.queue.shards.opening import layout_of
 from leasequeue.spark.add.columns import LEVEL_ALLOWED, Columns, Table, same_options
 from leasequeue.spark.add.row_checks import check_rows, quoted
 from leasequeue.spark.add.task_types import Fields, Unfit, fit
@@ -83,7 +84,7 @@ def add(df: DataFrame, queue: str, *, check: bool = True, **options: Any) -> Rep
     parsed = FormatOptions({**texts, "queue": queue}, WRITE_OPTIONS)
     target = parsed.target()
     job = job_name(parsed) or f"job:{uuid.uuid4().hex}"
-    check_server(target)
+    target, _ = check_server(target)
     exact = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     columns = Columns.chosen(parsed, df.schema, exact=exact)
     kept = {name: text for name, text in texts.items() if name.lower() not in ("job", "queue")}
@@ -148,6 +149,8 @@ def add_task(df: DataFrame, task: Task[..., Any], *, check: bool = True, **optio
         pyspark.errors.PySparkException: If the job fails.
     """
     queue = task.definition.queue.name
+    if (layout := layout_of(task.definition.queue)) is not None:
+        options = {"shards": layout.shards, "shardBy": layout.shard_by} | options
     parsed = FormatOptions(
         {name: str(value) for name, value in {**options, "queue": queue}.items()}, WRITE_OPTIONS
     )

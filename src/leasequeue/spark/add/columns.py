@@ -272,6 +272,11 @@ class Columns:
             return [b"0" if one is None else b"@%d" % -(-one // 1000) for one in micros]
         return [b"0"] * batch.num_rows
 
+    def groups(self, batch: pa.RecordBatch) -> list[str | None]:
+        """Return the group of each row."""
+        same = [self.same.get("group")] * batch.num_rows
+        return batch.column(self.group).to_pylist() if self.group else same
+
     def options(self, batch: pa.RecordBatch, where: Callable[[int], str]) -> list[bytes]:
         """Encode how the items of a batch are added, with what `adding` makes of the options of each."""
         chosen = {"priority": self.priority, "group": self.group, "expires_in": self.expires}

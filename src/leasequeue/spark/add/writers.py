@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from leasequeue.errors import InvalidArgument, ServerError
+from leasequeue.errors import InvalidArgument, LeasequeueError, ServerError
+from leasequeue.errors.log import Log
 from leasequeue.queue.bulk import MAX_ROWS
 from leasequeue.queue.encoding import ROW_BYTES, trips
+from leasequeue.queue.queue import engine_of
+from leasequeue.queue.shards.queue import ShardedQueue
 from leasequeue.spark.add.columns import OPTIONS, Columns
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import call_with_retries, check_server, open_queue
@@ -28,8 +31,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from leasequeue.queue import AsyncWorkQueue
     from leasequeue.spark.options import QueueTarget
+    from leasequeue.spark.portal import QueuePortal
 
+_log = Log(__name__)
 #: How many requests are in flight at once: enough to keep the server and this process busy at the same time.
 MAX_IN_FLIGHT = 4
 
@@ -63,18 +69,19 @@ def add_batches(
 ) -> PartitionReport:
     """Add all rows of a partition, each once per run of the job, even if several tasks add them.
 
-    A batch is checked as a whole before any of its rows is sent.
+    A batch is checked as a whole before any of its rows is sent. Each shard knows what was added to it.
     """
     task = TaskContext.get()
     report = PartitionReport(task.partitionId() if task else 0)
     with open_queue(target) as portal:
-        add_once = portal.bulk.add_once
+        if isinstance(portal.queue, ShardedQueue):
+            portal.call(call_with_retries, portal.queue.check_shards, retry_timeout)
         in_flight: deque[Future[list[int]]] = deque()
         try:
-            for rows in _requests(batches, columns, report.partition):
+            for shard, rows in _requests(batches, columns, report.partition, portal.queue):
                 if len(in_flight) == MAX_IN_FLIGHT:
                     report += in_flight.popleft().result()
-                add = partial(add_once, run.encode(), rows)
+                add = partial(portal.bulks[shard].add_once, run.encode(), rows)
                 in_flight.append(portal.start(call_with_retries, add, retry_timeout))
             while in_flight:
                 report += in_flight.popleft().result()
@@ -87,22 +94,29 @@ def add_batches(
     return report
 
 
-def _requests(batches: Iterable[pa.RecordBatch], columns: Columns, partition: int) -> Iterator[list[bytes]]:
-    """Encode the rows as flat lists for `add_once`, split at its limits."""
+def _requests(
+    batches: Iterable[pa.RecordBatch], columns: Columns, partition: int, queue: AsyncWorkQueue
+) -> Iterator[tuple[AsyncWorkQueue, list[bytes]]]:
+    """Encode the rows as flat lists for `add_once` of their shards, split at its limits."""
     before = 0
     for batch in batches:
 
         def where(at: int, before: int = before) -> str:
             return f"row {before + at + 1:,} of partition {partition}"
 
-        rows = columns.rows(batch, where)
-        for start, stop in trips([ROW_BYTES + len(one) for one in rows[1]], maximum=MAX_ROWS):
-            yield [*chain.from_iterable(zip(*(one[start:stop] for one in rows), strict=True))]
+        of_shards: dict[AsyncWorkQueue, list[tuple[bytes, ...]]] = {}
+        rows = zip(*columns.rows(batch, where), strict=True)
+        for row, group in zip(rows, columns.groups(batch), strict=True):
+            of_shards.setdefault(queue.shard_of(row[0].decode(), group=group), []).append(row)
+        for shard, some in of_shards.items():
+            for start, stop in trips([ROW_BYTES + len(data) for _, data, *_ in some], maximum=MAX_ROWS):
+                yield shard, [*chain.from_iterable(some[start:stop])]
         before += batch.num_rows
 
 
 #: The options of bulk adds.
-WRITE_OPTIONS = (*OPTIONS, "job", "retryTimeout")
+STREAM_OPTIONS = (*OPTIONS, "shards", "shardBy", "retryTimeout")
+WRITE_OPTIONS = (*STREAM_OPTIONS, "job")
 #: How long the report of a job is kept (ms): a day.
 KEEP_REPORT_MS = 24 * 3600 * 1000
 #: How long after the end of a job its late tasks are kept from adding items (ms): a day.
@@ -138,10 +152,11 @@ class Report:
 
     @classmethod
     def read(cls, job: str, result: bytes) -> Report:
-        """Parse the result that `BulkWriter.commit` stored."""
+        """Parse the result that `BulkWriter.commit` stored: it begins with what its shard has."""
         added, _, stored = result.decode().partition(" ")
-        partitions = tuple(PartitionReport(**one) for one in json.loads(stored)["partitions"])
-        return cls(job, sum(one.rows for one in partitions), int(added), partitions)
+        report = json.loads(stored)
+        partitions = tuple(PartitionReport(**one) for one in report["partitions"])
+        return cls(job, sum(one.rows for one in partitions), int(added) + report["elsewhere"], partitions)
 
 
 class BulkWriter(DataSourceArrowWriter):
@@ -158,17 +173,16 @@ class BulkWriter(DataSourceArrowWriter):
             allowed = "append: other clients use the items of a queue; remove them with the queue's methods"
             raise InvalidArgument("mode", "overwrite", allowed)
         options = FormatOptions(given, WRITE_OPTIONS)
-        self.target = options.target()
         self.columns = Columns.chosen(options, schema)
         self.retry_timeout = options.retry_timeout()
         name = job_name(options)
         # Tasks know the run, not the name: a name may be reused while late tasks of its last job still run.
         self.run = uuid.uuid4().hex
         self.job = name or f"job:{self.run}"
-        check_server(self.target)
+        self.target, _ = check_server(options.target())
         if name:
             with open_queue(self.target) as portal:
-                open_run = portal.bulk.open_run
+                open_run = portal.bulk_of(name).open_run
                 self.run = portal.call(open_run, name.encode(), self.run.encode()).decode()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -178,11 +192,15 @@ class BulkWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """End the job, and store its report as the result of its name."""
         partitions = [asdict(message) for message in messages if isinstance(message, PartitionReport)]
-        # The unique `commit` lets the server recognise a repeated call.
-        report = json.dumps({"partitions": partitions, "commit": uuid.uuid4().hex})
         with open_queue(self.target) as portal:
+            home = portal.queue.shard_of(self.job)
+            others = [shard for shard in portal.queue.shards if shard is not home]
+            counts = [partial(_added, shard, self.run) for shard in others]
+            added = sum(portal.call(call_with_retries, count, self.retry_timeout) for count in counts)
+            # The unique `commit` lets the server recognise a repeated call.
+            report = json.dumps({"partitions": partitions, "elsewhere": added, "commit": uuid.uuid4().hex})
             end_run = partial(
-                portal.bulk.end_run,
+                portal.bulks[home].end_run,
                 self.run.encode(),
                 ended_ms=KEEP_ENDED_MS,
                 job=self.job.encode(),
@@ -194,6 +212,11 @@ class BulkWriter(DataSourceArrowWriter):
                     f"another job named {self.job!r} ran at the same time and ended first: "
                     "rows sent after that were not added; run this job again"
                 )
+            # The job has ended. What the other shards have of its run keeps late tasks from adding, too.
+            try:
+                _end_run(portal, others, self.run, KEEP_ENDED_MS, self.retry_timeout)
+            except LeasequeueError as error:
+                _log.warning("the ids that the job %r has added are kept for a week: %s", self.job, error)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: tasks may still run, and the server remembers the added ids for a week."""
@@ -239,11 +262,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if overwrite:
             allowed = "append or update: completed items leave the queue, so it cannot mirror a whole table"
             raise InvalidArgument("outputMode", "complete", allowed)
-        options = FormatOptions(given, (*OPTIONS, "retryTimeout"))
-        self.target = options.target()
+        options = FormatOptions(given, STREAM_OPTIONS)
         self.columns = Columns.chosen(options, schema)
         self.retry_timeout = options.retry_timeout()
-        check_server(self.target)
+        self.target, _ = check_server(options.target())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Add one partition of a batch; runs in the executor."""
@@ -260,13 +282,27 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """End the previous batch, which is in Spark's commit log. The current one may still be repeated."""
         query = next((message.query for message in messages if isinstance(message, BatchMessage)), None)
         if query and batchId > 0:
-            run = _run_of(query, batchId - 1).encode()
+            run = _run_of(query, batchId - 1)
             with open_queue(self.target) as portal:
-                end_run = partial(portal.bulk.end_run, run, ended_ms=KEEP_ENDED_BATCH_MS)
-                portal.call(call_with_retries, end_run, self.retry_timeout)
+                _end_run(portal, portal.queue.shards, run, KEEP_ENDED_BATCH_MS, self.retry_timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
         """Do nothing: Spark will repeat the batch."""
+
+
+async def _added(shard: AsyncWorkQueue, run: str) -> int:
+    """Return how many items a run has added to a shard."""
+    added: int = await engine_of(shard).read_at(b"SCARD", f"{shard.name}:once:{run}".encode())
+    return added
+
+
+def _end_run(
+    portal: QueuePortal, shards: Iterable[AsyncWorkQueue], run: str, ended_ms: int, retry_timeout: float
+) -> None:
+    """End a run in some shards; repeating it is safe."""
+    for shard in shards:
+        end_run = partial(portal.bulks[shard].end_run, run.encode(), ended_ms=ended_ms)
+        portal.call(call_with_retries, end_run, retry_timeout)
 
 
 def _run_of(query: str, batch: int) -> str:

@@ -129,6 +129,7 @@ class ItemHistory:
         kept = self.events.where(~_is(*OTHER_EVENTS) | _is(EventKind.WORKER_UP))
         # Archives of an earlier version have no such column.
         details = sql.col("details") if "details" in kept.columns else sql.lit("{}")
+        shard = sql.col("shard") if "shard" in kept.columns else sql.lit(None)
         events = kept.select(
             "number",
             "what",
@@ -138,12 +139,13 @@ class ItemHistory:
             "token",
             "attempt",
             "size",
+            shard.alias("shard"),
             sql.unix_millis("at").alias("ms"),
             sql.col("due").isNotNull().alias("delayed"),
             _if(failed, error_line("error")).alias("line"),
             _if(_is(EventKind.WORKER_UP), sql.get_json_object(details, "$.worker")).alias("name"),
         ).withColumn("error", _if(failed, error_type("line")))
-        of_id, of_lease = Window.partitionBy("id"), Window.partitionBy("id", "token")
+        of_id, of_lease = Window.partitionBy("id", "shard"), Window.partitionBy("id", "shard", "token")
         before = of_id.orderBy("number").rowsBetween(Window.unboundedPreceding, -1)
         leased, completed = _is(EventKind.LEASED), _is(EventKind.COMPLETED)
         known = events.withColumns(

@@ -9,7 +9,7 @@ from pyspark.sql import functions as sql
 
 from leasequeue.spark.jobs.session import no_progress
 from leasequeue.spark.options import FormatOptions, server_options
-from leasequeue.spark.portal import open_queue
+from leasequeue.spark.portal import check_server, open_queue
 from leasequeue.spark.source import register
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from leasequeue.queue.bulk import Bulk
     from leasequeue.spark.jobs.session import Progress
     from leasequeue.spark.options import QueueTarget
 
@@ -67,14 +68,14 @@ def redrive(
     register(spark)
     with server_options(url, cluster=cluster) as server:
         given = {"queue": queue, **server}
-        target = FormatOptions(given, ()).target()
+        target, _ = check_server(FormatOptions(given, ()).target())
         columns = _COLUMNS + (", data string" if where and "data" in where.lower() else "")
         dead = spark.read.format("leasequeue").options(**given, states="dead").schema(columns).load()
         chosen = dead.where(where) if where else dead
         progress(f"looking for dead letters of {queue}")
         if dry_run:
             return {"queue": queue, "chosen": chosen.count(), "dry_run": True}
-        counts = chosen.select("id").mapInArrow(_requeue(target), _COUNTS)
+        counts = chosen.select("id", "group").mapInArrow(_requeue(target), _COUNTS)
         sums = counts.agg(*(sql.coalesce(sql.sum(name), sql.lit(0)) for name in counts.columns)).collect()
         total, requeued, already_there = sums[0]
     return {
@@ -90,10 +91,12 @@ def _requeue(target: QueueTarget) -> Callable[[Iterator[pa.RecordBatch]], Iterat
     def requeue(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with open_queue(target) as portal:
             for batch in batches:
-                ids = [item_id.encode() for item_id in batch.column("id").to_pylist()]
-                answers = portal.call(portal.bulk.requeue, ids)
+                of_shards: dict[Bulk, list[bytes]] = {}
+                for item_id, group in zip(*batch.to_pydict().values(), strict=True):
+                    of_shards.setdefault(portal.bulk_of(item_id, group), []).append(item_id.encode())
+                answers = [one for bulk, ids in of_shards.items() for one in portal.call(bulk.requeue, ids)]
                 counts = {
-                    "chosen": len(ids),
+                    "chosen": batch.num_rows,
                     "requeued": answers.count(1),
                     "already_there": answers.count(-1),
                 }

@@ -48,13 +48,14 @@ MARKER_TYPE = StructType(
         StructField("delay_ms", LongType()),
         StructField("size", LongType()),
         StructField("error", StringType()),
+        StructField("group", StringType()),
         # the counts of a task: items, and those that were completed without a row; -1: not known
         StructField("items", LongType()),
         StructField("without", LongType()),
     ]
 )
 #: The columns that the task needs, whether or not the handler gets them.
-NEEDED = ("id", "attempt", "size")
+NEEDED = ("id", "attempt", "size", "group")
 _NAMED = f"rows name their items in the column 'id' or {ITEM!r}"
 
 
@@ -141,6 +142,7 @@ class _Item(NamedTuple):
 
     attempt: int
     size: int
+    group: str | None
 
 
 @dataclass
@@ -162,8 +164,8 @@ class Tally:
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield batches with the columns that the handler gets, and note their items."""
         for batch in self._received(batches):
-            self.last, attempts, sizes = (batch.column(name).to_pylist() for name in NEEDED)
-            self._items.update(zip(self.last, map(_Item, attempts, sizes), strict=True))
+            self.last, *facts = (batch.column(name).to_pylist() for name in NEEDED)
+            self._items.update(zip(self.last, map(_Item, *facts), strict=True))
             yield batch.select(list(self.task.given))
 
     def _received(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -227,6 +229,7 @@ class Tally:
                 "delay_ms": int(delay),
                 "size": item.size,
                 "error": text.decode(errors="replace"),
+                "group": item.group,
             },
         )
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from leasequeue.queue.bulk import Bulk
     from leasequeue.spark.portal import QueuePortal
     from leasequeue.spark.read.lease_sets import SetId
 
@@ -204,7 +205,7 @@ def process(  # noqa: PLR0913 - all but the first two are options
         handler, kind, tuple(stream.columns), columns, retry or RetryPolicy(), without_output == "refuse"
     )
     began = time.monotonic()
-    with open_queue(reader.target) as portal:
+    with open_queue(reader.target, reader.retry_timeout) as portal:
         run = _Run(task, folder, location, reader, portal, progress)
         drain(_with_needed(stream, given), location, run.write, folder)
         done = _with_leases(run.done, portal, reader)
@@ -216,9 +217,11 @@ def _with_leases(done: Processed, portal: QueuePortal, reader: LeasesReader) -> 
     counts = portal.call(call_with_retries, portal.queue.counts, reader.retry_timeout)
     if not counts.leased:
         return done
-    last = partial(portal.queue.inspect, "leased", start=-1, count=1, data=False)
-    ends = [one.due for one in portal.call(call_with_retries, last, reader.retry_timeout) if one.due]
-    until = datetime.fromtimestamp(ends[0], UTC) if ends else None
+    ends = []
+    for shard in portal.queue.shards:
+        last = partial(shard.inspect, "leased", start=-1, count=1, data=False)
+        ends += [one.due for one in portal.call(call_with_retries, last, reader.retry_timeout) if one.due]
+    until = datetime.fromtimestamp(max(ends), UTC) if ends else None
     if not done.items:
         _log.warning(
             "no item of %s waited, but %d are leased, the last until %s: by workers, or by a run that has "
@@ -259,7 +262,7 @@ class _Run:
         rows = rows.where(marker.isNull()).drop(MARKER)
         self.folder.write(rows, number, query_id(df))
         found = observed.get
-        failures = [ItemFailure(one.id, one.delay_ms, one.size, one.error) for one in found["failures"]]
+        failures = [ItemFailure(*(one[name] for name in ItemFailure._fields)) for one in found["failures"]]
         if set_id := self.reader.set_at(self.folder.offset(self.checkpoint, number)):
             self._record(set_id, failures)
         if found["items"]:
@@ -270,9 +273,13 @@ class _Run:
 
     def _record(self, set_id: SetId, failures: Sequence[ItemFailure]) -> None:
         """Record failures; if there are none, forget those of an earlier run of the batch."""
-        timed = partial(record, self.portal.bulk, set_id, retry_timeout=self.reader.retry_timeout)
-        for start in range(0, max(1, len(failures)), PAGE):
-            self.portal.call(partial(timed, failures[start : start + PAGE], forget=start == 0))
+        of_shards: dict[Bulk, list[ItemFailure]] = {bulk: [] for bulk in self.portal.bulks.values()}
+        for one in failures:
+            of_shards[self.portal.bulk_of(one.id, one.group)].append(one)
+        for bulk, some in of_shards.items():
+            timed = partial(record, bulk, set_id, retry_timeout=self.reader.retry_timeout)
+            for start in range(0, max(1, len(some)), PAGE):
+                self.portal.call(partial(timed, some[start : start + PAGE], forget=start == 0))
 
     def _count(self, found: Mapping[str, Any], failures: Sequence[ItemFailure]) -> None:
         done, dead = self.done, sum(one.delay_ms == DIES for one in failures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
@@ -18,11 +19,12 @@ from leasequeue.queue.event import Event, event_of
 from leasequeue.queue.events import PAGE
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import QueuePortal, call_with_retries, open_queue
+from leasequeue.spark.read.lease_sets import fair_parts
 from leasequeue.spark.schema import EVENTS, batch_of, check_columns, readable
 from leasequeue.states import DETAILS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit
@@ -43,14 +45,18 @@ MIN_ROWS = 500
 POLL_SECONDS = 0.25
 
 Offset = dict[str, Any]
+#: For each shard the number of its last event, and of the first kept one after some number.
+Ends = list[tuple[int, int | None]]
 
 
 @dataclass(frozen=True)
 class EventRange(InputPartition):
-    """The events above one number, up to and including another."""
+    """The events above one number, up to and including another, of a shard or of a queue without shards."""
 
     after: int
     last: int
+    queue: str = ""
+    shard: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class EventPages:
 
     def read(self, events: EventRange) -> Iterator[pa.RecordBatch]:
         """Read a range of events."""
-        with open_queue(self.target) as portal:
+        with open_queue(self.target.shard(events.queue)) as portal:
             last, after = events.last, events.after
             while after < last:
                 count = min(PAGE, last - after)
@@ -78,13 +84,14 @@ class EventPages:
                 if not page:
                     return
                 after = page[-1].number
-                yield self._batch(page)
+                yield self._batch(page, events.shard)
 
-    def _batch(self, events: Sequence[Event]) -> pa.RecordBatch:
+    def _batch(self, events: Sequence[Event], shard: int | None) -> pa.RecordBatch:
         columns: dict[str, list[Any]] = {
             name: [getattr(event, name) for event in events]
             for name in ("number", "what", "holder", "token", "attempt", "size", "front", "error")
         }
+        columns["shard"] = [shard] * len(events)
         columns["details"] = [_details(event) for event in events]
         columns["id"] = [readable(event.id.encode(errors="surrogateescape")) for event in events]
         columns["at"] = [round(event.at * 1e6) for event in events]
@@ -104,9 +111,10 @@ class EventsTable(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Find the oldest and the newest event, and divide them into tasks; runs on the driver."""
         pages = self._pages
-        with open_queue(pages.target) as portal:
-            last, oldest = _ends(portal, 0, pages.retry_timeout)
-        return _divide(last if oldest is None else oldest - 1, last, self._parts) or [EventRange(last, last)]
+        with open_queue(pages.target, pages.retry_timeout) as portal:
+            ends = _ends(portal, pages.retry_timeout)
+            before = [last if oldest is None else oldest - 1 for last, oldest in ends]
+            return _divide(portal, before, [last for last, _ in ends], self._parts) or [EventRange(0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a range of events; runs on an executor. Lost events raise EventsLost."""
@@ -131,8 +139,8 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Offset | None = None
         #: Whether the server has confirmed, since this reader began, that the events read so far exist.
         self._confirmed = False
-        #: The last event of a query with trigger `availableNow`.
-        self._until: int | None = None
+        #: The last event of each shard, of a query with trigger `availableNow`.
+        self._until: list[int] | None = None
         self._close = contextlib.ExitStack()
         self._open: QueuePortal | None = None
 
@@ -144,9 +152,10 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return the position before the oldest kept event, or after the newest."""
         if self._first is None:
-            last, oldest = self._find(0)
-            before = last if self._begin == "latest" or oldest is None else oldest - 1
-            self._first = {"queue": self._target.queue, "number": before}
+            self._first = self._offset(
+                last if self._begin == "latest" or oldest is None else oldest - 1
+                for last, oldest in self._find()
+            )
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -155,17 +164,32 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note the newest event: later ones are not read."""
-        self._until = self._find(0)[0]
+        self._until = [last for last, _ in self._find()]
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Return the end of the next batch."""
-        after = self._number(start)
+        numbers = self._numbers(start)
         waits = self._until is None and isinstance(limit, ReadMaxRows)
         until = time.monotonic() + self._idle_wait
-        last, oldest = self._find(after)
-        while last == after and waits and time.monotonic() + POLL_SECONDS < until:
+        found = self._find(numbers)
+        while waits and [last for last, _ in found] == numbers and time.monotonic() + POLL_SECONDS < until:
             time.sleep(POLL_SECONDS)
-            last, oldest = self._find(after)
+            found = self._find(numbers)
+        begins, ends = [], []
+        for after, (last, oldest), until_event in zip(numbers, found, self._until or numbers, strict=True):
+            self._check(after, last, oldest)
+            begins.append(max(after, (oldest or 0) - 1))
+            # Offsets never go back: a restarted query may already be past the target.
+            ends.append(last if self._until is None else max(after, min(last, until_event)))
+        self._confirmed = True
+        if isinstance(limit, ReadMaxRows):
+            rooms = [max(0, end - at) for at, end in zip(begins, ends, strict=True)]
+            parts = fair_parts(limit.max_rows, rooms)
+            ends = [min(end, at + part) for at, end, part in zip(begins, ends, parts, strict=True)]
+        return start | self._offset(ends)
+
+    def _check(self, after: int, last: int, oldest: int | None) -> None:
+        """Check that the server still has the events of a shard up to `after`, and has lost none since."""
         if last < after and self._confirmed:
             raise _lost(after, last + 1)
         if last < after:
@@ -175,41 +199,48 @@ class EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"at most {last}, the number of this queue's last event: the server has lost events, or "
                 "is another one. Start with a new folder",
             )
-        self._confirmed = True
         if last > after and (oldest is None or oldest > after + 1) and self._pages.fail_on_loss:
             raise _lost(after, last + 1 if oldest is None else oldest)
-        # Offsets never go back: a restarted query may already be past the target.
-        end = max(after, last if self._until is None else min(last, self._until))
-        if isinstance(limit, ReadMaxRows):
-            end = min(end, max(after, (oldest or 0) - 1) + limit.max_rows)
-        return start | {"number": end}
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return the position of the newest event."""
-        return {"queue": self._target.queue, "number": self._find(0)[0]}
+        return self._offset(last for last, _ in self._find())
 
     def partitions(self, start: Offset, end: Offset) -> list[EventRange]:
         """Divide the events of a batch into tasks."""
-        return _divide(self._number(start), self._number(end), self._parts)
+        return _divide(self._portal(), self._numbers(start), self._numbers(end), self._parts)
 
     def stop(self) -> None:
         """Close the connection."""
         self._open = None
         self._close.close()
 
-    def _number(self, offset: Offset) -> int:
+    def _numbers(self, offset: Offset) -> list[int]:
         if offset.get("queue") != self._target.queue or "number" not in offset:
             raise InvalidArgument(
                 "checkpointLocation",
                 offset.get("queue", offset),
                 f"a checkpoint of the events of queue {self._target.queue!r}, or a new folder",
             )
-        return int(offset["number"])
+        numbers: list[int] = offset.get("numbers", [offset["number"]])
+        if len(numbers) != (count := len(self._portal().bulks)):
+            allowed = f"a new folder, as the queue now has {count} shards"
+            raise InvalidArgument("checkpointLocation", f"that of {len(numbers)} shards", allowed)
+        return numbers
 
-    def _find(self, after: int) -> tuple[int, int | None]:
+    def _offset(self, numbers: Iterable[int]) -> Offset:
+        """Return an offset: the number of the last event, with shards their sum beside that of each."""
+        each = [*numbers]
+        offset = {"queue": self._target.queue, "number": sum(each)}
+        return offset if len(each) == 1 else offset | {"numbers": each}
+
+    def _find(self, after: Sequence[int] = ()) -> Ends:
+        return _ends(self._portal(), self._pages.retry_timeout, after)
+
+    def _portal(self) -> QueuePortal:
         if self._open is None:
-            self._open = self._close.enter_context(open_queue(self._target))
-        return _ends(self._open, after, self._pages.retry_timeout)
+            self._open = self._close.enter_context(open_queue(self._target, self._pages.retry_timeout))
+        return self._open
 
     # ----------------------------------------------------------- on executors
 
@@ -228,8 +259,9 @@ def _details(event: Event) -> str | None:
 def has_events(given: Mapping[str, str]) -> bool:
     """Return whether a queue has events."""
     options = FormatOptions(given, OPTIONS)
-    with open_queue(options.target()) as portal:
-        return _ends(portal, 0, options.retry_timeout())[1] is not None
+    retry_timeout = options.retry_timeout()
+    with open_queue(options.target(), retry_timeout) as portal:
+        return any(oldest for _, oldest in _ends(portal, retry_timeout))
 
 
 def _pages(options: FormatOptions, schema: StructType) -> EventPages:
@@ -241,15 +273,22 @@ def _partitions(options: FormatOptions) -> int:
     return options.check_int("partitions", 2, minimum=1, maximum=10_000)
 
 
-def _divide(after: int, last: int, parts: int) -> list[EventRange]:
-    step = max(MIN_ROWS, math.ceil((last - after) / parts))
-    return [EventRange(at, min(at + step, last)) for at in range(after, last, step)]
+def _divide(portal: QueuePortal, after: Sequence[int], last: Sequence[int], parts: int) -> list[EventRange]:
+    step = max(MIN_ROWS, math.ceil((sum(last) - sum(after)) / parts))
+    spans = enumerate(zip(portal.queue.shards, after, last, strict=True))
+    return [
+        EventRange(at, min(at + step, end), shard.name, None if shard is portal.queue else place)
+        for place, (shard, begin, end) in spans
+        for at in range(begin, end, step)
+    ]
 
 
-def _ends(portal: QueuePortal, after: int, retry_timeout: float) -> tuple[int, int | None]:
-    """Return the number of the last event ever emitted, and of the first kept one after `after`."""
-    last, events = portal.call(_page, portal.bulk, after, 1, retry_timeout)
-    return last, events[0].number if events else None
+def _ends(portal: QueuePortal, retry_timeout: float, after: Sequence[int] = ()) -> Ends:
+    async def find() -> list[tuple[int, list[Event]]]:
+        shards = zip(portal.bulks.values(), after or [0] * len(portal.bulks), strict=True)
+        return await asyncio.gather(*(_page(bulk, number, 1, retry_timeout) for bulk, number in shards))
+
+    return [(last, events[0].number if events else None) for last, events in portal.call(find)]
 
 
 async def _page(bulk: Bulk, after: int, count: int, retry_timeout: float) -> tuple[int, list[Event]]:

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from leasequeue.errors import LeasequeueError
 from leasequeue.errors.log import Log
@@ -20,9 +20,11 @@ from leasequeue.spark.portal import call_with_retries
 from leasequeue.spark.schema import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from leasequeue.queue.bulk import Bulk
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class ItemFailure(NamedTuple):
     #: The size of its data.
     size: int
     error: str
+    #: The group, which may decide its shard.
+    group: str | None = None
 
 
 def key_of(set_name: bytes) -> bytes:
@@ -183,10 +187,10 @@ class LeaseSets:
         """Become the stream's reader. The previous one gets StreamTakenOver at its next call."""
         await self._hold(take=1)
 
-    async def waiting(self) -> int:
+    async def waiting(self, max_calls: int = MAX_RECLAIMS) -> int:
         """Reclaim expired and due items, and count the waiting items."""
         more, waiting, calls = True, 0, 0
-        while more and calls < MAX_RECLAIMS:
+        while more and calls < max_calls:
             _, _, more, waiting = await self._lease(0, known=0, count=0)
             calls += 1
         return waiting
@@ -353,6 +357,40 @@ class LeaseSets:
         return await call_with_retries(
             partial(self._bulk.run, script, rest, **arguments), self._retry_timeout
         )
+
+
+@dataclass(frozen=True)
+class BatchSets:
+    """The sets of one stream over the shards of a queue: a batch is the set of its number in each of them."""
+
+    #: Those of each shard, by its name.
+    sets: Mapping[str, LeaseSets]
+
+    async def each(self, call: Callable[[LeaseSets], Awaitable[T]]) -> dict[str, T]:
+        """Make a call for each shard; return the answers by its name."""
+        return dict(zip(self.sets, await asyncio.gather(*map(call, self.sets.values())), strict=True))
+
+    async def lease(self, number: int, count: int) -> dict[str, LeaseSet]:
+        """Lease a batch of up to `count` items, or find what is there of it."""
+        if len(self.sets) == 1:
+            return await self.each(lambda one: one.lease(number, count))
+        batch = await self.each(lambda one: one.lease(number, 0))
+        waiting = await self.each(lambda one: one.waiting(1))
+        left = max(0, count - sum(leased.size for leased in batch.values()))
+        rooms = [0 if batch[name].found else waiting[name] for name in batch]
+        parts = zip(self.sets.items(), fair_parts(left, rooms), strict=True)
+        some = {name: (one, part) for (name, one), part in parts if part}
+        leased = await asyncio.gather(*(one.lease(number, part) for one, part in some.values()))
+        return batch | dict(zip(some, leased, strict=True))
+
+
+def fair_parts(count: int, rooms: Sequence[int]) -> list[int]:
+    """Divide a number into parts that are as equal as the room for each allows."""
+    parts = [0] * len(rooms)
+    for before, at in enumerate(sorted(range(len(rooms)), key=rooms.__getitem__)):
+        parts[at] = min(rooms[at], count // (len(rooms) - before))
+        count -= parts[at]
+    return parts
 
 
 async def read_set(

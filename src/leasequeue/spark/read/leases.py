@@ -17,7 +17,7 @@ from leasequeue.errors import InvalidArgument
 from leasequeue.queue.views import read_options
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import QueuePortal, call_with_retries, check_queue, check_server, open_queue
-from leasequeue.spark.read.lease_sets import FIELDS, STEP, LeaseSet, LeaseSets, SetId, read_set
+from leasequeue.spark.read.lease_sets import FIELDS, STEP, BatchSets, LeaseSet, LeaseSets, SetId, read_set
 from leasequeue.spark.schema import ITEMS, batch_of, check_columns, expires_us, readable
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
+    from leasequeue.queue.bulk import Bulk
 
 #: The options of the stream, beside the common ones.
 OPTIONS = (
@@ -52,6 +53,7 @@ class SetPartition(InputPartition):
     set_id: SetId
     start: int
     stop: int
+    queue: str
 
 
 class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -81,7 +83,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left: int | None = None
         self._close = contextlib.ExitStack()
         self._portal: QueuePortal | None = None
-        self._sets: LeaseSets | None = None
+        self._sets: BatchSets | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_portal": None, "_sets": None, "_close": None}
@@ -128,8 +130,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise InvalidArgument("trigger", "once", "availableNow=True, which completes all leased items")
         name, batch = self._known(start)
         if name is not None:
-            stream = self._stream(name)
-            self._open().call(stream.complete, batch)
+            self._complete(name, batch)
         until = time.monotonic() + self._idle_wait
         while True:
             named = self._announce(limit) if name is None else self._lease(name, batch + 1, limit)
@@ -141,8 +142,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _announce(self, limit: ReadLimit) -> str | None:
         """Return a name for a new stream if items wait, else None."""
-        portal, stream = self._open(), self._lease_sets(name := secrets.token_hex(8))
-        waiting = portal.call(stream.waiting)
+        waiting = self._waiting(self._batch_sets(name := secrets.token_hex(8)))
         if self._draining and self._left is None:
             self._left = waiting
         if not (waiting and (count := self._count(limit))):
@@ -154,10 +154,17 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Lease a batch, or find it; return the stream's name, or None if no item waits."""
         portal, stream = self._open(), self._stream(name)
         if self._draining and self._left is None:
-            self._left = portal.call(stream.waiting)
+            self._left = self._waiting(stream)
         leased = portal.call(stream.lease, batch, self._count(limit))
         self._charge(leased)
-        return name if leased.size else None
+        return name if any(one.size for one in leased.values()) else None
+
+    def _waiting(self, stream: BatchSets) -> int:
+        return sum(self._open().call(stream.each, LeaseSets.waiting).values())
+
+    def _complete(self, name: str, batch: int) -> None:
+        stream = self._stream(name)
+        self._open().call(stream.each, lambda one: one.complete(batch))
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return how many items are in each state after the next batch is leased.
@@ -187,11 +194,12 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._named = None
                 self._charge(leased)
             else:
-                leased = portal.call(stream.restore, number)
-            step = max(1, math.ceil(leased.size / self._parts))
-            set_id = stream.set_id(number)
+                leased = portal.call(stream.each, lambda one, number=number: one.restore(number))
+            step = max(1, math.ceil(sum(one.size for one in leased.values()) / self._parts))
             parts += [
-                SetPartition(set_id, at, min(at + step, leased.size)) for at in range(0, leased.size, step)
+                SetPartition(stream.sets[queue].set_id(number), at, min(at + step, one.size), queue)
+                for queue, one in leased.items()
+                for at in range(0, one.size, step)
             ]
         return parts
 
@@ -199,8 +207,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Complete the committed batch again; `latestOffset` has usually done so."""
         name, batch = self._known(end)
         if name is not None:
-            stream = self._stream(name)
-            self._open().call(stream.complete, batch)
+            self._complete(name, batch)
 
     def stop(self) -> None:
         """Stop renewing and close the connection. A new run can continue with the leased items."""
@@ -220,35 +227,36 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> QueuePortal:
         if self._portal is None:
-            self._portal = self._close.enter_context(open_queue(self.target))
+            self._portal = self._close.enter_context(open_queue(self.target, self.retry_timeout))
         return self._portal
 
-    def _stream(self, name: str) -> LeaseSets:
+    def _stream(self, name: str) -> BatchSets:
         """Take over the stream of that name, which is in the checkpoint, and renew its leases from now on."""
         if self._sets is None:
-            portal, stream = self._open(), self._lease_sets(name)
-            portal.call(stream.take_over)
-            self._close.callback(portal.start(stream.keep_renewing).cancel)
+            portal, stream = self._open(), self._batch_sets(name)
+            portal.call(stream.each, LeaseSets.take_over)
+            self._close.callback(portal.start(stream.each, LeaseSets.keep_renewing).cancel)
             self._sets = stream
         return self._sets
 
-    def _lease_sets(self, name: str) -> LeaseSets:
-        return LeaseSets(
-            *(self._open().bulk, name),
-            lease_ms=self._lease_ms,
-            retry_timeout=self.retry_timeout,
-            reader=self._reader,
-        )
+    def _batch_sets(self, name: str) -> BatchSets:
+        reader = self._reader or secrets.token_hex(8)
+        bulks = self._open().bulks.items()
+        return BatchSets({shard.name: self._lease_sets(bulk, name, reader) for shard, bulk in bulks})
+
+    def _lease_sets(self, bulk: Bulk, name: str, reader: str) -> LeaseSets:
+        lease_ms, retry_timeout = self._lease_ms, self.retry_timeout
+        return LeaseSets(bulk, name, lease_ms=lease_ms, retry_timeout=retry_timeout, reader=reader)
 
     def _count(self, limit: ReadLimit) -> int:
         maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else self._max_rows
         return maximum if self._left is None else min(maximum, self._left)
 
-    def _charge(self, leased: LeaseSet) -> None:
-        """Count a new set against what a draining query may lease."""
-        if self._left is not None and not leased.found:
+    def _charge(self, leased: Mapping[str, LeaseSet]) -> None:
+        """Count new sets against what a draining query may lease."""
+        if self._left is not None:
             # The items of a set left by a crash did not wait when the items were counted.
-            self._left -= leased.size
+            self._left -= sum(one.size for one in leased.values() if not one.found)
 
     # ----------------------------------------------------------- on executors
 
@@ -257,7 +265,7 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, SetPartition), partition  # noqa: S101 - `partitions` makes these
         set_id, stop = partition.set_id, partition.stop
         max_bytes = PAGE_BYTES if "data" in self._schema.fieldNames() else -1
-        with open_queue(self.target) as portal:
+        with open_queue(self.target.shard(partition.queue)) as portal:
 
             async def page(start: int) -> tuple[int, int, list[Any]]:
                 return await read_set(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from leasequeue.errors import InvalidArgument
-from leasequeue.queue import list_queues
+from leasequeue.queue.shards.opening import find_whole_queues
 from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.portal import check_server
 from leasequeue.spark.read.snapshot import OPTIONS, SnapshotReader
@@ -76,13 +75,12 @@ class SnapshotsReader(DataSourceReader):
 
     def _matching(self) -> list[str]:
         """Return the names of the queues that match the pattern."""
-        literal = re.split(r"[*?\[]", self.pattern, maxsplit=1)[0]
         target = self._reader("any").target
         if not target.cluster:
             check_server(target)  # refuses a node of a cluster, which knows only its own queues
         client = client_for(target.url, target.queue, cluster=target.cluster)
-        found = asyncio.run(list_queues(client, prefix=literal))
-        names = [name for name in found if fnmatchcase(name, self.pattern)]
+        found = asyncio.run(find_whole_queues(client))
+        names = [name for name in found.names if fnmatchcase(name, self.pattern)]
         if not (names or self.may_be_missing):
             allowed = "a pattern with * and ? that the name of a queue matches"
             raise InvalidArgument("queuePattern", self.pattern, allowed)

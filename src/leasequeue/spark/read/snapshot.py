@@ -187,13 +187,14 @@ LISTINGS = (
 
 @dataclass(frozen=True)
 class Share(InputPartition):
-    """The ids that one task lists and looks up: those whose hash falls to it.
+    """The ids of a shard, or of a queue without shards, that one task lists and looks up: a share of all.
 
     Two tasks never have an id in common, whatever happens to its item between their listings.
     """
 
     number: int
     count: int
+    queue: str = ""
 
     def of(self, ids: list[bytes]) -> list[bytes]:
         """Return those of some ids that are in this partition."""
@@ -203,9 +204,10 @@ class Share(InputPartition):
 
 @dataclass
 class IdPartition(InputPartition):
-    """The ids that one task looks up, of a query that names them."""
+    """The ids that one task looks up in a shard, of a query that names them."""
 
     value: list[bytes] = field(repr=False)
+    queue: str = ""
 
 
 class SnapshotReader(DataSourceReader):
@@ -236,15 +238,23 @@ class SnapshotReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks; runs on the driver, which lists no ids."""
         if self.may_be_missing:
-            counts = check_server(self.target)
+            target, counts = check_server(self.target)
         else:
-            counts = check_queue(self.target, "an empty snapshot of any")
+            target, counts = check_queue(self.target, "an empty snapshot of any")
+        with open_queue(target) as portal:
+            names = [shard.name for shard in portal.queue.shards]
+            ids = [item_id.encode() for item_id in sorted(self.filter.ids or ()) if item_id]
+            of_shards = portal.with_ids(ids)
         if self.filter.ids is not None:
-            ids = [item_id.encode() for item_id in sorted(self.filter.ids) if item_id]
             size = -(-len(ids) // self._count(len(ids))) or 1
-            return [IdPartition(ids[at : at + size]) for at in range(0, len(ids), size)] or [IdPartition([])]
+            return [
+                IdPartition(some[at : at + size], shard.name)
+                for shard, some in of_shards.items()
+                for at in range(0, len(some), size)
+            ] or [IdPartition([])]
         count = self._count(sum(getattr(counts, state) for state in self.filter.states))
-        return [Share(number, count) for number in range(count)]
+        each = -(-count // len(names))
+        return [Share(number, each, name) for name in names for number in range(each)]
 
     def _count(self, items: int) -> int:
         return self.count or min(MAX_PARTITIONS, -(-items // ITEMS_PER_PARTITION)) or 1
@@ -253,7 +263,8 @@ class SnapshotReader(DataSourceReader):
         """Look up the items of a partition; runs in the executor."""
         in_flight: deque[Future[list[Row]]] = deque()
         data = "data" in self.schema.fieldNames()
-        with open_queue(self.target) as portal:
+        assert isinstance(partition, (Share, IdPartition)), partition  # noqa: S101 - `partitions` makes these
+        with open_queue(self.target.shard(partition.queue)) as portal:
             ids = self._ids(portal, partition)
             try:
                 for at in range(0, len(ids), MAX_ROWS):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from leasequeue.errors import InvalidArgument, JobFailed, ResultError
 from leasequeue.item import MAX_ID_BYTES, codec
+from leasequeue.queue.shards.opening import layout_of
 from leasequeue.spark.add.columns import Table
 from leasequeue.spark.add.row_checks import quoted
 from leasequeue.spark.add.task_types import ARRAYS, RECORDS, Array, Entries, Fields, Leaf, Nullable
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from leasequeue.queue.bulk import Bulk
     from leasequeue.spark.add.task_types import Node
     from leasequeue.spark.options import QueueTarget
+    from leasequeue.spark.portal import QueuePortal
     from leasequeue.tasks.task import Task
 
 #: How many ids are looked up at once: the results of one request have no limit of size.
@@ -79,12 +83,12 @@ def task_results(ids: DataFrame, task: Task[..., Any], **options: Any) -> DataFr
             (`keep_result=None`), or a session of Spark Connect is to use a URL with a password.
         ServerError: If the server does not answer.
     """
-    queue = task.definition.queue.name
+    queue = task.definition.queue
     texts = {name: str(value) for name, value in options.items()}
-    parsed = FormatOptions({**texts, "queue": queue}, ("idColumn", "retryTimeout"))
+    parsed = FormatOptions({**texts, "queue": queue.name}, ("idColumn", "retryTimeout"))
     if task.definition.settings.keep_result is None:
         raise InvalidArgument("task", task.name, "one that keeps results: this has keep_result=None")
-    target = parsed.target()
+    target = replace(parsed.target(), layout=layout_of(queue))
     if is_connect(ids) and holds_login(target.url):
         raise InvalidArgument(
             "url", "one with a password", "with Spark Connect, one without: it is sent there"
@@ -93,7 +97,7 @@ def task_results(ids: DataFrame, task: Task[..., Any], **options: Any) -> DataFr
     table = Table(ids.schema, exact=exact)
     name = table.name(parsed.text("idColumn", "id"))
     table.check("idColumn", name, (spark.StringType, spark.IntegralType), "a string or a whole number")
-    check_server(target)
+    target, _ = check_server(target)
     node, kind = column_of(inspect.type_info(task.definition.result_type))
     schema = spark.StructType(
         [
@@ -172,7 +176,7 @@ def _read(
             ids = batch.column("id").to_pylist()
             for at in range(0, len(ids), PAGE):
                 some = ids[at : at + PAGE]
-                look = partial(_look_up, portal.bulk, some)
+                look = partial(_look_up_all, portal, some)
                 found = portal.call(call_with_retries, look, retry_timeout)
                 rows = [(one, *_outcome(one, found.get(one), node, decode)) for one in some]
                 columns = zip(*rows, strict=True)
@@ -180,12 +184,19 @@ def _read(
                 yield pa.RecordBatch.from_arrays(arrays, schema=arrow)
 
 
-async def _look_up(bulk: Bulk, ids: Sequence[str | None]) -> dict[str, tuple[str, Any]]:
+async def _look_up_all(portal: QueuePortal, ids: Sequence[str | None]) -> dict[str, tuple[str, Any]]:
+    """Look up ids in the shards that may know them."""
+    keys = [key for one in ids if one and len(key := one.encode()) <= MAX_ID_BYTES]
+    of_shards = portal.with_ids(dict.fromkeys(keys)).items()
+    found = await asyncio.gather(*(_look_up(portal.bulks[shard], some) for shard, some in of_shards))
+    return {item_id: known for one in found for item_id, known in one.items()}
+
+
+async def _look_up(bulk: Bulk, ids: Sequence[bytes]) -> dict[str, tuple[str, Any]]:
     """Return the state of each id that is known, with the result of one that is completed, else the error."""
     found: dict[str, tuple[str, Any]] = {}
     for _ in range(2):  # between two requests, a dead letter may be requeued and its item completed
-        keys = [one.encode() for one in ids if one and one not in found and len(one.encode()) <= MAX_ID_BYTES]
-        keys = [*dict.fromkeys(keys)]
+        keys = [one for one in ids if one.decode() not in found]
         if not keys:
             break
         dead: dict[str, tuple[str, Any]] = {}

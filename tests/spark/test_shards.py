@@ -1,0 +1,454 @@
+"""Spark on queues with shards: each row and item once, in its shard, under the name of the whole queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from leasequeue import AsyncWorkQueue, InvalidArgument, Item, Reject, TaskQueue, Worker
+from leasequeue.queue.queue import engine_of
+from leasequeue.spark import add, add_task, backlogs, process, task_results
+from leasequeue.spark.add.columns import Columns
+from leasequeue.spark.add.writers import BulkWriter, Report, add_batches
+from leasequeue.spark.jobs.archive import archive
+from leasequeue.spark.jobs.item_history import ItemHistory
+from leasequeue.spark.jobs.redrive import redrive
+from leasequeue.spark.jobs.report import report
+from leasequeue.spark.options import FormatOptions
+from leasequeue.spark.read.events import EventsReader
+from leasequeue.spark.read.lease_sets import BatchSets, LeaseSets, fair_parts
+from leasequeue.spark.schema import EVENTS
+from tests.queue.asking import until
+from tests.queue.keyspace import audit
+from tests.spark.add.test_sink import Source, source
+from tests.spark.streaming import Batches, drained, ids, stream
+from tests.spark.tables import names, numbered
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from redis.asyncio import Redis
+
+__all__ = ["source"]
+
+COUNT = 4
+#: A row of `add_once` for an id.
+NEW = (b"", b"0", b"0")
+
+
+@asynccontextmanager
+async def spread(url: str, name: str, by: Any = "id") -> AsyncIterator[AsyncWorkQueue]:
+    """Open a queue with shards, which are noted from now on."""
+    async with AsyncWorkQueue.from_url(url, name, shards=COUNT, shard_by=by) as one:
+        await one.counts()
+        yield one
+
+
+@pytest.fixture
+async def queue(redis_url: str, name: str) -> AsyncIterator[AsyncWorkQueue]:
+    async with spread(redis_url, name) as one:
+        yield one
+
+
+@pytest.fixture
+async def by_group(redis_url: str, name: str) -> AsyncIterator[AsyncWorkQueue]:
+    async with spread(redis_url, name, "group") as one:
+        yield one
+
+
+def loaded(spark: SparkSession, queue: AsyncWorkQueue, **options: Any) -> DataFrame:
+    given = {"url": queue.url, "queue": queue.name, **options}
+    return spark.read.format("leasequeue").options(**given).load()
+
+
+async def complete_all(queue: AsyncWorkQueue) -> list[str]:
+    """Complete all waiting items, and return their ids."""
+    done: list[str] = []
+    while leases := await queue.lease_many(1000, 600, block=False):
+        assert all(await queue.complete_many(leases))
+        done += [lease.id for lease in leases]
+    return done
+
+
+# ---------------------------------------------------------------------------------------------------- adding
+
+
+async def test_an_add_makes_the_shards_and_a_later_one_finds_them(
+    spark: SparkSession, redis_url: str, name: str
+) -> None:
+    rows = numbered(spark, 3_000)
+    with pytest.raises(InvalidArgument, match="name without braces"):
+        add(rows, f"{{{name}}}", url=redis_url, shards=COUNT)
+    assert add(rows, name, url=redis_url, shards=COUNT).added == 3_000
+    assert add(rows, name, url=redis_url).already_there == 3_000
+    async with spread(redis_url, name) as queue:
+        assert min([(await shard.counts()).waiting for shard in queue.shards]) > 500
+        assert all([await queue.find(f"i{number}", data=False) for number in range(0, 3_000, 50)])
+        for wrong in ({"shards": 8}, {"shards": COUNT, "shardBy": "group"}):
+            with pytest.raises(InvalidArgument, match=f"shards={COUNT}, shard_by='id', as when"):
+                add(numbered(spark, 4_000), name, url=redis_url, **wrong)
+        assert (await queue.counts()).total == 3_000
+        for one in (rows.limit(1), numbered(spark, 4_000)):
+            with pytest.raises(PySparkException, match="as when the queue was first used"):
+                one.write.format("leasequeue").options(url=redis_url, queue=name, shards=8).mode(
+                    "append"
+                ).save()
+        assert (await queue.counts()).total == 3_000
+
+
+async def test_groups_stay_together(spark: SparkSession, by_group: AsyncWorkQueue) -> None:
+    rows = spark.range(300).selectExpr(
+        "concat('i', id) id", "'x' data", "if(id % 7 = 0, null, concat('g', id % 20)) team"
+    )
+    assert add(rows, by_group.name, url=by_group.url, groupColumn="team").added == 300
+    home = by_group.shard_of("", group="g3")
+    free = sum([await home.find(f"i{number}") is None for number in range(9)])
+    assert add(rows.limit(9), by_group.name, url=by_group.url, group="g3").added == free > 0
+    for shard in by_group.shards:
+        for view in await shard.inspect(count=1000):
+            assert by_group.shard_of(view.id, group=view.group) is shard
+
+
+def bulk_writer(queue: AsyncWorkQueue, table: DataFrame, **options: str) -> BulkWriter:
+    given = {"url": str(queue.url), "queue": queue.name, **options}
+    return BulkWriter(given, table.schema, overwrite=False)
+
+
+async def test_a_job_continues_an_aborted_one_and_adds_nothing_twice(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    table = numbered(spark, 2_500, partitions=1)
+    batches = table.toArrow().to_batches(max_chunksize=700)
+    aborted = bulk_writer(queue, table, job="nightly")
+    assert sum(aborted.write(iter([one])).added for one in batches[:2]) == 1_400  # type: ignore[attr-defined]
+    done = await complete_all(queue)
+    found = add(table, queue.name, url=queue.url, job="nightly")
+    assert (found.rows, found.added, found.already_there) == (2_500, 2_500, 0)
+    assert sum(one.repeated for one in found.partitions) == 1_400
+    assert sorted(done + await complete_all(queue)) == sorted(names(2_500)), "each was there once"
+    left = [key async for key in redis.scan_iter(f"*{queue.name}*:once:*")]
+    assert len(left) == COUNT
+    assert all(key.endswith(b":ended") for key in left), "no ids are kept, and the name is free"
+    late = add_batches(batches, aborted.columns, aborted.target, aborted.run, 10)
+    assert (late.added, late.repeated) == (0, 2_500)
+
+
+async def test_a_job_has_ended_when_its_report_is_kept(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    """The shards of other names come later: without that, they still add nothing twice."""
+    table = numbered(spark, 400, partitions=1)
+    batches = table.toArrow().to_batches()
+    writer = bulk_writer(queue, table, job="nightly")
+    message = writer.write(iter(batches))
+    broken = next(one for one in queue.shards if one is not queue.shard_of("nightly"))
+    await redis.rpush(f"{broken.name}:once::run", "x")  # `once_drop` cannot read this
+    await asyncio.to_thread(writer.commit, [message])
+    kept = await queue.results.get("nightly")
+    assert kept is not None
+    assert Report.read("nightly", kept).added == 400
+    assert await redis.scard(f"{broken.name}:once:{writer.run}") > 0
+    await complete_all(queue)
+    assert add_batches(batches, writer.columns, writer.target, writer.run, 10).added == 0
+    assert bulk_writer(queue, table, job="nightly").run != writer.run, "its name is free"
+
+
+async def test_a_commit_that_cannot_count_leaves_the_job_open(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    table = numbered(spark, 400, partitions=1)
+    writer = bulk_writer(queue, table, job="nightly")
+    message = writer.write(iter(table.toArrow().to_batches()))
+    broken = next(one for one in queue.shards if one is not queue.shard_of("nightly"))
+    key = f"{broken.name}:once:{writer.run}"
+    await redis.rename(key, "away")
+    await redis.set(key, "x")
+    with pytest.raises(Exception, match="WRONGTYPE"):
+        await asyncio.to_thread(writer.commit, [message])
+    await redis.rename("away", key)
+    await complete_all(queue)
+    assert add(table, queue.name, url=queue.url, job="nightly").added == 400
+    assert (await queue.counts()).total == 0, "none was added again"
+
+
+async def test_a_layout_that_changes_while_a_job_runs_ends_it(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str
+) -> None:
+    table = numbered(spark, 10, partitions=1)
+    writer = bulk_writer(queue, table)
+    await queue.admin.delete()
+    async with AsyncWorkQueue.from_url(redis_url, queue.name, shards=2) as other:
+        await other.counts()
+        with pytest.raises(InvalidArgument, match="as when the queue was first used"):
+            writer.write(iter(table.toArrow().to_batches()))
+        assert (await other.counts()).total == 0
+
+
+async def test_full_requests_are_sent_to_each_shard(spark: SparkSession, queue: AsyncWorkQueue) -> None:
+    """What does not fill one waits for the next batch of Spark, and is sent if that is refused."""
+    table = numbered(spark, 4_000, partitions=1)
+    columns = Columns.chosen(FormatOptions({}, ()), table.schema)
+    writer = bulk_writer(queue, table)
+    for shard in queue.shards:
+        await shard.events.keep(count=10)
+    batches = table.toArrow().to_batches(max_chunksize=500)
+    assert add_batches(batches, columns, writer.target, "run", 10).added == 4_000
+    assert (await queue.counts()).waiting == 4_000
+    bad = spark.sql("select cast(null as string) id, binary('x') data").toArrow().to_batches()
+    more = numbered(spark, 4_100, partitions=1).offset(4_000).toArrow().to_batches()
+    with pytest.raises(InvalidArgument, match="row 101 of partition 0"):
+        add_batches([*more, *bad], columns, writer.target, "run", 10)
+    assert (await queue.counts()).waiting == 4_100
+
+
+async def test_a_repeated_batch_of_a_stream_adds_nothing_twice(
+    source: Source, queue: AsyncWorkQueue, redis: Redis, redis_url: str
+) -> None:
+    source.put(*(f"a{number}" for number in range(40)))
+    source.run(redis_url, queue.name, shards=COUNT)
+    source.put(*(f"b{number}" for number in range(40)), "a0")
+    source.run(redis_url, queue.name)
+    assert len(await complete_all(queue)) == 80
+    source.forget(1)
+    source.run(redis_url, queue.name)
+    assert await complete_all(queue) == ["a0"], "it was there from the batch before"
+    ended = [key async for key in redis.scan_iter(f"*{queue.name}*:once:*:0:ended")]
+    assert len(ended) == COUNT
+    run = ended[0].partition(b":once:")[2].removesuffix(b":ended")
+    for shard in queue.shards:
+        assert await engine_of(shard).bulk.add_once(run, [b"late", *NEW]) == [2], "a late task adds nothing"
+
+
+# -------------------------------------------------------------------------------------- snapshots and results
+
+
+async def test_a_snapshot_has_a_partition_for_each_shard_and_the_name_of_the_queue(
+    spark: SparkSession, queue: AsyncWorkQueue, name: str
+) -> None:
+    await queue.add_items([Item(b"x", id=f"i{number}") for number in range(100)])
+    await queue.lease_many(10, 60)
+    items = loaded(spark, queue)
+    assert items.rdd.getNumPartitions() == COUNT
+    assert {row.id for row in items.collect()} == names(100)
+    assert loaded(spark, queue, partitions=2 * COUNT).rdd.getNumPartitions() == 2 * COUNT
+    assert loaded(spark, queue, partitions=2 * COUNT).count() == 100
+    assert sorted(row.id for row in loaded(spark, queue, ids="i3,i44,none").collect()) == ["i3", "i44"]
+    for options in ({"queuePattern": f"{name}*"}, {"queues": name}):
+        given = {"url": queue.url, "states": "leased", **options}
+        several = spark.read.format("leasequeue").options(**given).load()
+        assert several.groupBy("queue").count().collect() == [(name, 10)]
+    first = queue.shards[0]
+    alone = loaded(spark, first)
+    assert alone.count() == (await first.counts()).total, "the name of a shard is that of one queue"
+
+
+async def test_calls_of_tasks_and_their_results(spark: SparkSession, redis_url: str, name: str) -> None:
+    """The shards are those of the task's queue, which Spark may be the first to use."""
+    async with TaskQueue.from_url(redis_url, name, shards=COUNT) as tasks:
+
+        @tasks.task
+        async def double(number: int) -> int:
+            return 2 * number
+
+        table = spark.range(60).selectExpr("id number", "concat('n', id) name")
+        assert add_task(table, double, url=redis_url, idColumn="name").added == 60
+        await Worker(tasks).drain()
+        found = task_results(table, double, url=redis_url, idColumn="name").collect()
+        assert {row.id: row.result for row in found} == {f"n{n}": 2 * n for n in range(60)}
+        assert min([len(await shard.inspect(count=1)) == 0 for shard in tasks.queue.shards])
+
+
+# ------------------------------------------------------------------------------------ streams and `process`
+
+
+async def test_a_stream_leases_from_all_shards(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    await queue.add_items([Item(b"x", id=f"i{number}") for number in range(100)])
+    batches = drained(stream(spark, queue, maxItemsPerTrigger=40, partitions=2), tmp_path)
+    assert [len(rows) for _, rows in batches] == [40, 40, 20]
+    for _, rows in batches[:2]:
+        parts = Counter(queue.shard_of(row["id"]).name for row in rows)
+        assert min(parts.values()) >= 9, "each has its part"
+        assert len(parts) == COUNT
+    assert sorted(ids(batches)) == sorted(names(100))
+    assert sum((await queue.counts())[:3]) == 0
+    for shard in queue.shards:
+        await audit(redis, shard.name)
+    assert drained(stream(spark, queue), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "rooms", "parts"),
+    [
+        (10, [10, 10], [5, 5]),
+        (10, [1, 20, 3], [1, 6, 3]),
+        (2, [5, 5, 5, 5], [0, 0, 1, 1]),
+        (9, [2, 2], [2, 2]),
+        (0, [3], [0]),
+        (5, [], []),
+    ],
+)
+def test_parts_are_as_equal_as_the_rooms_allow(count: int, rooms: list[int], parts: list[int]) -> None:
+    assert fair_parts(count, rooms) == parts
+
+
+async def test_what_is_left_of_a_batch_is_found_in_its_shards(queue: AsyncWorkQueue) -> None:
+    """A query was killed while it leased. Nothing is leased twice, nor more than a batch may have."""
+    await queue.add_items([Item(b"x", id=f"i{number}") for number in range(200)])
+
+    def sets(reader: str) -> BatchSets:
+        bulks = {shard.name: engine_of(shard).bulk for shard in queue.shards}
+        made = {name: LeaseSets(bulk, "s", lease_ms=60_000, retry_timeout=10, reader=reader) for name, bulk in
+                bulks.items()}  # fmt: skip
+        return BatchSets(made)
+
+    killed, again = sets("first"), sets("second")
+    await killed.each(LeaseSets.take_over)
+    first = queue.shards[0].name
+    assert (await killed.sets[first].lease(1, 15)).size == 15
+    await again.each(LeaseSets.take_over)
+    batch = await again.lease(1, 40)
+    assert sum(one.size for one in batch.values()) == 40
+    assert (batch[first].found, batch[first].size) == (True, 15)
+    assert (await queue.counts()).leased == 40
+    await again.each(lambda one: one.complete(1))
+    assert await queue.counts() == (160, 0, 0, 0)
+
+
+async def test_a_worker_and_process_share_the_items(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    await queue.add_items([Item(b"x" * (number % 9), id=f"i{number}") for number in range(400)])
+    by_worker: list[str] = []
+    begun, batch_done, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+    worker = Worker(concurrency=5)
+
+    @worker.handler(queue)
+    async def note(item: Item) -> None:
+        by_worker.append(item.id)
+        begun.set()
+        await batch_done.wait()
+
+    def go_on(_: str) -> None:
+        loop.call_soon_threadsafe(batch_done.set)
+
+    runs = asyncio.create_task(worker.run())
+    await begun.wait()
+    output = str(tmp_path / "output")
+    done = await asyncio.to_thread(
+        process, spark, size, kind="item", queue=queue.name, url=queue.url, output=output, batch=80,
+        schema="id string, bytes int", progress=go_on,
+    )  # fmt: skip
+    await until("the worker has done the rest", lambda: is_empty(queue))
+    worker.stop()
+    await runs
+    written = [row.id for row in spark.read.parquet(output).collect()]
+    dead = [letter.id for letter in await queue.dead_letters.list(count=1000)]
+    assert by_worker
+    assert written
+    assert sorted(written + dead + by_worker) == sorted(names(400)), "each once"
+    assert (done.items, done.dead) == (len(written) + len(dead), len(dead))
+
+
+async def is_empty(queue: AsyncWorkQueue) -> bool:
+    return sum((await queue.counts())[:3]) == 0
+
+
+def size(item: Row) -> dict[str, Any]:
+    if len(item.data) == 3:
+        raise Reject("no threes")
+    return {"id": item.id, "bytes": len(item.data)}
+
+
+async def test_outcomes_are_those_of_the_item_of_a_group(
+    spark: SparkSession, by_group: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    """An id is unique in its group alone: another item of the id has another outcome."""
+    await by_group.events.keep(count=10_000)
+    groups = [f"g{number}" for number in range(12)]
+    for number, group in enumerate(groups):
+        await by_group.add_item(Item(b"xxx" if number < 6 else b"xx", id=f"same-{number % 6}"), group=group)
+    output = str(tmp_path / "output")
+    added = (await by_group.counts()).waiting
+    done = process(
+        spark, size, kind="item", queue=by_group.name, url=by_group.url, output=output,
+        schema="id string, bytes int",
+    )  # fmt: skip
+    found = loaded(spark, by_group, states="dead").select("id", "group").collect()
+    assert (done.items, done.dead) == (added, len(found))
+    assert {row.group for row in found} == {*groups[:6]}
+    assert (await by_group.counts())[:3] == (0, 0, 0)
+    given: dict[str, Any] = {"queue": by_group.name, "url": by_group.url}
+    again = redrive(spark, **given, where="`group` = 'g2'")
+    assert (again["chosen"], again["requeued"]) == (1, 1)
+    assert [view.group for view in await by_group.inspect()] == ["g2"]
+    rows = loaded(spark, by_group, ids="same-1").collect()
+    assert [(row.state, row.group) for row in rows] == [("dead", "g1")]
+    totals, now = ItemHistory(loaded(spark, by_group, **{"from": "events"})).totals()
+    assert (totals["ids"], totals["completed"], totals["dead_letters"]) == (added, added - 6, 6)
+    assert (now["dead"], now["waiting"]) == (5, 1)
+
+
+# ----------------------------------------------------------------------------------------------------- events
+
+
+async def test_events_are_read_once_and_resumed(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    given = {"from": "events", "maxEventsPerTrigger": 30}
+    await queue.events.keep(count=100_000)
+    await queue.add_items([Item(b"x", id=f"i{number}") for number in range(50)])
+    batches: Batches = []
+    writer = stream(spark, queue, **given).writeStream.trigger(availableNow=True)
+    query = writer.foreachBatch(lambda rows, number: batches.append((number, rows.collect())))
+    ended = query.option("checkpointLocation", str(tmp_path)).start()
+    ended.awaitTermination()
+    assert [len(rows) for _, rows in batches] == [30, 20]
+    behind = [one for progress in ended.recentProgress for one in backlogs(progress)]
+    assert [(one.queue, one.behind) for one in behind[:2]] == [(queue.name, 20), (queue.name, 0)]
+    await complete_all(queue)
+    batches += drained(stream(spark, queue, **given), tmp_path)
+    rows = [row for _, batch in batches for row in batch]
+    assert len(rows) == len({(row["shard"], row["number"]) for row in rows}) == 150
+    for place, shard in enumerate(queue.shards):
+        mine = [row["number"] for row in rows if row["shard"] == place]
+        assert mine == sorted(mine)
+        assert all(queue.shard_of(row["id"]) is shard for row in rows if row["shard"] == place)
+    table = loaded(spark, queue, **{"from": "events"})
+    assert table.select("shard", "number", "what").distinct().count() == table.count() == 150
+    reader = EventsReader({"queue": queue.name, "url": str(queue.url), "from": "events"}, EVENTS)
+    try:
+        newest = reader.reportLatestOffset()
+        start = reader.initialOffset()
+        assert (newest["number"] - start["number"], len(newest["numbers"])) == (150, COUNT)
+        assert reader.latestOffset(start, ReadMaxRows(7))["number"] == start["number"] + 7
+        other = {"queue": queue.name, "number": 3, "numbers": [1, 2]}
+        with pytest.raises(InvalidArgument, match="that of 2 shards', expected a new folder"):
+            reader.partitions(other, newest)
+    finally:
+        reader.stop()
+
+
+async def test_an_archive_and_a_report_have_the_events_of_all_shards(
+    spark: SparkSession, queue: AsyncWorkQueue, tmp_path: Path
+) -> None:
+    await queue.events.keep(count=100_000)
+    await queue.add_items([Item(b"x", id=f"i{number}") for number in range(40)])
+    given: dict[str, Any] = {"queue": queue.name, "url": queue.url}
+    assert archive(spark, output=str(tmp_path / "archive"), **given)["events"] == 40
+    await complete_all(queue)
+    assert archive(spark, output=str(tmp_path / "archive"), **given)["events"] == 80
+    found = report(spark, str(tmp_path / "report"), events=str(tmp_path / "archive"))
+    assert (found["ids"], found["added"], found["completed"]) == (40, 40, 40)
+    assert found["wait_p50"] is not None
+    live = report(spark, str(tmp_path / "live"), **given)
+    assert (live["ids"], live["completed"], live["now"]["waiting"]) == (40, 40, 0)
