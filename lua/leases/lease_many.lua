@@ -11,6 +11,7 @@
 --   set_many      flag     1: the server has MSETEX and permits it, see `probe`
 --   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   max_bytes     integer  stop before this much data (the first item is always leased)
+--   by_level      flag     1: lease items of one level alone, the first that is served
 --   requests      rest     count, lease time in ms, … (a pair for each caller, or for
 --       callers with the same lease time)
 -- Reply: the time in ms, ms until the next item falls due, a lease expires (0: call again, -1: none will) or
@@ -18,7 +19,8 @@
 --   negative: no other session will ask at that time because of a limit), then id, data, token, attempt for
 --   each item, in the order of `requests`. If one of them carries more, a list with that of each, or nil,
 --   comes last: its trace, if it has one; of a stage of a flow run or an item of a group, a line feed and the
---   reference; then of the latter three NUL and the group as JSON has it.
+--   reference; then of the latter three NUL and the group as JSON has it. With `by_level`, the level of what
+--   is leased next comes after that, as a text, if the queue is controlled and has more.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items asked for, 250 leased, 100 reclaimed, 1,000 ids checked, `max_bytes` of data a call.
 -- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), controlled (controlled), next_due_in
@@ -48,7 +50,7 @@ end
 local in_inbox, in_queue = 0, 0
 local in_lanes = controlled and lease_lanes().begin(inbox)
 if in_lanes then
-  stop = lease_lanes().choose_in_lanes(total, true, max_bytes)
+  stop = lease_lanes().choose_in_lanes(total, true, max_bytes, by_level)
 else
   in_inbox = choose_from(inbox)
   in_queue = choose_from(queue)
@@ -67,10 +69,10 @@ if #chosen > 0 then
   begin_leases()
 end
 drop_checked(in_queue, inbox, in_inbox)
-local wait, is_mine = -1, false
+local wait, is_mine, level = -1, false, nil
 if in_lanes then
   local unsettled
-  wait, is_mine, unsettled = lease_lanes().finish(session, #chosen < asked)
+  wait, is_mine, unsettled, level = lease_lanes().finish(session, #chosen < asked)
   more = more or unsettled
 end
 flush()
@@ -84,4 +86,5 @@ elseif #chosen < asked then
 end
 if any_facts and #chosen > 0 then reply[#reply + 1] = traces_of(chosen) end
 if #chosen < asked then reply[3] = redis.call('ZCARD', sessions) * (is_mine and -1 or 1) end
+if level then reply[#reply + 1] = level end
 return reply

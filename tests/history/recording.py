@@ -118,9 +118,9 @@ class _RecordingDispatcher(LeaseDispatcher):
     log: HistoryLog
 
     async def lease(
-        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
+        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None, by_level: bool = False
     ) -> list[LeasedItem]:
-        leased = await super().lease(count, lease_ms, blocks=blocks, timeout=timeout)
+        leased = await super().lease(count, lease_ms, blocks=blocks, timeout=timeout, by_level=by_level)
         self._write(leased)
         return leased
 

@@ -266,6 +266,7 @@ class Space:
             "return_front": 0,
             "forget_ms": b"",
             "max_bytes": 8 << 20,
+            "by_level": 0,
             "grace_ms": 2000,
             "count": 500,
             "start": 0,

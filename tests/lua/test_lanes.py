@@ -176,3 +176,55 @@ async def test_each_script_after_which_an_item_waits_wakes_a_session(space: Spac
     state = await space.snapshot()
     assert len(listed(state["queue"])) == 1
     assert "promoted" in state
+
+
+async def by_level(
+    space: Space, wanted: int = 100, **arguments: object
+) -> tuple[list[str], int, bytes | None]:
+    """Lease items of one level; return their ids, when to call again, and the level of what is next."""
+    reply = await space.run("lease_many", [(wanted, 60_000)], by_level=1, **arguments)
+    level = reply.pop() if isinstance(reply[-1], bytes) else None
+    return [given.id for given in items_of(reply)], reply[1], level
+
+
+async def test_a_call_by_level_leases_one_level_and_says_which_is_next(space: Space) -> None:
+    await add(space, row("p1"), row("low", -3), row("h1", 5), row("p2"), row("h2", 5), row("top", 9))
+    assert await by_level(space) == (["top"], 0, b"5")
+    assert await by_level(space, 1) == (["h1"], -1, b"5")
+    assert await by_level(space, 1) == (["h2"], -1, b"0"), "what is held"
+    assert await by_level(space, 1) == (["p1"], -1, b"0")
+    assert await by_level(space) == (["p2"], 0, b"-3")
+    await add(space, row("last", 2))
+    assert await by_level(space) == (["last"], 0, b"-3")
+    await add(space, row("last again", 2))
+    assert await lease(space) == ["last again", "low"], "another call leases all levels"
+    assert await by_level(space) == ([], 60_000, None)
+
+
+async def test_a_call_by_level_of_a_plain_queue_has_the_same_reply(space: Space) -> None:
+    await add(space, row("a"), row("b"), row("c"))
+    assert (await space.run("lease_many", [(2, 60_000)], by_level=1))[-4:] == [b"b", b"data of b", 2, 1]
+    assert await by_level(space) == (["c"], 60_000, None)
+
+
+async def test_a_call_by_level_passes_over_what_may_not_be_leased(space: Space) -> None:
+    """Of a level that has nothing but ghosts, and of groups that are paused."""
+    await add(space, row("ghost", 9), row("stopped", 8, "g"), row("a", 7), row("b", 7), row("low"))
+    await space.redis.delete(space.key("item:ghost"))
+    await space.run("pause_queue", of_group="g", until_ms="inf", reason="")
+    assert await by_level(space, 1) == (["a"], -1, b"7"), "not 8, which may not be leased"
+    assert await by_level(space) == (["b"], 0, b"0")
+
+
+async def test_a_call_by_level_that_ageing_gives_to_a_low_level_says_that_a_higher_one_is_next(
+    space: Space,
+) -> None:
+    await space.run("set_limits", [("ageing", 1000)])
+    await add(space, *(row(f"h{n}", 1) for n in range(3)), row("l1", 0, "g"), row("l2", 0, "g"))
+    assert await by_level(space, 1, now_ms=NOW) == (["h0"], -1, b"1")
+    assert await by_level(space, now_ms=NOW + 3000) == (["l1"], 0, b"1")
+
+
+async def test_a_call_by_level_that_stops_before_large_data_says_what_is_next(space: Space) -> None:
+    await add(space, *(row(f"h{n}", 1) for n in range(3)))
+    assert await by_level(space, max_bytes=1) == (["h0"], 0, b"1")

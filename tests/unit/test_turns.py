@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leasequeue.queue.leasing import MAX_ITEMS
-from leasequeue.worker.turns import Source, Turns
+from leasequeue.worker.turns import PART_BEHIND, Source, Turns
 
 if TYPE_CHECKING:
     from leasequeue.worker.turns import Order
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def make(*weights: float, order: Order = "weighted") -> tuple[Turns, list[Source]]:
     """Make sources with these weights, all of which may have items."""
     handlers: list[Any] = [SimpleNamespace(weight=weight, batch=None, lease_time=30) for weight in weights]
-    sources = [Source(cast("Any", handler), place) for place, handler in enumerate(handlers)]
+    sources = [Source(cast("Any", handler), place, []) for place, handler in enumerate(handlers)]
     turns = Turns(sources, order)
     for source in sources:
         turns.add(source)
@@ -118,3 +118,55 @@ def test_in_strict_order_a_later_queue_waits_for_the_call_of_an_earlier_one(*, f
     turns.go_on(third)
     if not failing:
         assert turns.begin(5, 5, 0.0) is first
+
+
+def make_shards(order: Order) -> tuple[Turns, list[Source]]:
+    """Make two sources that are shards of one queue, with nothing known of their levels."""
+    turns, sources = make(1, 1, order=order)
+    for source in sources:
+        turns.remove(source)
+    for source in sources:
+        source.siblings, source.place = sources, 0
+        turns.add(source)
+    return turns, sources
+
+
+@pytest.mark.parametrize("order", ["weighted", "strict"])
+def test_a_shard_gets_a_few_runs_while_another_one_may_have_a_higher_level(order: Order) -> None:
+    turns, [first, second] = make_shards(order)
+    assert turns.begin(200, 200, 10_000.0) is first
+    few = first.asked
+    assert few <= 200 // (2 * PART_BEHIND), "nothing is known of the second"
+    turns.end(first, few)
+    first.level = 0
+    turns.go_on(first)
+    assert turns.begin(200, 200, 10_000.0) is second
+    assert second.asked <= 200 // (2 * PART_BEHIND), "nothing is known of it"
+    turns.end(second, second.asked)
+    second.level = 3
+    turns.go_on(second)
+    served = Counter[Source]()
+    for _ in range(100):
+        source = turns.begin(200, 200, 10_000.0)
+        assert source is not None
+        served[source] += source.asked
+        turns.end(source, source.asked)
+        turns.go_on(source)
+    assert 0 < served[first] <= served[second] / PART_BEHIND
+    while (source := turns.begin(200, 200, 10_000.0)) is not second:
+        assert source is not None
+        turns.end(source, 0)
+        turns.go_on(source)
+    turns.end(second, 0)  # and so it is empty
+    assert turns.begin(200, 200, 10_000.0) is first
+    assert first.asked > few
+
+
+@pytest.mark.parametrize("order", ["weighted", "strict"])
+def test_a_shard_whose_call_takes_long_holds_up_no_other(order: Order) -> None:
+    turns, [first, second] = make_shards(order)
+    first.level, second.level = 3, 0
+    assert turns.begin(200, 200, 10_000.0) is first
+    turns.give_way(first)
+    assert turns.begin(200, 200, 10_000.0) is second
+    assert second.asked > 200 // (2 * PART_BEHIND)

@@ -216,6 +216,11 @@ local function pick(plan, wanted)
       end
     end
     if not best then break end
+    if state.one_level and plan.last and best.digits ~= plan.last and #picked + #chosen > 0 then
+      state.next_level = best.digits
+      break
+    end
+    plan.last, state.next_level = best.digits, nil
     take(plan, best, best_rank > best.level and 1 or wanted - #picked, picked)
   end
   for _, one in ipairs(picked) do
@@ -342,10 +347,11 @@ local function keep_right(picked)
   return kept
 end
 
--- Choose up to `total` items, as `choose` does; returns whether it has stopped before an
--- item whose data exceeds `room`.
-local function choose_in_lanes(total, with_data, room)
+-- Choose up to `total` items, as `choose` does; with `one_level`, only those of one level. Returns whether it
+-- has stopped before an item whose data exceeds `room`.
+local function choose_in_lanes(total, with_data, room, one_level)
   local checked, stop = 0, false
+  state.one_level = one_level
   while #chosen < total and checked < 1000 and not stop do
     local picked = pick(state.plan, math.min(total - #chosen, 500))
     if #picked == 0 then break end
@@ -374,12 +380,27 @@ local function choose_in_lanes(total, with_data, room)
     end
   end
   state.is_left = state.is_left or state.plan.more or checked >= 1000
+  state.is_full = stop or #chosen == total
   return stop
+end
+
+-- Return the level of what is leased next, after a call for one level that has left something; nil: nothing
+-- is known. What is above that level may be parked.
+local function level_left()
+  local from = state.is_full and state.plan.last or state.next_level
+  if not from then return nil end
+  local member = redis.call('ZRANGE', lanes_key, '[' .. from, '+', 'BYLEX', 'LIMIT', 0, 1)[1]
+  local digits = string.match(member or '', '^%d%d')
+  local is_above = digits and digits <= PLAIN_LEVEL
+  if from <= PLAIN_LEVEL and not is_above and redis.call('EXISTS', held_key) == 1 then
+    digits = PLAIN_LEVEL
+  end
+  return digits and string.format('%.0f', NO_LEVEL - digits)
 end
 
 -- Drop from the lanes what was checked, and wake one session if more may be leased. Returns in how many ms
 -- time alone permits more (-1: it will not, or another session asks then), whether this session has to ask,
--- and whether there is more to do now.
+-- whether there is more to do now, and, for a call for one level, that of what is leased next.
 local function end_lanes(holder, is_short)
   lanes().leave_lanes(state.dropped)
   for _, id in ipairs(state.ghosts) do
@@ -390,8 +411,10 @@ local function end_lanes(holder, is_short)
     state.is_left = true
   end
   local wait, is_mine = claim_alarm(holder, is_short and next_permit(state.plan) or nil)
+  local level = state.one_level and level_left()
+  state.is_left = state.is_left or (level and not state.is_full)
   if not end_control() then lanes().promote() end
-  return wait, is_mine, state.is_left
+  return wait, is_mine, state.is_left, level
 end
 
 -- Return the functions to lease from lanes. They are created only in a call that needs them: `begin`,

@@ -12,6 +12,7 @@ it if it can. If it cannot, the item returns to the front of the queue, where it
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import deque
@@ -39,6 +40,9 @@ log = Log("leasequeue.queue")
 #: How long the listener is kept after the last request has left (s): the next one often comes at once.
 LINGER_SECONDS = 0.25
 
+#: The level of what is leased next, before a reply has said what it is.
+UNKNOWN = math.inf
+
 #: The arguments of a `Lease`: id, data, token, attempt, lease time in ms, `time.monotonic()` before the
 #: request was sent, the server's time in ms, and what else it carries: `<trace>`, then `\n<stage>`, then
 #: `\0\0\0<group>` (`\n\0\0\0<group>` if it is for no stage). Each may be missing; without any it is None.
@@ -47,11 +51,12 @@ LeasedItem = tuple[bytes, bytes, int, int, int, float, int, bytes | None]
 
 @dataclass(slots=True, eq=False)
 class LeaseRequest:
-    """A caller's request for up to `count` items, each leased for `lease_ms`."""
+    """A caller's request for up to `count` items, each leased for `lease_ms`; `by_level`: of one level."""
 
     count: int
     lease_ms: int
     blocks: bool
+    by_level: bool
     future: asyncio.Future[list[LeasedItem]]
     made_at: float
     timer: asyncio.TimerHandle | None = None
@@ -84,6 +89,10 @@ class LeaseDispatcher:
     """Leases items and distributes them to the callers of one queue object.
 
     `release` gets the ids and tokens of items whose callers were cancelled, to release them to the front.
+
+    Attributes:
+        next_level: The level of what is leased next, as the last reply to a call by level has said; None: it
+            has said nothing.
     """
 
     def __init__(
@@ -111,6 +120,7 @@ class LeaseDispatcher:
         #: Those that wait without a request, and whether each expects to be notified.
         self._watchers: dict[Watcher, bool] = {}
         self._lease_again = False
+        self.next_level: float | None = UNKNOWN
         #: Whether the queue was empty at the last trip, and nothing has been noticed since.
         self._empty = False
         #: Whether an id may be in the inbox that arrived after the last trip was sent.
@@ -124,29 +134,29 @@ class LeaseDispatcher:
         self._offset = 0.0
 
     async def lease(
-        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
+        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None, by_level: bool = False
     ) -> list[LeasedItem]:
-        """Lease up to `count` items, in steps of at most MAX_ITEMS.
+        """Lease up to `count` items, in steps of at most MAX_ITEMS. With `by_level` a step has one level.
 
         Only the first step waits. If a later one fails, return what the others have leased; if the caller is
         cancelled, release that. An empty list: there was none (in time).
         """
         self._expect_open()
-        leasing = self._lease(count, lease_ms, blocks=blocks, timeout=timeout)
+        leasing = self._lease(count, lease_ms, blocks=blocks, timeout=timeout, by_level=by_level)
         if telemetry.active is not None:
             return await observed_lease(telemetry.active, self._queue, leasing, waits=blocks)
         return await leasing
 
     async def _lease(
-        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
+        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None, by_level: bool
     ) -> list[LeasedItem]:
         size = min(count, MAX_ITEMS)
-        items = await self._request(size, lease_ms, blocks=blocks, timeout=timeout)
+        items = await self._request(size, lease_ms, blocks=blocks, timeout=timeout, by_level=by_level)
         leased = len(items)
         try:
             while leased == size and len(items) < count:
                 size = min(count - len(items), MAX_ITEMS)
-                more = await self._request(size, lease_ms, blocks=False, timeout=None)
+                more = await self._request(size, lease_ms, blocks=False, timeout=None, by_level=by_level)
                 leased = len(more)
                 items += more
         except LeasequeueError as error:
@@ -157,10 +167,10 @@ class LeaseDispatcher:
         return items
 
     async def _request(
-        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None
+        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None, by_level: bool
     ) -> list[LeasedItem]:
         request = LeaseRequest(
-            count, lease_ms, blocks=blocks, future=self._loop.create_future(), made_at=self._loop.time()
+            count, lease_ms, blocks, by_level, future=self._loop.create_future(), made_at=self._loop.time()
         )
         if blocks and timeout is not None:
             request.timer = self._loop.call_later(timeout, self._expire, request)
@@ -403,7 +413,8 @@ class LeaseDispatcher:
             except Exception as problem:  # noqa: BLE001 - else those that it has not answered wait for ever
                 self._fail_all(requests, problem)
 
-        self._gate.send(wants, answered, calls=len(requests), max_bytes=MAX_REPLY_BYTES)
+        by_level = int(all(request.by_level for request in requests))
+        self._gate.send(wants, answered, calls=len(requests), max_bytes=MAX_REPLY_BYTES, by_level=by_level)
 
     def _next_requests(self) -> tuple[list[LeaseRequest], list[bytes]]:
         """Return the requests of the next trip, and what to ask for: pairs of a count and a lease time."""
@@ -431,6 +442,7 @@ class LeaseDispatcher:
         while self._new and (refusal := self._gate.refusal(self._new[0].made_at)) is not None:
             _fail(self._new.popleft(), refusal)
         self._release_held()
+        self.next_level = None
         self._arrived = True  # perhaps: it is unknown what the server has done
         self._continue(wait_ms=-1, empty=False)
 
@@ -441,6 +453,7 @@ class LeaseDispatcher:
         now_ms, wait_ms, sessions = reply[0], reply[1], abs(reply[2])
         self._must_ask = reply[2] < 0
         self._offset = now_ms / 1000 - asked_at
+        self.next_level = int(reply.pop()) if reply[-1].__class__ is bytes else None
         traces = reply.pop() if reply[-1].__class__ is list else None
         at, end = 3, len(reply)
         unserved: list[LeaseRequest] = []

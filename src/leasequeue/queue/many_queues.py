@@ -10,7 +10,16 @@ from leasequeue.errors import InvalidArgument, LeasequeueError
 from leasequeue.errors.log import Log
 from leasequeue.queue.encoding import encoded
 from leasequeue.queue.lease import Lease
-from leasequeue.queue.queue import MAX_AT_ONCE, AsyncWorkQueue, engine_of, engines_of, waiting_time
+from leasequeue.queue.leasing import UNKNOWN
+from leasequeue.queue.queue import (
+    MAX_AT_ONCE,
+    AsyncWorkQueue,
+    engine_of,
+    engines_of,
+    lease_level,
+    next_level_of,
+    waiting_time,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +66,6 @@ async def lease_from(
         raise InvalidArgument("queues", queues, "one AsyncWorkQueue or more")
     if len({id(one) for one in chosen}) < len(chosen):
         raise InvalidArgument("queues", [one.name for one in chosen], "each queue once")
-    chosen = [shard for one in chosen for shard in one.shards]
     check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
     lease_ms = to_ms("lease_time", lease_time)
     wait = waiting_time(timeout, block=check_bool("block", block))
@@ -65,10 +73,11 @@ async def lease_from(
     try:
         async with limit:
             while True:
-                leases = await _take(chosen, count, lease_time)
+                leases = await _take(chosen, count, lease_ms)
                 if leases or not block:
                     return leases
-                if leases := await _Arrivals(chosen, count, lease_ms).wait():
+                shards = [shard for one in chosen for shard in one.shards]
+                if leases := await _Arrivals(shards, count, lease_ms).wait():
                     return leases
     except TimeoutError:
         if not limit.expired():
@@ -76,21 +85,30 @@ async def lease_from(
         return []
 
 
-async def _take(queues: Sequence[AsyncWorkQueue], count: int, lease_time: Duration) -> list[Lease]:
+async def _take(queues: Sequence[AsyncWorkQueue], count: int, lease_ms: int) -> list[Lease]:
     """Lease what waits, in the order of the queues."""
     leases: list[Lease] = []
     try:
         for queue in queues:
-            leases += await queue.lease_many(count - len(leases), lease_time, block=False)
-            if len(leases) == count:
-                break
+            may_have_more = True
+            while may_have_more:
+                may_have_more = False
+                for shard in queue._in_turn():  # noqa: SLF001 - for this
+                    left = count - len(leases)
+                    # Others may have higher levels: so few of a shard of which nothing is known.
+                    asked = max(1, left // len(queue.shards)) if next_level_of(shard) == UNKNOWN else left
+                    found, level = await lease_level(shard, asked, lease_ms)
+                    leases += found
+                    if len(leases) == count:
+                        return leases
+                    may_have_more = may_have_more or len(found) == asked or level is not None
     except LeasequeueError as error:
         if not leases:
             raise
         log.warning("only %d of %d items were leased: %s", len(leases), count, error)
     except asyncio.CancelledError:
-        for queue in queues:
-            _release_soon(queue, [lease for lease in leases if lease.queue is queue])
+        for shard in (shard for queue in queues for shard in queue.shards):
+            _release_soon(shard, [lease for lease in leases if lease.queue is shard])
         raise
     return leases
 

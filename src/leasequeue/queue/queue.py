@@ -41,6 +41,7 @@ from leasequeue.queue.engines import Engines
 from leasequeue.queue.events import Events
 from leasequeue.queue.history import History
 from leasequeue.queue.lease import Failure, Lease
+from leasequeue.queue.leasing import UNKNOWN
 from leasequeue.queue.limits import Limits, Pause, pause, resume
 from leasequeue.queue.observed import observed, traced_row
 from leasequeue.queue.plans.flow_runs import FlowRuns
@@ -464,6 +465,10 @@ class AsyncWorkQueue:
         wait = waiting_time(timeout, block=block)
         items = await self._engine().leasing.lease(count, lease_ms, blocks=block, timeout=wait)
         return [Lease(self, *item) for item in items]
+
+    def _in_turn(self) -> Sequence[AsyncWorkQueue]:
+        """Return its shards, in the order in which the next call leases from them."""
+        return self.shards
 
     async def complete(
         self,
@@ -1040,3 +1045,20 @@ def engines_of(queue: AsyncWorkQueue) -> Engines:
 def engine_of(queue: AsyncWorkQueue) -> Engine:
     """Return the engine of an open queue object in the running event loop; the first call makes it."""
     return queue._engines.here()  # noqa: SLF001 - as above
+
+
+async def lease_level(queue: AsyncWorkQueue, count: int, lease_ms: int) -> tuple[list[Lease], float | None]:
+    """Lease what waits; from a shard, items of one level, so that those of a higher one in others are first.
+
+    Return also the level of what is leased next, if more is left; None: there may be more after `count`.
+    """
+    leasing = engine_of(queue).leasing
+    by_level = queue.whole is not queue
+    items = await leasing.lease(count, lease_ms, blocks=False, timeout=None, by_level=by_level)
+    return [Lease(queue, *item) for item in items], leasing.next_level if by_level else None
+
+
+def next_level_of(queue: AsyncWorkQueue) -> float:
+    """Return the level of what is leased next from a shard, as far as the last reply has said it."""
+    engine = engines_of(queue).running
+    return UNKNOWN if engine is None else engine.leasing.next_level or 0

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from leasequeue.errors import LeasequeueError, QueueClosed
 from leasequeue.errors.log import Log
 from leasequeue.queue.lease import Lease
-from leasequeue.queue.queue import engine_of, engines_of
+from leasequeue.queue.queue import engine_of, engines_of, lease_level
 from leasequeue.worker.dispatch import Dispatcher
 from leasequeue.worker.refusals import Reminder, is_refusal
 from leasequeue.worker.run import ActiveRun
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from leasequeue.queue.leasing import LeasedItem
+    from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.worker.acknowledger import Backlog
     from leasequeue.worker.executor import Executor
     from leasequeue.worker.handler import Consumer, Handler
@@ -75,6 +76,8 @@ class Fetcher:
         #: The queues that are served, and their watchers.
         self._sources: dict[Consumer, Source] = {}
         self._watchers: dict[Source, _Watcher] = {}
+        #: Those that are shards of a queue.
+        self._siblings: dict[AsyncWorkQueue, list[Source]] = {}
         self._places = 0
         self._turns = Turns((), order)
         self._renewer = renewer
@@ -121,7 +124,11 @@ class Fetcher:
         """Serve a queue from now on."""
         if consumer in self._sources or self._ended.done():
             return
-        source = self._sources[consumer] = Source(consumer, self._places)
+        queue = consumer.queue
+        siblings = [] if queue.whole is queue else self._siblings.setdefault(queue.whole, [])
+        source = Source(consumer, siblings[0].place if siblings else self._places, siblings)
+        self._sources[consumer] = source
+        siblings.append(source)
         self._places += 1
         self._watchers[source] = _Watcher(self, source)
         self._turns.share(self._sources.values())
@@ -140,6 +147,7 @@ class Fetcher:
         if source is None:
             return None
         engines_of(consumer.queue).unwatch(self._watchers.pop(source))
+        source.siblings.remove(source)
         self._turns.remove(source)
         self._turns.share(self._sources.values())
         self._declined.pop(source, None)
@@ -302,9 +310,11 @@ class Fetcher:
         count = source.asked * (consumer.batch or 1)
         try:
             await self.declare(consumer)
-            leases = await consumer.queue.lease_many(count, consumer.lease_time, block=False)
+            leases, level = await lease_level(consumer.queue, count, source.lease_ms)
+            source.level = level or 0
             runs = _runs(consumer, leases)
         except LeasequeueError as error:
+            source.level = 0
             self._turns.end(source, 0)
             self.failed(source, error)
             return

@@ -4,17 +4,20 @@ In strict order, the queue of an earlier handler goes before all later ones. In 
 work take turns, by deficit round robin: in each turn, a queue gets runs in proportion to its weight. A turn
 takes some milliseconds at the present pace, so that a call leases many items however many queues have work.
 
-What a turn costs does not depend on the number of queues.
+What a turn costs does not depend on the number of queues, only on that of the shards of its queue. In both
+orders these share a place. The replies say which level each has next: while one has a higher level, each of
+the others gets a few runs in its turn.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
 from leasequeue.durations import Backoff, to_ms
-from leasequeue.queue.leasing import MAX_ITEMS
+from leasequeue.queue.leasing import MAX_ITEMS, UNKNOWN
 
 if TYPE_CHECKING:
     import asyncio
@@ -28,6 +31,9 @@ Order = Literal["weighted", "strict"]
 TURN_SECONDS, ROUND_SECONDS, MIN_RUNS = 0.01, 0.4, MAX_ITEMS
 #: No turn is longer than this, with few runs either (s).
 MAX_TURN_SECONDS = 0.03
+#: The shards of a queue that have a lower level than another one get a turn, too, so that their items do not
+#: starve, and new ones of a high level are found: a turn of this part of its runs, for all of them together.
+PART_BEHIND = 4
 
 
 class Source:
@@ -46,6 +52,8 @@ class Source:
         is_new: Whether an item has arrived after it was empty.
         reserve: Frees the room that the call has reserved, after a while.
         failing: Whether the last call failed.
+        level: The level of what it brings next, as far as that is known.
+        siblings: The sources that are shards of the same queue, and itself.
         backoff: How long to wait after an error.
     """
 
@@ -59,14 +67,18 @@ class Source:
         "is_new",
         "is_ready",
         "lease_ms",
+        "level",
         "most",
         "place",
         "reserve",
+        "siblings",
         "turn",
     )
 
-    def __init__(self, consumer: Consumer, place: int) -> None:
+    def __init__(self, consumer: Consumer, place: int, siblings: list[Source]) -> None:
         self.consumer = consumer
+        self.level = UNKNOWN
+        self.siblings = siblings
         self.place = place
         self.call: asyncio.Task[None] | None = None
         self.lease_ms = to_ms("lease_time", consumer.lease_time)
@@ -97,7 +109,9 @@ class Turns:
         self.share(sources)
         #: Those that can have the next turn; in strict order a heap, by their places.
         self._ready: deque[Source] = deque()
-        self._places: list[tuple[int, Source]] = []
+        self._places: list[tuple[int, int, Source]] = []
+        #: By it, sources with the same place have turns, too.
+        self._added = itertools.count()
         #: Those with a call in flight.
         self._called: dict[Source, None] = {}
         #: The one of them whose turn is not over when that call has ended.
@@ -116,7 +130,7 @@ class Turns:
         if source.is_ready:
             source.is_ready = False
             if self._strict:
-                self._places.remove((source.place, source))
+                self._places = [one for one in self._places if one[-1] is not source]
                 heapq.heapify(self._places)
             else:
                 self._ready.remove(source)
@@ -137,7 +151,7 @@ class Turns:
             return
         source.is_ready = True
         if self._strict:
-            heapq.heappush(self._places, (source.place, source))
+            heapq.heappush(self._places, (source.place, next(self._added), source))
         else:
             self._ready.append(source)
 
@@ -173,6 +187,7 @@ class Turns:
 
     def give_way(self, source: Source) -> None:
         """Let others have their turns while a call takes long."""
+        source.level = 0
         if self._current is source:
             self._current = None
 
@@ -187,7 +202,7 @@ class Turns:
     def _begin_strict(self, room: int) -> Source | None:
         if not self._places:
             return None
-        place, source = self._places[0]
+        place, _, source = self._places[0]
         if any(one.place < place and not one.failing for one in self._called):
             return None  # an earlier queue may have items
         heapq.heappop(self._places)
@@ -199,9 +214,20 @@ class Turns:
         if source.is_new:
             runs = (runs + 3) // 4  # leave room for items that arrive in other queues
             source.is_new = False
+        if self._is_behind(source):
+            runs = max(1, min(runs, source.most) // (PART_BEHIND * len(source.siblings)))
+            source.credit = float(runs)
         # A queue whose server is away must not hold room that others could use.
         source.asked = 1 if source.failing else min(runs, source.most)
         self._called[source] = None
+
+    def _is_behind(self, source: Source) -> bool:
+        """Return whether another shard of its queue may have items of a higher level."""
+        return len(source.siblings) > 1 and any(
+            (one.level > source.level or source.level == UNKNOWN) and (one.is_ready or one in self._called)
+            for one in source.siblings
+            if one is not source
+        )
 
     def _runs_of_turn(self, source: Source, active: int, free: int, pace: float) -> float:
         """Return how many runs a turn brings: on average over the sources so many, by their weights."""

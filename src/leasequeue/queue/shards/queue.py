@@ -183,9 +183,15 @@ class ShardedQueue(AsyncWorkQueue):
     async def lease_many(
         self, count: int, lease_time: Duration, *, block: bool = True, timeout: Duration | None = None
     ) -> list[Lease]:
-        """See `AsyncWorkQueue.lease_many`. The shards are asked in turn, each call begins with the next."""
+        """See `AsyncWorkQueue.lease_many`. The shards are asked in turn, each call begins with the next.
+
+        Those where items of higher levels wait are asked first, as far as their replies have said it.
+        """
         await self._parts.checked()
-        return await lease_from(self._parts.in_turn(), count, lease_time, block=block, timeout=timeout)
+        return await lease_from([self], count, lease_time, block=block, timeout=timeout)
+
+    def _in_turn(self) -> Sequence[AsyncWorkQueue]:
+        return self._parts.in_turn()
 
     async def complete(
         self,
@@ -349,9 +355,10 @@ class ShardedQueue(AsyncWorkQueue):
         return await self._parts.any_of(item_id, lambda shard: shard.find(item_id, data=data))
 
     async def peek(self, count: int = 1, *, data: bool = True) -> list[ItemView]:
-        """Look at the items that each shard leases next, the first of each before the second of any."""
+        """Look at the items that the shards lease next: those of higher levels first."""
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
-        return merged(await self._parts.each(lambda shard: shard.peek(count, data=data)), None)[:count]
+        found = merged(await self._parts.each(lambda shard: shard.peek(count, data=data)), None)
+        return sorted(found, key=lambda view: -view.priority)[:count]
 
     # ---------------------------------------------------------------- cleaning
 

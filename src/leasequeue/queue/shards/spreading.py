@@ -12,7 +12,7 @@ from leasequeue.durations import Duration, check_int
 from leasequeue.errors import InvalidArgument, LeasequeueError, PartlyApplied, ServerError
 from leasequeue.queue.encoding import encoded_id
 from leasequeue.queue.lease import Lease
-from leasequeue.queue.queue import AsyncWorkQueue, engine_of, engines_of
+from leasequeue.queue.queue import AsyncWorkQueue, engine_of, engines_of, next_level_of
 from leasequeue.queue.shards.naming import place_of, shard_names
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ Given = TypeVar("Given")
 
 #: The most shards of a queue.
 MAX_SHARDS = 256
+#: See `Shards.in_turn`.
+FREE_TURNS = 5
 #: What `shards=` may be spread by.
 ShardBy = Literal["id", "group"]
 #: Whether calls on several shards or queues leave out those that are away, as a page shows what is there.
@@ -73,7 +75,7 @@ class Shards:
             engines_of(one).blocks = False
         self._by_name = {one.name: one for one in self.all}
         #: With which shard the next call begins that asks one after the other.
-        self._turn = itertools.cycle(range(count))
+        self._turn = itertools.count()
         self._is_checked = False
 
     def refuse(self) -> NoReturn:
@@ -82,9 +84,15 @@ class Shards:
         raise InvalidArgument("queue", self.name, allowed)
 
     def in_turn(self) -> Sequence[AsyncWorkQueue]:
-        """Return all shards, beginning with another one in each call."""
-        first = next(self._turn)
-        return (*self.all[first:], *self.all[:first])
+        """Return all shards: those with a higher level first, and beginning with another one in each call.
+
+        One of `FREE_TURNS` calls does not look at levels, so that each shard has its turn.
+        """
+        turns, first = divmod(next(self._turn), len(self.all))
+        shards = (*self.all[first:], *self.all[:first])
+        if (turns - first) % FREE_TURNS == 0:
+            return shards
+        return sorted(shards, key=next_level_of, reverse=True)
 
     def of(self, item_id: str, group: str | None = None) -> AsyncWorkQueue:
         """Return the shard of an item: by its group, if it has one and they have shards, else by its id."""
