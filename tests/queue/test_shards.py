@@ -143,6 +143,9 @@ async def test_leases_are_completed_in_their_shards(queue: AsyncWorkQueue) -> No
     assert await queue.counts() == (20, 10, 0, 10)
     letters = await queue.dead_letters.list()
     assert [one.died_at for one in letters] == sorted((one.died_at for one in letters), reverse=True)
+    assert await queue.dead_letters.list(start=3, count=4) == letters[3:7]
+    assert await queue.dead_letters.list(start=-4, count=3) == letters[-4:-1]
+    assert await queue.dead_letters.list(start=-40) == letters
     assert await queue.dead_letters.count() == 10
     assert await queue.dead_letters.requeue(*(lease.id for lease in failed), "none") == [True] * 10 + [False]
     with pytest.raises(JobUnknown):

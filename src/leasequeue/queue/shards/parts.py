@@ -174,13 +174,17 @@ class ShardedDeadLetters(DeadLetters):
     async def list(
         self, *, start: int = 0, count: int = 100, data: bool = True, max_bytes: int = MAX_REPLY_BYTES
     ) -> builtins.list[DeadLetter]:
-        """Return dead letters, the newest first; see there. `start` + `count` is at most 1,000."""
+        """Return dead letters, the newest first; see there.
+
+        `start` is at least -1,000, and `start` + `count` at most 1,000.
+        """
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
-        check_int("start", start, minimum=0, maximum=MAX_AT_ONCE - count)
+        check_int("start", start, minimum=-MAX_AT_ONCE, maximum=MAX_AT_ONCE - count)
+        first, most = (0, start + count) if start >= 0 else (start, -start)
         found = await self._shards.each(
-            lambda shard: shard.dead_letters.list(count=start + count, data=data, max_bytes=max_bytes)
+            lambda shard: shard.dead_letters.list(start=first, count=most, data=data, max_bytes=max_bytes)
         )
-        return merged(found, lambda letter: -letter.died_at)[start : start + count]
+        return merged(found, lambda letter: -letter.died_at)[start:][:count]
 
     async def get(self, item_id: str, *, max_bytes: int = MAX_DATA_BYTES) -> DeadLetter | None:
         """See `DeadLetters.get`."""
