@@ -200,6 +200,11 @@ async def test_calls_go_on_with_a_session_that_is_replaced_and_its_connection_is
     look()
     await eventually("its connection is closed", lambda: not before.connections)
     assert before not in list(SESSIONS)
+    await eventually("it is closed", lambda: engine.closed)
+    await engines_of(queue).replace_session()
+    assert engine not in engines_of(queue)._closing, (
+        "what is closed is forgotten, however often it is replaced"
+    )
 
 
 async def test_queues_of_different_reply_timeouts_have_different_sessions(redis_url: str, name: str) -> None:

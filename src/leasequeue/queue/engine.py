@@ -240,6 +240,11 @@ class Engine:
             self._closing = asyncio.create_task(self._close(), name="leasequeue close")
         return self._closing
 
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return self._closing is not None and self._closing.done()
+
     def close_when_unused(self, calls: int = -1) -> None:
         """Close as soon as no call has been made for a while, and no caller waits for a result.
 

@@ -125,6 +125,7 @@ class Engines:
         before = self.here()
         with SESSIONS.lock:
             before.session.failed.add(self.name)
+            self._closing = [one for one in self._closing if not one.closed]
             self._closing.append(self._engines.pop(before.loop))
         await before.stop_listening()
         before.close_when_unused()
