@@ -27,6 +27,8 @@ class Call(NamedTuple):
     #: The server's answer. None: no answer was recorded, so the call may or may not have been applied.
     outcome: bool | None
     token: int
+    #: Whether it is an add that the server refused, as the item was unfinished.
+    found: bool = False
 
     @property
     def span(self) -> tuple[int, float]:
@@ -215,7 +217,8 @@ class HistoryIndex:
             self._add_call(event, event.at, event.outcome is True, event.called_at)
 
     def _add_call(self, event: Event, answered_at: float, outcome: bool | None, called_at: int) -> None:  # noqa: FBT001 - internal
-        call = Call(event.kind, called_at, answered_at, outcome, event.token or 0)
+        found = event.kind == "add" and event.outcome is False
+        call = Call(event.kind, called_at, answered_at, outcome, event.token or 0, found)
         self._item(event).calls[event.kind].append(call)
 
     def _item(self, event: Event) -> ItemHistory:

@@ -71,16 +71,16 @@ def record_calls(queue: AsyncWorkQueue, log: HistoryLog) -> AsyncWorkQueue:
 
     Not covered are items that schedules add, and dead letters that are dropped because of their age.
     """
-    engines = engines_of(queue)
-    make = engines._make
-
-    def make_recording(*args: Any) -> Engine:
-        # The parts of an engine keep its methods, so it is made as what it is to be.
-        with _MAKING, patch.object(module, "Engine", partial(_RecordingEngine, log)):
-            return make(*args)
-
-    engines._make = make_recording  # type: ignore[assignment, method-assign]  # of this queue object
+    for shard in queue.shards:
+        engines = engines_of(shard)
+        engines._make = partial(_make_recording, log, engines._make)  # type: ignore[method-assign]  # of this object
     return queue
+
+
+def _make_recording(log: HistoryLog, make: Callable[..., Engine], *args: Any) -> Engine:
+    # The parts of an engine keep its methods, so it is made as what it is to be.
+    with _MAKING, patch.object(module, "Engine", partial(_RecordingEngine, log)):
+        return make(*args)
 
 
 def record_runs(log: HistoryLog) -> Callable[[Run, Callable[[Run], Awaitable[Any]]], Awaitable[Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left
+from collections import Counter
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,6 +72,9 @@ def _lost(index: HistoryIndex, finals: Finals) -> Findings:
         added = [call.called_at for call in item.adds() if call.applied]
         # After the last add, a lease must have ended the item.
         ended = not added or item.endings_by_lease().any_overlaps(added[-1], math.inf)
+        # Also after the last add that found it there, as one does that is repeated.
+        found = [call.called_at for call in item.calls_of("add") if call.found]
+        ended = ended and (not found or any(call.answered_at >= found[-1] for call in item.endings()))
         if not ended and item.id not in final.unfinished:
             yield item, "was added, has not ended since, and is not in the queue", None
         died = [call for call in item.calls_of("die") if call.applied]
@@ -336,6 +340,54 @@ def _retries_of(item: ItemHistory, index: HistoryIndex) -> list[Call]:
         return []
     starts = [call for call in run.calls_of("start") if call.maybe_applied]
     return [*(call for call in run.calls_of("run_retry") if call.maybe_applied), *starts[1:]]
+
+
+def check_limits(
+    history: History,
+    limits: Mapping[str, int],
+    limits_on: Callable[[str, str], list[str]],
+    lease_seconds: float,
+) -> tuple[Counter[str], list[Violation]]:
+    """Check limits on how many items are leased at once; return the peak of each, and where it was exceeded.
+
+    Args:
+        history: Without leases that a fail-over may have undone.
+        limits: By their names.
+        limits_on: Returns the names of the limits on an item of a queue.
+        lease_seconds: How long leases and renewals last.
+    """
+    steps: list[tuple[int, int, str, ItemHistory]] = []
+    for item in HistoryIndex(history).items:
+        names = limits_on(item.queue, item.id)
+        for since, until in _held(item, int(lease_seconds * 1e9)):
+            steps += [(at, step, name, item) for name in names for at, step in ((since, 1), (until, -1))]
+    leased, peaks, found = Counter[str](), Counter[str](), []
+    for at, step, name, item in sorted(steps, key=lambda one: one[:2]):
+        leased[name] += step
+        peaks[name] = max(peaks[name], leased[name])
+        if step > 0 and leased[name] > limits[name]:
+            detail = f"is leased number {leased[name]} at once of {name}, at most {limits[name]}"
+            found.append(Violation("limits are kept", item.queue, item.id, detail, at))
+    return peaks, found
+
+
+def _held(item: ItemHistory, lease_ns: int) -> Iterator[tuple[int, int]]:
+    """Yield for each lease from when until when it was certainly held."""
+    calls = item.calls_of("renew", "complete", "retry", "die", "release")
+    for lease, later in zip(item.leases, [*item.leases[1:], None], strict=False):
+        until, expires = lease.answered_at, lease.called_at + lease_ns
+        for call in calls:
+            if call.token != lease.token:
+                continue
+            is_lost = call.answered_at > expires or (later is not None and later.called_at < call.called_at)
+            if is_lost or not call.applied:
+                break
+            until = max(call.called_at, until)
+            if call.kind != "renew":
+                break
+            expires = call.called_at + lease_ns
+        if until > lease.answered_at:
+            yield lease.answered_at, until
 
 
 #: The rules by name.

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.history.events import Event, FinalRun, FinalState, History
-from tests.history.rules import RULES, check
+from tests.history.rules import RULES, check, check_limits
 from tests.history.simulation import STEP, Simulation
 
 if TYPE_CHECKING:
@@ -165,6 +165,16 @@ def interrupted_while_the_server_is_away(outcome: str) -> HistoryBuilder:
 CASES = [
     case("an added item may not disappear", added(), LOST),
     case("a leased item may not disappear", leased().begin(1), LOST),
+    case(
+        "an item that a repeated add has found may not disappear",
+        HistoryBuilder().add(answer=None).add(answer=False),
+        LOST,
+    ),
+    case(
+        "nor if it was there and ended later",
+        HistoryBuilder().add(answer=None).add(answer=False).lease(1).complete(1),
+    ),
+    case("an end before does not explain it", completed().add(answer=False), LOST),
     case("a rejected completion completes nothing", leased().complete(1, answer=False), LOST),
     case(
         "an earlier completion does not end the next incarnation",
@@ -400,6 +410,25 @@ def simulated(seed: int, steps: int) -> Simulation:
     simulation.run(steps)
     simulation.now += 10 * STEP  # every call has been answered
     return simulation
+
+
+def test_a_limit_is_exceeded_by_leases_that_were_certainly_held_at_once() -> None:
+    def peak_of(history: HistoryBuilder, lease_seconds: float = 1.0) -> tuple[int, set[str]]:
+        peaks, found = check_limits(History(history.events), {"all": 1}, lambda *_: ["all"], lease_seconds)
+        return peaks["all"], {one.id for one in found}
+
+    two = HistoryBuilder().lease(1, item="x").lease(2, item="y")
+    both = HistoryBuilder(two).complete(1, item="x").complete(2, item="y")
+    assert peak_of(both) == (2, {"y"})
+    assert peak_of(both, 1e-9) == (0, set()), "they had expired"
+    assert peak_of(two) == (0, set()), "nothing says for how long"
+    assert peak_of(HistoryBuilder(two).call("renew", "x", 1).call("release", "y", 2)) == (2, {"y"})
+    assert peak_of(HistoryBuilder(two).complete(1, item="x", answer=False).complete(2, item="y")) == (
+        1,
+        set(),
+    )
+    one_by_one = HistoryBuilder().lease(1, item="x").complete(1, item="x").lease(2, item="y")
+    assert peak_of(one_by_one.complete(2, item="y")) == (1, set())
 
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(0, 400))
