@@ -6,17 +6,18 @@
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   which   text     the key: "options", "errors", "progress", "dead", "recent", "cancelled", "sessions",
---       "ticks", "declared", "workers" or "heartbeats"
+--   which   text     the key: "options", "errors", "progress", "dead", "recent", "cancelled", "tags",
+--       "sessions", "ticks", "declared", "workers" or "heartbeats"
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many entries to check
 -- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id or name, ….
 -- Cost: O(log n) per entry.
 -- Limits: one scan of `count` entries (at most 1,000) a call; a small key is checked at once.
--- Uses: progress_key (RARE_KEYS), forget_items, has_data, next_page, page_of (checks), now (clock), dead_key,
---   leave_dead (dead_letter), discard_waiting, is_late (discard), flush (emit), LATEST_DUE (encodings),
---   read_options (facts), foreign_lease_left (foreign), in_chunks, read_in_chunks (keys), read_ledger
---   (ledger), repaired, repaired_all, repairs (repairs), wake_next (slots)
+-- Uses: progress_key, tags_key (RARE_KEYS), forget_items, has_data, next_page, page_of (checks), now (clock),
+--   dead_key, leave_dead (dead_letter), discard_waiting, is_late (discard), flush (emit), LATEST_DUE
+--   (encodings), read_options (facts), foreign_lease_left (foreign), in_chunks, read_in_chunks (keys),
+--   read_ledger (ledger), repaired, repaired_all, repairs (repairs), wake_next (slots), carried_by,
+--   note_tags, tags_in (tags)
 
 local latest_due = LATEST_DUE
 
@@ -29,12 +30,41 @@ local function is_readable(text)
     local is_default = found[name] == 0 or found[name] == ''
     if found[name] ~= nil and not is_default and found[name] ~= read[name] then return false end
   end
-  return true
+  local tags = found.tags
+  return tags == nil or (type(tags) == 'table' and #tags_in(text) == #tags)
+end
+
+-- Index an item or a dead letter by the tags in its options that it is not found by.
+local function check_tags_of(id, text)
+  for _, tag in ipairs(tags_in(text)) do
+    if not redis.call('ZSCORE', tags_key, tag .. '\0' .. id) then
+      note_tags(id, text)
+      return repaired('lost_tag', id)
+    end
+  end
+end
+
+local function check_tags()
+  redis.call('HLEN', options)
+  for _, member in ipairs((page_of('ZSCAN', tags_key))) do
+    local wanted, id = string.match(member, '^(%Z+)%z(.*)$')
+    local is_known = false
+    for _, text in ipairs(id and { redis.call('HGET', options, id) or '', carried_by(id) } or {}) do
+      for _, tag in ipairs(tags_in(text)) do
+        is_known = is_known or tag == wanted
+      end
+    end
+    if not is_known then
+      redis.call('ZREM', tags_key, member)
+      repaired('stale_tag', id or member)
+    end
+  end
 end
 
 local function check_facts(key)
   redis.call('ZCARD', deadlines)
   redis.call('HLEN', ledger)
+  redis.call('ZCARD', tags_key)
   local ids, values = page_of('HSCAN', key)
   local ended, late = {}, {}
   for i, id in ipairs(ids) do
@@ -48,6 +78,8 @@ local function check_facts(key)
     elseif key == options and #late < 100 and is_late(id, read_options(values[i])) then
       local is_leased = redis.call('ZSCORE', deadlines, id) or foreign_lease_left(id)
       late[#late + 1] = not is_leased and id or nil
+    elseif key == options then
+      check_tags_of(id, values[i])
     end
   end
   if key == options then
@@ -75,6 +107,8 @@ end
 
 local function check_dead()
   redis.call('HLEN', ledger)
+  redis.call('HLEN', options)
+  redis.call('ZCARD', tags_key)
   local ids, times = page_of('ZSCAN', dead)
   local records = read_in_chunks('HMGET', ledger, ids)
   local missing, living = {}, {}
@@ -89,6 +123,8 @@ local function check_dead()
     elseif tonumber(times[i]) > now + 1000 then
       redis.call('ZADD', dead, now, id)
       repaired('wrong_time_of_death', id)
+    else
+      check_tags_of(id, carried_by(id))
     end
   end
   leave_dead(living)
@@ -180,6 +216,8 @@ elseif which == 'progress' then
   check_facts(progress_key)
 elseif which == 'recent' or which == 'cancelled' then
   check_windows(prefix .. ':' .. which)
+elseif which == 'tags' then
+  check_tags()
 elseif which == 'dead' then
   check_dead()
 elseif which == 'sessions' then

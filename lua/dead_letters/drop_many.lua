@@ -8,15 +8,17 @@
 -- Reply: a list with an entry per id: 1 dropped, 0 there is no such dead letter.
 -- Cost: O(log n) per id.
 -- Limits: at most 1,000 ids a call.
--- Uses: dead_key (dead_letter), emit, emitting, flush (emit), in_chunks (keys)
+-- Uses: tags_key (RARE_KEYS), dead_key, leave_dead (dead_letter), emit, emitting, flush (emit)
 
 redis.call('ZCARD', dead)
-local answers, dropped = {}, {}
+redis.call('HLEN', options)
+redis.call('ZCARD', tags_key)
+local answers, ids, dropped = {}, {}, {}
 for row = entries + 1, #ARGV do
-  answers[#answers + 1] = redis.call('UNLINK', dead_key(ARGV[row]))
+  answers[#answers + 1] = dropped[ARGV[row]] and 0 or redis.call('EXISTS', dead_key(ARGV[row]))
+  dropped[ARGV[row]], ids[#ids + 1] = true, ARGV[row]
   if emitting and answers[#answers] == 1 then emit('dropped', ARGV[row], {}) end
-  dropped[#dropped + 1] = ARGV[row]
 end
-in_chunks('ZREM', dead, dropped)
+leave_dead(ids)
 flush()
 return answers

@@ -9,8 +9,10 @@
 -- Reply: how many were dropped; if it is `count`, there may be more: call again.
 -- Cost: O(log n) per dead letter.
 -- Limits: `count` dead letters (at most 1,000) a call.
--- Uses: now (clock), leave_dead (dead_letter), emit_all, flush (emit)
+-- Uses: tags_key (RARE_KEYS), now (clock), leave_dead (dead_letter), emit_all, flush (emit)
 
+redis.call('HLEN', options)
+redis.call('ZCARD', tags_key)
 local old = redis.call('ZRANGEBYSCORE', dead, '-inf', now - age_ms, 'LIMIT', 0, count)
 leave_dead(old)
 emit_all('dropped', old)

@@ -11,12 +11,13 @@
 -- Cost: O(log n) per id. The data is copied.
 -- Limits: at most 1,000 ids and `max_bytes` of data a call.
 -- Needs: check
--- Uses: find_earlier, forget_earlier (begin_incarnation), closed_error, is_closed (closed), dead_key,
---   leave_dead (dead_letter), emit, emitting, flush (emit), any_options, write_options (facts), data_key
---   (keys), wake_next (slots), enter_waiting (waiting)
+-- Uses: tags_key (RARE_KEYS), find_earlier, forget_earlier (begin_incarnation), closed_error, is_closed
+--   (closed), dead_key, leave_dead (dead_letter), emit, emitting, flush (emit), any_options, write_options
+--   (facts), data_key (keys), wake_next (slots), enter_waiting (waiting)
 
 if is_closed then return closed_error() end
 redis.call('ZCARD', dead)
+redis.call('ZCARD', tags_key)
 local answers, requeued, data_of, not_dead, bytes = {}, {}, {}, {}, 0
 for row = entries + 1, #ARGV do
   local id, answer = ARGV[row], -2

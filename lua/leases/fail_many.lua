@@ -13,14 +13,15 @@
 --   its data key is no string, so it cannot become a dead letter.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised. The data of a dead letter is copied.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of errors and data of dead letters.
--- Uses: begin_writes (begin_writes), now (clock), is_current (current), enter_dead (dead_letter), emit,
---   emitting, flush (emit), any_options, forget_facts, note_errors, options_of, options_text (facts),
---   data_key (keys), read_ledger (ledger), values_from (lists), enter_scheduled, leave_leased (move),
---   check_processing (processing), note_options, wake_next (slots), enter_waiting (waiting), notify_watchers
---   (watchers)
+-- Uses: tags_key (RARE_KEYS), begin_writes (begin_writes), now (clock), is_current (current), enter_dead
+--   (dead_letter), emit, emitting, flush (emit), any_options, forget_facts, note_errors, options_of,
+--   options_text (facts), data_key (keys), read_ledger (ledger), values_from (lists), enter_scheduled,
+--   leave_leased (move), check_processing (processing), note_options, wake_next (slots), enter_waiting
+--   (waiting), notify_watchers (watchers)
 
 local ids = values_from(ARGV, entries + 1, 4)
 redis.call('ZCARD', dead)
+redis.call('ZCARD', tags_key)
 local records = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 

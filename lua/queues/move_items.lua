@@ -23,7 +23,7 @@
 --   OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors, read_options, write_options (facts),
 --   call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key, in_chunks, place_in (keys), lanes (lanes),
 --   read_ledger (ledger), reversed (lists), publish_live (live), enter_scheduled (move), wake_next (slots),
---   enter_waiting (waiting)
+--   drop_tags (tags), enter_waiting (waiting)
 
 if is_closed then return closed_error() end
 local function theirs(name) return source .. ':' .. name end
@@ -61,6 +61,7 @@ end
 redis.call('LLEN', theirs('queue'))
 redis.call('LLEN', theirs('held'))
 redis.call('HLEN', theirs('progress'))
+redis.call('ZCARD', theirs('tags'))
 local scores = redis.call('ZMSCORE', theirs('deadlines'), unpack(ids))
 local due = redis.call('ZMSCORE', theirs('scheduled'), unpack(ids))
 local records_there = redis.call('HMGET', theirs('ledger'), unpack(ids))
@@ -162,6 +163,9 @@ local function leave_there()
   end
   in_chunks('ZREM', theirs('scheduled'), moving)
   in_chunks('HDEL', theirs('ledger'), moving)
+  for _, id in ipairs(moving) do
+    drop_tags(id, text_of[id], redis.pcall('HGET', theirs('dead:') .. id, 'options'), theirs('tags'))
+  end
   in_chunks('HDEL', theirs('options'), moving)
   in_chunks('HDEL', theirs('errors'), moving)
   in_chunks('HDEL', theirs('progress'), moving)

@@ -65,9 +65,9 @@ KEYS = {
     "options": Key(
         "hash",
         "id → the options of an unfinished item, as JSON, without those that are the default: `level`, "
-        "`group`, `expires` (when it is discarded if no worker has begun with it), `trace` (`traceparent` "
-        "of the span that added it), `run` (the stage of a flow run: the prefix of its home queue, NUL, "
-        "its id, NUL, the stage's path)",
+        "`group`, `tags` (a list), `expires` (when it is discarded if no worker has begun with it), `trace` "
+        "(`traceparent` of the span that added it), `run` (the stage of a flow run: the prefix of its home "
+        "queue, NUL, its id, NUL, the stage's path)",
     ),
     "errors": Key("hash", "id → the error of the last attempt of an unfinished item, at most 1,000 bytes"),
     "dead": Key("zset", "id → when it became a dead letter"),
@@ -140,6 +140,9 @@ MADE_KEYS = {
         "half a millisecond, that it has expired",
     ),
     "progress": Key("hash", "id → what a holder of the item has reported last, JSON of at most 1,000 bytes"),
+    "tags": Key(
+        "zset, all scores 0", "the unfinished items and the dead letters with tags: `<tag>`, NUL, `<id>`"
+    ),
     "unsettled": Key(
         "hash",
         "id → the reference of its stage, for items of flow runs that ended in another way than by the "

@@ -48,6 +48,7 @@ CALLS = {
     "show ID": ("show", "emails", "x"),
     "clean": ("clean", "emails"),
     "cancel": ("cancel", "emails", "x"),
+    "tags": ("tags", "emails", "x"),
     "limits": ("limits", "emails"),
     "pause": ("pause", "emails"),
     "resume": ("resume", "emails"),

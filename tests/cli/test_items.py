@@ -402,3 +402,28 @@ async def test_a_task_of_another_queue_is_refused(
     outcome = await leasequeue(*add)
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.error == f"the queue of the task 'send_mail' is {queue.name!r}, not 'another'"
+
+
+async def test_tags_are_listed_and_act_on_what_has_one(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    for item_id in ("a", "b", "c"):
+        outcome = await leasequeue(
+            *("add", queue.name, "data", "--id", item_id, "--tag", "red", "--tag", f"only {item_id}")
+        )
+        assert outcome.code == 0
+    await queue.fail(await take(queue), "why")
+    outcome = await leasequeue("tags", queue.name, "--count", "2", "--json")
+    assert outcome.documents == [{"tag": "only a", "items": 1}, {"tag": "only b", "items": 1}]
+    outcome = await leasequeue("tags", queue.name, "red", "--json")
+    found = [(one["id"], one["state"], one["data"]) for one in outcome.documents]
+    assert found == [("a", "dead", "data"), ("b", "waiting", "data"), ("c", "waiting", "data")]
+    outcome = await leasequeue("tags", queue.name, "red", "--count", "2")
+    assert [line.split() for line in outcome.out.splitlines()[1:]] == [["a", "dead"], ["b", "waiting"]]
+    assert "3 have the tag" in outcome.err
+    outcome = await leasequeue("tags", queue.name, "red", "--cancel")
+    assert (outcome.code, outcome.out) == (0, "2 cancelled\n")
+    outcome = await leasequeue("tags", queue.name, "red", "--requeue")
+    assert (outcome.code, outcome.out) == (0, "1 requeued\n")
+    assert await queue.tags.list() == {"only a": 1, "red": 1}
+    assert (await leasequeue("tags", queue.name, "blue")).code == 1
+    for wrong in (("--cancel",), ("red", "--cancel", "--requeue")):
+        assert (await leasequeue("tags", queue.name, *wrong)).code == 2

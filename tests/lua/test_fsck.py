@@ -83,6 +83,7 @@ RELEASED: State = {
     "deadlines": {"other": NOW + 60_000.0},
     "ledger": {name: str(LEDGER[name]) for name in ("other", "w1")},
 }
+TAGGED, CARRIED = {"w1": '{"tags":["red"]}'}, {"options": '{"tags":["red"]}'}
 #: The same queue, controlled: one more item has a level and a group, and a leased one the same.
 PLACE, LANE = "5000000000000000", "48g\0"
 OPTIONS = {
@@ -205,6 +206,15 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     ],
     Problem.UNREADABLE_OPTIONS: [
         (["w2"], changed("options", {"w2": "{"}), without("options") | {"lost:options": {"w2": "{"}})
+    ],
+    Problem.STALE_TAG: [(["w1"], RIGHT | {"tags": {"red\0w1": 0.0}}, RIGHT)],
+    Problem.LOST_TAG: [
+        (["w1"], changed("options", TAGGED), changed("options", TAGGED) | {"tags": {"red\0w1": 0.0}}),
+        (
+            ["d2"],
+            changed("dead:d2", D2 | CARRIED),
+            changed("dead:d2", D2 | CARRIED) | {"tags": {"red\0d2": 0.0}},
+        ),
     ],
     Problem.NO_DEAD_LETTER: [(["x"], plus("dead", {"x": NOW - 1.0}), RIGHT)],
     Problem.UNLISTED_DEAD_LETTER: [

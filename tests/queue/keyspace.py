@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -75,6 +76,17 @@ async def audit(redis: Redis, name: str) -> Places:
     ledger = set(await redis.hkeys(prefix + b":ledger"))
     assert ledger <= data, f"the ledger speaks of items that are there: {ledger - data} are not"
     assert set(found.leased) <= ledger, f"the ledger knows every lease, but {set(found.leased) - ledger}"
+    options = await redis.hgetall(prefix + b":options")
+    carried = {one: await redis.hget(prefix + b":dead:" + one, "options") for one in dead}
+    tagged = {
+        tag.encode() + b"\0" + one
+        for texts in (options, carried)
+        for one, text in texts.items()
+        for tag in json.loads(text or "{}").get("tags", ())
+    }
+    assert tagged == set(await redis.zrange(prefix + b":tags", 0, -1)), (
+        "each is found by its tags, and no other"
+    )
     for kind in _LEASE_KEYS:
         held = {key.removeprefix(prefix + kind) for key in await keys_like(redis, glob(name) + kind + b"*")}
         assert held <= {*found.leased, *found.scheduled}, f"lease keys of items in sight: {held}, {found}"

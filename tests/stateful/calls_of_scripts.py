@@ -100,7 +100,17 @@ class Draw:
 
 
 #: How an item is added: the mode, and options.
-HOW: list[object] = [0, 1, 2, '0:{"level":3}', f'0:{{"dedupe":{SHORT}}}', '1:{"group":"g"}', '2:{"level":-1}']
+HOW: list[object] = [
+    0,
+    1,
+    2,
+    '0:{"tags":["t","u"]}',
+    '2:{"tags":["u"]}',
+    '0:{"level":3}',
+    f'0:{{"dedupe":{SHORT}}}',
+    '1:{"group":"g"}',
+    '2:{"level":-1}',
+]
 HOW += ['0:{"trace":"00-1a-2b-01"}']
 FENCED: list[object] = [0, 0, 1, f"0:{SHORT}:result"]
 
@@ -192,6 +202,8 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "lease_set": _call(**STREAM | {"set": "s:2"}, known=0, count=[3, 99], hold_ms=SHORT, keep_ms=SHORT),
     "leave": _call(session=[DEAD, ME], stays=[0, 1]),
     "light_clean": _call(count=[2, 500]),
+    "list_tags": _call(first=["", "t"], count=[1, 100]),
+    "tagged": _call(tag=["t", "u"], after=["", "a"], count=[1, 100]),
     "list_leases": _call(cursor="0", elapsed_ms=[0, SHORT]),
     "list_ids": _call(state=["waiting", "leased"], cursor="0"),
     "once_drop": _call(run="run", job="job", ended_ms=SHORT, keep_ms=[0, SHORT], report="report"),

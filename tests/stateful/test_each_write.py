@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.core
 
-OPTIONS = '{"level":2,"group":"g"}'
+OPTIONS = '{"level":2,"group":"g","tags":["t"]}'
 PLACE = "5000000000000000"
 #: Two items in each state.
 PLAIN: State = picture(
@@ -45,6 +45,7 @@ LANED: State = {key: contents for key, contents in PLAIN.items() if key != "queu
     "lanes": {f"48g\0{PLACE}w1": 0.0},
     "lease:w1": f"lh:waiting {PLACE}",
     "held": ["w2"],
+    "tags": {f"t\0{one}": 0.0 for one in ("w1", "l1", "l2", "s1")},
     "levels": {"48": NOW - 1.0},
     "turns:48": {"g": NOW - 1.0},
     "control": {"concurrency/g": "5"},

@@ -2,7 +2,7 @@
 --
 -- Needs: prefix, dead
 -- Gives: dead_key, enter_dead, read_dead_letter, leave_dead
--- Uses: now (clock), in_chunks (keys)
+-- Uses: now (clock), in_chunks (keys), carried_by, drop_tags (tags)
 
 local function dead_key(id) return prefix .. ':dead:' .. id end
 
@@ -12,6 +12,7 @@ local function enter_dead(id, data, text, attempt, token, carried)
   local key = dead_key(id)
   redis.call('ZADD', dead, now, id) -- first, so that none exists that is not listed
   local fields = redis.pcall('HLEN', key)
+  drop_tags(id, carried_by(id), carried)
   if fields ~= 0 and fields ~= (carried and 5 or 4) then redis.call('UNLINK', key) end
   token = string.format('%.0f', token)
   redis.call('HSET', key, 'data', data, 'error', text, 'attempt', attempt, 'token', token)
@@ -40,6 +41,7 @@ local function leave_dead(ids)
   local keys = {}
   for i, id in ipairs(ids) do
     keys[i] = dead_key(id)
+    drop_tags(id, carried_by(id), redis.call('HGET', options, id))
   end
   in_chunks('UNLINK', nil, keys)
   in_chunks('ZREM', dead, ids)

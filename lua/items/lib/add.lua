@@ -95,6 +95,7 @@ local function read_row_options(ids, answers)
         text_of[id] = options_text({
           level = sent.level,
           group = sent.group,
+          tags = sent.tags,
           expires = sent.expires,
           trace = sent.trace,
           run = sent.run,

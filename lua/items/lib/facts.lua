@@ -2,15 +2,15 @@
 -- its last error, and its progress.
 --
 -- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9
--- to 9), `group` (text), `expires` (ms since 1970), `trace` (a `traceparent` of W3C: who added the item; of a
+-- to 9), `group` (text), `tags` (a list of texts), `expires` (ms since 1970), `trace` (a `traceparent` of W3C: who added the item; of a
 -- stage, also several with commas: what led to it), `run` (which stage of a flow run it is, see
 -- `runs/lib/reference`). What another client has written there and cannot be read counts as no options.
 --
 -- Needs: options, errors
 -- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts,
 --   options_of, placed, traces_of, options_text, write_options
--- Uses: progress_key, unsettled_key (RARE_KEYS), DONE_END, GROUP_CUT, TOKEN_LIMIT (encodings), in_chunks,
---   read_in_chunks (keys), any_rare (rare)
+-- Uses: progress_key, tags_key, unsettled_key (RARE_KEYS), DONE_END, GROUP_CUT, TOKEN_LIMIT (encodings),
+--   in_chunks, read_in_chunks (keys), any_rare (rare), leave_tags, note_tags, tags_in (tags)
 
 local any_facts = any_rare and redis.call('EXISTS', options, errors, progress_key) > 0
 if any_facts then
@@ -18,6 +18,7 @@ if any_facts then
   for _, key in ipairs({ options, errors, progress_key, unsettled_key }) do
     redis.call('HLEN', key)
   end
+  redis.call('ZCARD', tags_key)
 end
 
 -- Return the options in a text (false: none) as a table.
@@ -28,10 +29,12 @@ local function read_options(text)
   end
   local is_json, found = pcall(cjson.decode, text or '{}')
   if not is_json or type(found) ~= 'table' then return {} end
+  local tags = tags_in(text)
   local level = type(found.level) == 'number' and math.floor(math.max(-9, math.min(9, found.level)))
   return {
     level = level and level ~= 0 and level or nil,
     group = type(found.group) == 'string' and found.group ~= '' and found.group or nil,
+    tags = tags[1] and tags or nil,
     expires = type(found.expires) == 'number' and math.abs(found.expires) < TOKEN_LIMIT and found.expires
       or nil,
     trace = type(found.trace) == 'string' and string.match(found.trace, '^[%x,-]+$') or nil,
@@ -48,6 +51,7 @@ local function forget_facts(ids, answer_of, asked)
   if any_facts then
     asked = asked or ids
     for i, text in ipairs(read_in_chunks('HMGET', options, asked)) do
+      leave_tags(asked[i], text)
       local of_run = string.find(text or '', '"run"') and read_options(text).run or ''
       local home, id, path = string.match(of_run, '^(%Z+)%z(%Z+)%z(%Z*)')
       if home then
@@ -118,14 +122,20 @@ local function options_text(found) return next(found) and cjson.encode(found) or
 -- the place that its options say.
 local function write_options(ids, text_of)
   local written, removed = {}, {}
+  local were_options = any_options()
+  local were_tags = were_options and redis.call('EXISTS', tags_key) == 1
+  for i, text in ipairs(were_tags and option_texts(ids) or {}) do
+    leave_tags(ids[i], text)
+  end
   for _, id in ipairs(ids) do
+    note_tags(id, text_of[id])
     if text_of[id] then
       written[#written + 1], written[#written + 2] = id, text_of[id]
     else
       removed[#removed + 1] = id
     end
   end
-  if any_options() then in_chunks('HDEL', options, removed) end
+  if were_options then in_chunks('HDEL', options, removed) end
   in_chunks('HSET', options, written)
   any_facts = any_facts or #written > 0
 end

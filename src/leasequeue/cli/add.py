@@ -40,6 +40,9 @@ Delay = Annotated[
 Priority = Annotated[
     int, number_option("Its level; a higher one is leased first.", minimum=-MAX_LEVEL, maximum=MAX_LEVEL)
 ]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag of the item; repeat it for others.")
+]
 ExpiresIn = Annotated[
     float | None, duration_option("Discard the item after this time, unless a worker has begun with it.")
 ]
@@ -55,7 +58,7 @@ App = Annotated[
     ),
 ]
 #: Those that say how an item is added.
-_WHEN = ("delay", "at", "priority", "group", "expires_in", "dedupe_for", "replace")
+_WHEN = ("delay", "at", "priority", "group", "tags", "expires_in", "dedupe_for", "replace")
 
 
 def add(  # noqa: PLR0913 - each is an option of the command
@@ -76,6 +79,7 @@ def add(  # noqa: PLR0913 - each is an option of the command
     at: Annotated[datetime | None, time_option("Delay the item until 2030-01-31T09:00Z.")] = None,
     priority: Priority = 0,
     group: Annotated[str | None, typer.Option(help="The item's group.")] = None,
+    tags: Tags = None,
     expires_in: ExpiresIn = None,
     dedupe_for: DedupeFor = None,
     replace: Annotated[
@@ -98,7 +102,7 @@ def add(  # noqa: PLR0913 - each is an option of the command
     Data from standard input is taken byte for byte.
     """
     given = locals()
-    when = {name: given[name] for name in _WHEN}
+    when = {name: given[name] for name in _WHEN} | {"tags": tags or ()}
     content = task_data(task, args, data)
     if [data, file, content].count(None) != 2:
         choices = "give either the data, - for standard input, or --file, or --task"

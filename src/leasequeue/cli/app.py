@@ -84,6 +84,7 @@ GROUPS = {
     "Act on items": {
         "add": Command("add", "Add an item to a queue, or one for each line of a file."),
         "cancel": Command("cancel", "Cancel items, whether they wait or run."),
+        "tags": Command("tags", "List the tags of items; find, cancel or requeue what has one."),
         "dead": Command("dead", "List, show, requeue and drop dead letters."),
         "schedule": Command("schedule", "List schedules; add, run or remove one."),
         "flow": Command("flow", "List, show, find, cancel, retry, replay, delete and check flow runs."),

@@ -406,7 +406,7 @@ class FlowDeclaration:
         if options is not None and (
             wrong := [
                 name
-                for name in ("id", "content_id", "at", "dedupe_for", "replace")
+                for name in ("id", "content_id", "at", "tags", "dedupe_for", "replace")
                 if getattr(options, name) not in (None, False)
             ]
         ):

@@ -50,7 +50,9 @@ class Pipeline(Protocol):
 
 #: Levels go from -9 to 9; items of a higher one are leased first.
 MAX_LEVEL = 9
-#: The longest name of a group, in bytes of UTF-8.
+#: The most tags of an item.
+MAX_TAGS = 20
+#: The longest name of a group, and the longest tag, in bytes of UTF-8.
 MAX_GROUP_BYTES = 256
 GROUP_ALLOWED = f"a string of 1 to {MAX_GROUP_BYTES} bytes in UTF-8, without NUL, other than '*'"
 #: How an item is added: with a check of its id, without one, or replacing an item that waits.
@@ -62,6 +64,7 @@ class UniqueOptions(TypedDict, total=False):
 
     priority: int
     group: str | None
+    tags: Sequence[str]
     expires_in: Duration | None
 
 
@@ -85,6 +88,24 @@ def check_group(group: object) -> str:
     return group
 
 
+def check_tags(tags: object) -> list[str]:
+    """Check the tags of an item and return them, each once."""
+    if not isinstance(tags, list | tuple | set | frozenset) or len(tags) > MAX_TAGS:
+        raise InvalidArgument("tags", tags, f"a list of at most {MAX_TAGS} tags")
+    return sorted({check_tag(one) for one in tags})
+
+
+def check_tag(tag: object) -> str:
+    """Check a tag and return it."""
+    try:
+        size = len(tag.encode()) if isinstance(tag, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= MAX_GROUP_BYTES or "\0" in str(tag):
+        raise InvalidArgument("tag", tag, f"a string of 1 to {MAX_GROUP_BYTES} bytes in UTF-8, without NUL")
+    return str(tag)
+
+
 def refuse_options(others: Iterable[str], taken: str, names: Iterable[str]) -> None:
     """Refuse options of unknown names: a method that takes keywords for another cannot leave it to Python."""
     for other in others:
@@ -95,6 +116,7 @@ def adding(
     *,
     priority: int = 0,
     group: str | None = None,
+    tags: Sequence[str] = (),
     expires_in: Duration | None = None,
     dedupe_for: Duration | None = None,
     replace: bool = False,
@@ -103,11 +125,13 @@ def adding(
     """Return the value of a row that says how an item is added, and its options."""
     refuse_options(others, "options are delay, at,", AddOptions.__annotations__)
     mode = REPLACING if check_bool("replace", replace) else CHECKED
-    sent: dict[str, int | str] = {}
+    sent: dict[str, int | str | list[str]] = {}
     if check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL):
         sent["level"] = priority
     if group is not None:
         sent["group"] = check_group(group)
+    if tags:
+        sent["tags"] = check_tags(tags)
     if expires_in is not None:
         sent["expires_in"] = to_ms("expires_in", expires_in)
     if dedupe_for is not None:
@@ -116,11 +140,16 @@ def adding(
 
 
 def adding_unique(
-    *, priority: int = 0, group: str | None = None, expires_in: Duration | None = None, **others: object
+    *,
+    priority: int = 0,
+    group: str | None = None,
+    tags: Sequence[str] = (),
+    expires_in: Duration | None = None,
+    **others: object,
 ) -> bytes:
     """Return what `adding` does, for an item whose id is not checked."""
     refuse_options(others, "without a check of the id, options are delay, at,", UniqueOptions.__annotations__)
-    return UNIQUE + adding(priority=priority, group=group, expires_in=expires_in)[1:]
+    return UNIQUE + adding(priority=priority, group=group, tags=tags, expires_in=expires_in)[1:]
 
 
 def item_row(

@@ -179,6 +179,8 @@ class Problem(StrEnum):
         "an id stays taken, or is noted as cancelled, for more than 31 days",
         "dropped",
     )
+    STALE_TAG = "stale_tag", "an entry of `P:tags` has no item and no dead letter with the tag", "dropped"
+    LOST_TAG = "lost_tag", "an item or a dead letter is not found by one of its tags", "written"
     NO_DEAD_LETTER = "no_dead_letter", "an entry of `P:dead` has no dead letter", "dropped"
     UNLISTED_DEAD_LETTER = (
         "unlisted_dead_letter",

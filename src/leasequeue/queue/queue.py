@@ -49,6 +49,7 @@ from leasequeue.queue.pushes.progress import progress_text
 from leasequeue.queue.results import Results
 from leasequeue.queue.schedules import Schedules
 from leasequeue.queue.stats import QueueStats, read_stats
+from leasequeue.queue.tags import Tags
 from leasequeue.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
 from leasequeue.states import ITEM_STATES, State
 from leasequeue.wire.endpoints import Client, client_for
@@ -135,6 +136,8 @@ class AsyncWorkQueue:
     flow_runs: FlowRuns
     #: What is added repeatedly: at intervals, or by the clock.
     schedules: Schedules
+    #: The items and the dead letters by their tags: list, count, find, cancel or requeue them.
+    tags: Tags
     #: The queues over which its items are spread; without `shards`, it itself.
     shards: tuple[AsyncWorkQueue, ...]
     #: The queue that it is a shard of; if it is none, it itself.
@@ -177,6 +180,7 @@ class AsyncWorkQueue:
         self.results = Results(engine)
         self.flow_runs = FlowRuns(self._name, engine, self.results)
         self.schedules = Schedules(engine, self._name)
+        self.tags = Tags(engine)
 
     # ----------------------------------------------------- opening and closing
 
@@ -328,6 +332,8 @@ class AsyncWorkQueue:
             priority: The item's level, -9 to 9: items of a higher level are leased first. 0 is the default.
             group: The item's group, 1 to 256 bytes of UTF-8 without NUL; None: it has none. Groups take
                 turns within a level, and a group can have its own limits: see `limits`.
+            tags: At most 20 texts, each as a group's name, by which `queue.tags` finds it while it is
+                unfinished, and if it dies.
             expires_in: Seconds after which the item is discarded, unless a worker has begun with it; None:
                 never.
             dedupe_for: Seconds for which the id stays taken, even if the item is completed sooner; None: only

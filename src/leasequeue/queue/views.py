@@ -63,6 +63,8 @@ class ItemView:
     priority: int = 0
     #: Its group; None if it has none.
     group: str | None = None
+    #: Its tags, sorted.
+    tags: tuple[str, ...] = ()
     #: When it is discarded if no worker has begun with it: seconds since 1970, server's clock; None: never.
     expires: float | None = None
     #: What a holder of it has reported last, with `Lease.progress`; None: nothing.
@@ -78,6 +80,7 @@ class ItemOptions(NamedTuple):
 
     priority: int = 0
     group: str | None = None
+    tags: tuple[str, ...] = ()
     expires: float | None = None
     stage: StageRef | None = None
 
@@ -86,10 +89,11 @@ def read_options(text: bytes | None) -> ItemOptions:
     """Parse the options of an item as they are stored; None: it has none. What is no JSON is ignored."""
     stored: dict[str, Any] = read_stored(text, {})
     level, group, expires = stored.get("level", 0), stored.get("group"), stored.get("expires")
-    run = stored.get("run")
+    run, tags = stored.get("run"), stored.get("tags")
     return ItemOptions(
         int(max(-MAX_LEVEL, min(MAX_LEVEL, level))) if is_moment(level) else 0,
         group if isinstance(group, str) and group else None,
+        tuple(one for one in tags if isinstance(one, str)) if isinstance(tags, list) else (),
         expires / 1000 if is_moment(expires) else None,
         StageRef.read(run) if isinstance(run, str) else None,
     )
@@ -160,6 +164,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
                 error=error.decode(errors="replace") if error else None,
                 priority=options.priority,
                 group=options.group,
+                tags=options.tags,
                 expires=options.expires,
                 progress=read_progress(progress),
                 flow_run=options.stage.run if options.stage else None,

@@ -63,6 +63,7 @@ class CallOptions:
     correlation: str | None = None
     priority: int | None = None
     group: str | None = None
+    tags: Sequence[str] | None = None
     expires_in: Duration | None = None
     dedupe_for: Duration | None = None
     replace: bool | None = None
@@ -117,7 +118,7 @@ class Call(OneCall[R_co]):
 
     @property
     def options(self) -> AddOptions:
-        """The further options of its item: `priority`, `group`, `expires_in`, `dedupe_for`, `replace`."""
+        """Further options of its item: `priority`, `group`, `tags`, `expires_in`, `dedupe_for`, `replace`."""
         options, limit = self._options.of_item, self._definition.limit
         return options if limit is None else {**options, "group": limit.group}
 
@@ -217,6 +218,8 @@ class Call(OneCall[R_co]):
             raise InvalidCall(task, "a stage has the id of its run: leave out `id` and `content_id`")
         if options.dedupe_for is not None or options.replace:
             raise InvalidCall(task, "the id of a stage is new: leave out `dedupe_for` and `replace`")
+        if options.tags:
+            raise InvalidCall(task, "a stage has no tags: find its run by attributes, with `flow_runs.find`")
         if self._definition.returns(Next):
             raise InvalidCall(task, "it returns a Next, and a chain has no choice: use a Flow")
         return self
@@ -320,6 +323,7 @@ class Task(Generic[P, R_co]):
                 `correlation_id`, and which what it adds has, too; by default that of the code that adds it.
             priority: The level of the item, -9 to 9: calls of a higher level run first.
             group: The group of the item, which may have separate limits.
+            tags: At most 20 texts by which `queue.tags` finds it: see `Tags`.
             expires_in: Seconds after which it is discarded, unless a worker has begun with it.
             dedupe_for: Seconds for which its id stays taken, even if it is done sooner.
             replace: Whether to replace a call with its id that is waiting or delayed.

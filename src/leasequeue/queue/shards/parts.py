@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from leasequeue.durations import Duration, check_int, seconds
 from leasequeue.errors import InvalidArgument
 from leasequeue.item import MAX_DATA_BYTES
+from leasequeue.queue.cancelling import KEEP_SECONDS
 from leasequeue.queue.dead_letters import MAX_AT_ONCE, DeadLetter, DeadLetters
-from leasequeue.queue.encoding import MAX_REPLY_BYTES
+from leasequeue.queue.encoding import MAX_REPLY_BYTES, encoded_id
 from leasequeue.queue.events import MAX_KEPT, Events
 from leasequeue.queue.history import History, HistoryCell, QueueHistory, Tier
 from leasequeue.queue.limits import (
@@ -31,6 +32,7 @@ from leasequeue.queue.limits import (
 from leasequeue.queue.results import Results
 from leasequeue.queue.schedules import CatchUp, Schedules, ScheduleView
 from leasequeue.queue.stats import QueueStats, WaitTimes, WorkerStats
+from leasequeue.queue.tags import Tags
 from leasequeue.queue.views import Counts
 
 if TYPE_CHECKING:
@@ -41,11 +43,12 @@ if TYPE_CHECKING:
     from leasequeue.queue.event import Event
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.queue.shards.spreading import Shards
+    from leasequeue.queue.views import ItemView
 
 T = TypeVar("T")
 
 
-def merged(found: Sequence[Sequence[T]], key: Callable[[T], float] | None) -> list[T]:
+def merged(found: Sequence[Sequence[T]], key: Callable[[T], float | bytes] | None) -> list[T]:
     """Join what each shard has found: by a key, or the first of each before the second of any."""
     if key is not None:
         return sorted(itertools.chain.from_iterable(found), key=key)
@@ -273,6 +276,44 @@ class ShardedSchedules(Schedules):
         shard = self._shards.of(name)
         await self._shards.checked()
         return shard
+
+
+class ShardedTags(Tags):
+    """See `Tags`."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.refuse)
+        self._shards = shards
+
+    async def list(self, *, after: str | None = None, count: int = 100) -> dict[str, int]:
+        """See `Tags.list`."""
+        total: Counter[str] = Counter()
+        for found in await self._shards.each(lambda shard: shard.tags.list(after=after, count=count)):
+            total.update(found)
+        return {tag: total[tag] for tag in sorted(total, key=str.encode)[:count]}
+
+    async def count(self, tag: str) -> int:
+        """See `Tags.count`."""
+        return sum(await self._shards.each(lambda shard: shard.tags.count(tag)))
+
+    async def find(
+        self, tag: str, *, after: str | None = None, count: int = 100, data: bool = True
+    ) -> builtins.list[ItemView | DeadLetter]:
+        """See `Tags.find`."""
+        found = merged(
+            await self._shards.each(lambda shard: shard.tags.find(tag, after=after, count=count, data=data)),
+            lambda one: encoded_id(one.id),
+        )
+        ids = {*itertools.islice(dict.fromkeys(one.id for one in found), count)}
+        return [one for one in found if one.id in ids]
+
+    async def cancel(self, tag: str, *, keep: Duration = KEEP_SECONDS) -> int:
+        """See `Tags.cancel`."""
+        return sum(await self._shards.each(lambda shard: shard.tags.cancel(tag, keep=keep)))
+
+    async def requeue(self, tag: str) -> int:
+        """See `Tags.requeue`."""
+        return sum(await self._shards.each(lambda shard: shard.tags.requeue(tag)))
 
 
 class ShardedLimits(Limits):

@@ -20,6 +20,7 @@ from leasequeue.queue.shards.parts import (
     ShardedLimits,
     ShardedResults,
     ShardedSchedules,
+    ShardedTags,
     joined_stats,
     merged,
 )
@@ -79,6 +80,7 @@ class ShardedQueue(AsyncWorkQueue):
         self.results = ShardedResults(parts)
         self.flow_runs = FlowRuns(name, parts.refuse, self.results)
         self.schedules = ShardedSchedules(parts)
+        self.tags = ShardedTags(parts)
 
     async def check_shards(self) -> None:
         """Raise InvalidArgument if the queue was first used with another number of shards."""
