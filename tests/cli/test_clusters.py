@@ -13,6 +13,7 @@ from leasequeue.dashboard import Rights
 from leasequeue.embedded.guardian import private_folder
 from leasequeue.errors import ServerRefused
 from leasequeue.wire.discovery import find_queues
+from tests.cli.test_stats import exporting, metrics_of
 from tests.dashboard.boards import open_board
 from tests.faults.cluster_nodes import cluster, kind, nodes, owner, port_of
 from tests.processes import answering
@@ -95,6 +96,32 @@ async def test_commands_show_the_queues_on_all_nodes_by_the_url_of_any(
                 assert [name, "0", "1", "0", "1"] in (await leasequeue("ls", name, "--url", url)).table
         refused = await leasequeue("top", "mails", "--url", url)
         assert "on a cluster, a name with a hash tag, such as '{mails}'" in refused.error
+
+
+async def test_a_queue_with_shards_is_one_by_the_url_of_any_node(
+    nodes: list[Redis], cluster: RedisCluster, leasequeue: Leasequeue
+) -> None:
+    async with AsyncWorkQueue("emails", cluster, shards=16) as queue:
+        assert len({id(owner(nodes, shard.name)) for shard in queue.shards}) == len(nodes)
+        await queue.add_items([Item(b"x", id=f"i{n}") for n in range(60)])
+        for count, url in enumerate(urls_of(nodes), 60):
+            assert (await leasequeue("ls", "--url", url)).table[1:] == [["emails", f"{count}", "0", "0", "0"]]
+            async with exporting(url) as exporter:
+                assert await exporter._find()
+                await exporter.sample_all()
+                label = 'messaging_destination_name="emails"'
+                assert metrics_of(exporter)[f'leasequeue_queue_items{{{label},state="waiting"}}'] == count
+            assert (await leasequeue("add", "emails", "x", "--id", url, "--url", url)).code == 0
+            assert await queue.find(url) is not None
+            rules = (await leasequeue("acl", "emails", "--json", "--url", url)).document["rules"]
+            assert {"~{emails}:*", "~{emails/[0-9]*}:*"} <= {*rules}
+            rules = (await leasequeue("acl", "mails", "--shards", "--json", "--url", url)).document["rules"]
+            assert {"~{mails}:*", "&{mails/[0-9]*}:*"} <= {*rules}
+    first = owner(nodes, "{emails}")
+    [url] = [f"redis://127.0.0.1:{port_of(node)}" for node in nodes if node is not first][:1]
+    await first.shutdown(nosave=True)
+    for words in (("ls",), ("add", "emails", "x"), ("ls", "emails")):
+        assert (await leasequeue(*words, "--url", url)).code == 5, "it is not known whether it has shards"
 
 
 async def test_the_dashboard_shows_the_queues_on_all_nodes_by_the_url_of_any(

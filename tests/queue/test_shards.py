@@ -89,6 +89,27 @@ async def test_another_number_of_shards_is_refused(queue: AsyncWorkQueue, redis:
         assert await other.add_item(Item(b"x"))
 
 
+async def test_the_number_of_shards_is_deleted_last(
+    queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who repeats a deletion that was stopped has to find the other shards."""
+    await queue.add_items(items(20))
+    first, *_, last = queue.shards
+    monkeypatch.setattr(last.admin, "delete", _refuse)
+    deleted: list[str] = []
+    monkeypatch.setattr(first.admin, "delete", lambda: deleted.append(first.name))
+    with pytest.raises(ServerError):
+        await queue.admin.delete()
+    assert deleted == []
+    monkeypatch.undo()
+    await queue.admin.delete()
+    assert not await redis.keys(f"{{{queue.name}*:shards")
+
+
+async def _refuse() -> int:
+    raise ServerError("the node is away")
+
+
 async def _pass(_: bytes) -> None:
     return
 

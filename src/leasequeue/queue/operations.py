@@ -44,7 +44,7 @@ async def list_queues(redis: Client | str, *, prefix: str = "") -> list[str]:
         names = await list_queues("redis://localhost", prefix="shop-")
 
     No list of queues is stored: all keys of the server are scanned, in steps of 1,000, which block nothing.
-    A queue that is made or deleted during the scan may be there or not.
+    A queue that is made or deleted during the scan may be there or not. Of one with shards, there are these.
 
     Args:
         redis: The server's URL, or a client of redis-py, of which the address and the login are used. Of a
