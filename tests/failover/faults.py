@@ -185,16 +185,21 @@ async def move_slot(topology: Clustered, _: Workload) -> None:
     source = await topology.primary()
     target = next(one for one in topology.nodes[:3] if one is not source)
     for one, another in ((source, target), (target, source)):
-        names = [await command(node.redis, "CLUSTER MYID") for node in (one, another)]
-        await command(another.redis, "CLUSTER SETSLOT", SLOT, "IMPORTING", names[0])
-        await command(one.redis, "CLUSTER SETSLOT", SLOT, "MIGRATING", names[1])
-        while keys := await command(one.redis, "CLUSTER GETKEYSINSLOT", SLOT, 5):
-            await command(one.redis, "MIGRATE", another.host, another.port, "", 0, 5000, "KEYS", *keys)
-            await asyncio.sleep(0.02)
-        for node in (another, one, *topology.nodes):
-            if await node.role() == "master":
-                await command(node.redis, "CLUSTER SETSLOT", SLOT, "NODE", names[1])
+        await carry(topology, SLOT, one, another)
         await asyncio.sleep(2)
+
+
+async def carry(topology: Clustered, slot: int, one: Node, another: Node) -> None:
+    """Move a slot from one master to another key by key."""
+    names = [await command(node.redis, "CLUSTER MYID") for node in (one, another)]
+    await command(another.redis, "CLUSTER SETSLOT", slot, "IMPORTING", names[0])
+    await command(one.redis, "CLUSTER SETSLOT", slot, "MIGRATING", names[1])
+    while keys := await command(one.redis, "CLUSTER GETKEYSINSLOT", slot, 5):
+        await command(one.redis, "MIGRATE", another.host, another.port, "", 0, 5000, "KEYS", *keys)
+        await asyncio.sleep(0.02)
+    for node in (another, one, *topology.nodes):
+        if await node.role() == "master":
+            await command(node.redis, "CLUSTER SETSLOT", slot, "NODE", names[1])
 
 
 async def move_at_once(topology: Clustered, _: Workload) -> None:

@@ -396,12 +396,16 @@ class Clustered(Topology):
         return RedisCluster(host="127.0.0.1", port=self.nodes[self._seed].port, **settings)
 
     async def primary(self) -> Node:
-        """Return the node that has the slot of the queues, by what most nodes say."""
+        """Return the node that has the slot of the queues."""
+        return await self.owner(SLOT)
+
+    async def owner(self, slot: int) -> Node:
+        """Return the node that has a slot, by what most nodes say."""
         votes: list[int] = []
         for node in self.nodes:
             with contextlib.suppress(OSError, RedisError):
                 for first, last, master, *_ in await command(node.redis, "CLUSTER SLOTS"):
-                    votes += [master[1]] if first <= SLOT <= last else []
+                    votes += [master[1]] if first <= slot <= last else []
         chosen = max({*votes}, key=votes.count, default=0)
         found = [node for node in self.nodes if node.port == chosen and await node.role() == "master"]
         assert found, "no node that answers has the slot"

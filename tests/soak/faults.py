@@ -8,15 +8,18 @@ import random
 import signal
 import time
 from collections import Counter
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from leasequeue import AsyncWorkQueue, ServerError
+from leasequeue import ServerError
+from leasequeue.queue.shards.naming import shard_names
 from leasequeue.testing.proxy import Proxy
-from tests.soak.jobs import QUEUES
+from tests.soak.jobs import QUEUES, SHARDS, open_queue
+from tests.soak.nodes import Nodes
 from tests.soak.processes import Child, Server
 from tests.soak.worker_program import GRACE_SECONDS
 
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from tests.soak.run import Setting
 
 #: How long a process may take to end after SIGTERM and its grace time, with or without a server (s).
-END_SECONDS = 15.0
+END_SECONDS = 45.0
 #: How often memory is sampled (s).
 SAMPLE_SECONDS = 0.5
 
@@ -38,17 +41,25 @@ class FaultInjector:
     Attributes:
         counts: How often each fault was injected, and how processes ended.
         wrong: What went wrong with processes, one sentence each.
+        kind: The kind of the soak.
         memory: For the server and one worker: samples of (seconds, bytes).
         steps: When the clock was stepped and stepped back, by `time.monotonic_ns()`.
     """
 
     def __init__(self, folder: Path, seed: str, setting: Setting) -> None:
         self.folder = folder
-        self.server = Server(folder / "server", setting.server)
+        self.server: Server | Nodes
+        if setting.kind == "sharded":
+            self.server = Nodes(
+                one for name, (count, *_) in SHARDS.items() for one in shard_names(name, count)
+            )
+        else:
+            self.server = Server(folder / "server", setting.server)
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.memory: dict[str, list[tuple[float, float]]] = {"server": [], "worker": []}
         self.steps: list[tuple[int, int]] = []
+        self.kind = setting.kind
         self._seed = seed
         self._chance = random.Random(seed)
         self._sizes = {"worker": setting.workers, "producer": 0}
@@ -80,13 +91,19 @@ class FaultInjector:
             self._end_worker: 5,
             partial(self._kill, "producer"): 1,
             self._stop_producer: 1,
-            self._restart_server: 1.5,
-            self._freeze_server: 1,
             self._cut_connections: 3,
-            self._cut_off_worker: 2,
-            self._step_clock: 1,
             self._clean: 2,
         }
+        server = self.server
+        if isinstance(server, Nodes):
+            acts |= {partial(act, server): 4 for act in (self._kill_master, self._hand_over, self._move_slot)}
+        else:
+            acts |= {
+                partial(self._restart_server, server): 1.5,
+                partial(self._freeze_server, server): 1,
+                self._cut_off_worker: 2,
+                partial(self._step_clock, server): 1,
+            }
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             await asyncio.sleep(min(self._chance.uniform(0.1, 1.0), max(0.0, ends - time.monotonic())))
@@ -103,11 +120,17 @@ class FaultInjector:
     async def start_producers(self) -> None:
         """Start producers, whose ids are new."""
         self._round += 1
+        self._sizes["worker"] = self._setting.workers
         self._sizes["producer"] = self._setting.producers
         await self.replace()
 
     async def forget_all(self) -> None:
-        """Remove all keys while the workers continue: by FLUSHALL, or by a restart without data."""
+        """Remove all keys while the workers continue: by FLUSHALL, or by a restart without data.
+
+        A cluster keeps them.
+        """
+        if isinstance(self.server, Nodes):
+            return
         restarts = self._chance.random() < 0.5
         async with self._away:
             self.counts["restarts without data" if restarts else "FLUSHALL"] += 1
@@ -119,10 +142,11 @@ class FaultInjector:
                 async with Redis.from_url(self.server.url) as admin:
                     await admin.flushall()
 
-    async def stop(self, kind: str) -> None:
-        """Stop all processes of a kind with SIGTERM."""
-        self._sizes[kind] = 0
-        leaving, self._processes[kind] = self._processes[kind], []
+    async def stop(self, kind: str, *, spare: str = "all others") -> None:
+        """Stop the processes of a kind with SIGTERM, but those with `spare` in their names."""
+        kept = [child for child in self._processes[kind] if spare in child.name]
+        self._sizes[kind] = len(kept)
+        leaving, self._processes[kind] = [one for one in self._processes[kind] if one not in kept], kept
         for child in leaving:
             # Before its log exists, a process has no handler for SIGTERM.
             child.send(signal.SIGTERM if child.working else signal.SIGKILL)
@@ -204,27 +228,52 @@ class FaultInjector:
             self.wrong.append(f"{child.name} ended with code {code}; see its log")
         self.counts[f"ends with code {code}"] += 1
 
-    async def _restart_server(self) -> None:
+    async def _kill_master(self, nodes: Nodes) -> None:
+        self._change("masters killed", nodes.replace(self._chance.random(), self._chance.uniform(0.0, 3.0)))
+
+    async def _hand_over(self, nodes: Nodes) -> None:
+        self._change("masters replaced", nodes.hand_over(self._chance.random()))
+
+    async def _move_slot(self, nodes: Nodes) -> None:
+        name, chance = self._chance.choice(QUEUES), random.Random(self._chance.random())
+        shard = chance.choice(shard_names(name, SHARDS[name][0]))
+        self._change("slots moved", nodes.move(shard, chance))
+
+    def _change(self, what: str, change: Coroutine[Any, Any, None]) -> None:
+        if self._away.locked():
+            change.close()
+            return
+        self.counts[what] += 1
+        self._spawn(self._noted(what, self._while_away(change)))
+
+    async def _noted(self, what: str, change: Coroutine[Any, Any, None]) -> None:
+        """Note in a file when a change began and ended, to compare with the logs of the processes."""
+        began = datetime.now()  # noqa: DTZ005 - local time, as in the logs
+        await change
+        with (self.folder / "changes.log").open("a") as file:
+            file.write(f"{began:%H:%M:%S.%f} to {datetime.now():%H:%M:%S.%f}: {what}\n")  # noqa: DTZ005 - as above
+
+    async def _restart_server(self, server: Server) -> None:
         kills, pause = self._chance.random() < 0.6, self._chance.uniform(0.0, 3.0)
         if not self._away.locked():
             self.counts["servers killed" if kills else "servers stopped"] += 1
-            self._spawn(self._while_away(self._leave_and_return(kills, pause)))
+            self._spawn(self._while_away(self._leave_and_return(server, kills, pause)))
 
-    async def _leave_and_return(self, kills: bool, pause: float) -> None:  # noqa: FBT001 - internal
-        await (self.server.kill() if kills else self.server.stop())
+    async def _leave_and_return(self, server: Server, kills: bool, pause: float) -> None:  # noqa: FBT001 - internal
+        await (server.kill() if kills else server.stop())
         await asyncio.sleep(pause)
-        await self.server.start()
+        await server.start()
 
-    async def _freeze_server(self) -> None:
+    async def _freeze_server(self, server: Server) -> None:
         pause = self._chance.uniform(0.1, 4.0)
         if not self._away.locked():
             self.counts["servers frozen"] += 1
-            self._spawn(self._while_away(self._freeze(pause)))
+            self._spawn(self._while_away(self._freeze(server, pause)))
 
-    async def _freeze(self, pause: float) -> None:
-        self.server.send(signal.SIGSTOP)
+    async def _freeze(self, server: Server, pause: float) -> None:
+        server.send(signal.SIGSTOP)
         await asyncio.sleep(pause)
-        self.server.send(signal.SIGCONT)
+        server.send(signal.SIGCONT)
 
     async def _cut_off_worker(self) -> None:
         child, seconds = self._target("worker"), self._chance.uniform(0.2, 8.0)
@@ -239,18 +288,18 @@ class FaultInjector:
         await self._proxies[name].heal()
         self._cut_off.discard(name)
 
-    async def _step_clock(self) -> None:
+    async def _step_clock(self, server: Server) -> None:
         seconds, pause = self._chance.choice([-7200, -20, 20, 7200]), self._chance.uniform(0.05, 1.5)
         if not self._stepping:
             self.counts[f"steps of the clock by {seconds} s"] += 1
-            self._spawn(self._step_and_return(seconds, pause))
+            self._spawn(self._step_and_return(server, seconds, pause))
 
-    async def _step_and_return(self, seconds: int, pause: float) -> None:
+    async def _step_and_return(self, server: Server, seconds: int, pause: float) -> None:
         self._stepping = True
         began = time.monotonic_ns()
-        self.server.set_clock(seconds)
+        server.set_clock(seconds)
         await asyncio.sleep(pause)
-        self.server.set_clock(0)
+        server.set_clock(0)
         self.steps.append((began, time.monotonic_ns()))
         self._stepping = False
 
@@ -259,7 +308,7 @@ class FaultInjector:
         self._spawn(self._clean_queue(name, fscks=fscks))
 
     async def _clean_queue(self, name: str, *, fscks: bool) -> None:
-        async with AsyncWorkQueue.from_url(self.server.url, name, reply_timeout=3.0) as queue:
+        async with open_queue(self.server.url, name, self.kind) as queue:
             try:
                 report = await (queue.admin.fsck() if fscks else queue.deep_clean())
             except ServerError:
@@ -294,10 +343,10 @@ class FaultInjector:
         url = self.server.url
         if kind == "producer":
             rate = self._setting.rate / self._setting.producers
-            arguments += [str(rate), self._setting.kind, str(self._round)]
-        elif gentle:
-            arguments.append("gentle")
+            arguments += [str(rate), self.kind, str(self._round)]
         else:
+            arguments += [self.kind, *(["gentle"] if gentle else [])]
+        if kind == "worker" and not gentle and isinstance(self.server, Server):
             proxy = self._proxies[name] = Proxy(url)
             await proxy.accept()
             url = proxy.url

@@ -7,9 +7,9 @@ import os
 import signal
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from leasequeue import Item
+from leasequeue import AsyncWorkQueue, Item
 from leasequeue.worker import Reject, Retry, Snooze
 
 if TYPE_CHECKING:
@@ -21,6 +21,40 @@ if TYPE_CHECKING:
 QUEUES = ("coroutines", "threads", "batches")
 #: How many ids all producers add again and again.
 SHARED = 12
+#: Of the kind `sharded`: how many shards a queue has and by what, its concurrency, and that of each group.
+SHARDS: dict[str, tuple[int, Literal["id", "group"], int, int]] = {
+    "coroutines": (16, "id", 16, 16),
+    "threads": (4, "id", 4, 4),
+    "batches": (4, "group", 8, 2),
+}
+
+#: The groups of items that are in one.
+GROUPS = "abcde"
+
+
+def open_queue(url: str, name: str, kind: str, *, reply_timeout: float = 3.0) -> AsyncWorkQueue:
+    """Open one of the queues."""
+    if kind != "sharded":
+        return AsyncWorkQueue.from_url(url, name, reply_timeout=reply_timeout)
+    count, by, *_ = SHARDS[name]
+    return AsyncWorkQueue.from_url(
+        url, name, cluster=True, replicas=1, shards=count, shard_by=by, reply_timeout=reply_timeout
+    )
+
+
+def limits_of(name: str, kind: str) -> list[dict[str, Any]]:
+    """Return the limits of a queue, as arguments of `Limits.set`."""
+    whole: dict[str, Any] = {"rate": "300/s", "burst": 30, "concurrency": 20, "ageing": 5}
+    each: dict[str, Any] = {"group": "*", "rate": "100/s", "burst": 10, "concurrency": 4}
+    if kind == "sharded":
+        *_, whole["concurrency"], each["concurrency"] = SHARDS[name]
+        del each["rate"], each["burst"]  # the burst is below the shards
+    return [] if kind == "plain" else [whole, each]
+
+
+def group_of(item_id: str) -> str:
+    """Return the group of an item of the kind `sharded`, whose id ends with it; empty: none."""
+    return item_id.rpartition(".")[2]
 
 
 @dataclass(frozen=True)

@@ -164,18 +164,23 @@ class Server:
 
     async def cut(self, chance: float, draw: list[float]) -> int:
         """Cut each connection whose number in `draw` is below `chance`; return how many."""
-        cut = 0
         async with Redis.from_url(self.url) as admin:
-            for client, drawn in zip(await admin.client_list(), draw, strict=False):
-                if drawn < chance and client.get("cmd") != "client|list":
-                    with contextlib.suppress(RedisError):
-                        cut += await admin.client_kill_filter(_id=client["id"])
-        return cut
+            return await cut_off(admin, chance, draw)
 
     async def memory(self) -> int:
         """Return the memory that the server uses, in bytes."""
         async with Redis.from_url(self.url) as admin:
             return int((await admin.info("memory"))["used_memory"])
+
+
+async def cut_off(admin: Redis, chance: float, draw: list[float]) -> int:
+    """Cut each connection of clients whose number in `draw` is below `chance`; return how many."""
+    cut = 0
+    for client, drawn in zip(await admin.client_list(), draw, strict=False):
+        if drawn < chance and client.get("cmd") != "client|list":
+            with contextlib.suppress(RedisError):
+                cut += await admin.client_kill_filter(_id=client["id"])
+    return cut
 
 
 def _with_clock(program: Path, folder: Path, offset: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
@@ -11,18 +12,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis.asyncio import Redis
 
-from leasequeue import AsyncWorkQueue, InvalidArgument
-from tests.history.events import FinalState, History
-from tests.history.rules import Violation, check
+from leasequeue import InvalidArgument
+from leasequeue.queue.shards.naming import shard_names
+from tests.history.events import FinalState, History, HistoryLog
+from tests.history.recording import record_calls
+from tests.history.rules import Violation, check, check_limits
 from tests.queue.keyspace import audit, left_over
 from tests.soak.faults import FaultInjector
-from tests.soak.jobs import QUEUES
+from tests.soak.jobs import GROUPS, QUEUES, SHARDS, Job, group_of, item, open_queue
 from tests.soak.memory import Growth, check_memory
+from tests.soak.nodes import Nodes, as_kept
+from tests.soak.processes import Server
 from tests.soak.worker_program import LEASE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from leasequeue import AsyncWorkQueue
 
 #: How long the rest of the work may take after the last fault (s).
 DRAIN_SECONDS = 90.0
@@ -32,6 +39,8 @@ ROUND_SECONDS, LOSS_SECONDS = 75.0, 10.0
 MOST_AHEAD = 7_300
 #: What is left of an empty queue that no process uses any more, and goes in time.
 KEPT = ("sessions", "idle", "cleaner", "deep_cleaner")
+#: The same of the last workers that were killed, which no other worker has seen.
+KEPT_OF_WORKERS = ("workers", "heartbeats")
 #: Memory is checked if it was sampled for at least so long (s).
 JUDGED_SECONDS = 150.0
 
@@ -60,7 +69,7 @@ class Setting:
 
     #: The server program: a name of tests/servers.py.
     server: str = "embedded"
-    #: `plain`, or `controlled`: with groups, priorities and limits.
+    #: `plain`; `controlled`: with groups, priorities and limits; `sharded`: also with shards, on a cluster.
     kind: str = "plain"
     workers: int = 5
     producers: int = 2
@@ -86,6 +95,9 @@ async def soak(seconds: float, seed: str, folder: Path, setting: Setting) -> Ver
     work is done, and under load. The history of a round is checked by itself, because with the keys, the
     server forgets what it has promised. What follows a loss under load must only end, with the right counts.
 
+    A cluster loses no keys. There a round ends with an item for each shard, which the worker that has been
+    spared all faults must do alone, and the history is checked as a whole.
+
     Args:
         seconds: How long faults are injected.
         seed: The same seed gives the same faults in the same order, but not at the same instants.
@@ -99,18 +111,22 @@ async def soak(seconds: float, seed: str, folder: Path, setting: Setting) -> Ver
         await faults.open()
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
-            loses = len(rounds) % 2 == 1
+            loses = len(rounds) % 2 == 1 and isinstance(faults.server, Server)
             rounds.append(await _run_round(faults, verdict, min(left, setting.round), loses=loses))
         await faults.stop("worker")
         await _check_leftovers(faults, verdict)
     finally:
         await faults.close()
     history = await asyncio.to_thread(History.load, folder)
+    if isinstance(faults.server, Nodes):
+        rounds = [_Round(rounds[0].began, rounds[-1].ended, rounds[-1].finals)]
+        history = History(as_kept(history.events, faults.server.undone))
+        _judge_limits(history, verdict)
     for one in rounds:
         events = [event for event in history.events if one.began <= event.at < one.ended]
         found = await asyncio.to_thread(check, History(events), *one.finals)
         verdict.violations += [one for one in found if not _is_of_the_clock(one, faults.steps)]
-    verdict.counts = faults.counts
+    verdict.counts += faults.counts
     verdict.wrong += faults.wrong
     verdict.events = Counter(
         f"{event.kind} {event.outcome}" if event.outcome is not None else event.kind
@@ -145,6 +161,10 @@ async def _run_round(faults: FaultInjector, verdict: Verdict, seconds: float, *,
     await faults.heal()
     await faults.stop("producer")
     await _drain(faults, verdict)
+    if isinstance(faults.server, Nodes):
+        await faults.stop("worker", spare="gentle")
+        await _add_to_each_shard(faults)
+        await _drain(faults, verdict)
     finals = await _final_states(faults, verdict)
     now = time.monotonic_ns()
     await faults.forget_all()
@@ -157,23 +177,28 @@ async def _drain(faults: FaultInjector, verdict: Verdict) -> None:
     What was scheduled while the clock was ahead is due then: in the end, the clock goes there.
     """
     ends = time.monotonic() + DRAIN_SECONDS
-    has_moved = False
+    server, has_moved = faults.server, False
     async with _queues(faults) as queues:
         while True:
-            counts = {queue.name: await queue.counts() for queue in queues}
+            counts = {one.name: await one.counts() for queue in queues for one in queue.shards}
             if not any(count.total for count in counts.values()):
                 break
             if time.monotonic() > ends:
                 left = {name: tuple(count) for name, count in counts.items()}
                 verdict.wrong.append(f"after {DRAIN_SECONDS:.0f} s without faults, work is left: {left}")
                 break
-            if not has_moved and all(count.total == count.scheduled for count in counts.values()):
+            if (
+                isinstance(server, Server)
+                and not has_moved
+                and all(count.total == count.scheduled for count in counts.values())
+            ):
                 has_moved = all([await _is_scheduled_ahead(queue) for queue in queues])
                 if has_moved:
-                    faults.server.set_clock(MOST_AHEAD)
+                    server.set_clock(MOST_AHEAD)
             await faults.replace()
             await asyncio.sleep(0.2)
-    faults.server.set_clock(0)
+    if isinstance(server, Server):
+        server.set_clock(0)
 
 
 async def _is_scheduled_ahead(queue: AsyncWorkQueue) -> bool:
@@ -183,34 +208,80 @@ async def _is_scheduled_ahead(queue: AsyncWorkQueue) -> bool:
     return all(item.due is not None and item.due > soon for item in scheduled)
 
 
-async def _final_states(faults: FaultInjector, verdict: Verdict) -> list[FinalState]:
-    async with _queues(faults) as queues, Redis.from_url(faults.server.url) as admin:
+async def _add_to_each_shard(faults: FaultInjector) -> None:
+    log = HistoryLog(faults.folder / f"each-{time.monotonic_ns()}.jsonl")
+    async with _queues(faults) as queues:
         for queue in queues:
-            try:
-                await audit(admin, queue.name)
-            except AssertionError as error:
-                verdict.wrong.append(f"the keys of {queue.name} do not fit together: {error}")
+            record_calls(queue, log)
+            for shard in queue.shards:
+                ids = (f"each-{time.monotonic_ns()}." for _ in itertools.count())
+                await queue.add_item(item(Job(), next(one for one in ids if queue.shard_of(one) is shard)))
+    log.close()
+
+
+async def _final_states(faults: FaultInjector, verdict: Verdict) -> list[FinalState]:
+    async with _queues(faults) as queues:
+        for queue in queues:
+            for shard in queue.shards:
+                async with _admin(faults, shard.name) as admin:
+                    try:
+                        await audit(admin, shard.name)
+                    except AssertionError as error:
+                        verdict.wrong.append(f"the keys of {shard.name} do not fit together: {error}")
             for finding in (await queue.admin.fsck()).findings:
                 faults.counts[f"found at rest: {finding.problem}"] += finding.count
-        return [await FinalState.read(queue) for queue in queues]
+        return [await FinalState.read(shard) for queue in queues for shard in queue.shards]
 
 
 async def _check_leftovers(faults: FaultInjector, verdict: Verdict) -> None:
     """Nothing is left of empty queues whose workers have stopped."""
-    async with Redis.from_url(faults.server.url) as admin:
-        for name in QUEUES:
-            if left := await left_over(admin, name) - {f"{name}:{key}".encode() for key in KEPT}:
+    async with _queues(faults) as queues:
+        names, expected = [shard.name for queue in queues for shard in queue.shards], {*KEPT}
+        if isinstance(faults.server, Nodes):
+            expected |= {*KEPT_OF_WORKERS}
+            for queue in queues:
+                await queue.admin.delete()
+    for name in names:
+        async with _admin(faults, name) as admin:
+            if left := await left_over(admin, name) - {f"{name}:{key}".encode() for key in expected}:
                 verdict.wrong.append(f"keys of {name} are left: {sorted(left)}")
 
 
 @asynccontextmanager
 async def _queues(faults: FaultInjector) -> AsyncIterator[list[AsyncWorkQueue]]:
-    queues = [AsyncWorkQueue.from_url(faults.server.url, name) for name in QUEUES]
+    queues = [open_queue(faults.server.url, name, faults.kind, reply_timeout=10.0) for name in QUEUES]
     try:
         yield queues
     finally:
         for queue in queues:
             await queue.close()
+
+
+@asynccontextmanager
+async def _admin(faults: FaultInjector, shard: str) -> AsyncIterator[Redis]:
+    """Connect to the server that has a queue, or a shard."""
+    server = faults.server
+    url = f"redis://127.0.0.1:{(await server.at(shard)).port}" if isinstance(server, Nodes) else server.url
+    async with Redis.from_url(url) as admin:
+        yield admin
+
+
+def _judge_limits(history: History, verdict: Verdict) -> None:
+    """No more was leased at once than the limits allow: of each queue, and of each of its groups."""
+    queues = {shard: name for name, (count, *_) in SHARDS.items() for shard in shard_names(name, count)}
+    limits: dict[str, int] = {}
+    for name, (*_, whole, each) in SHARDS.items():
+        limits |= {name: whole} | {f"{name}, group {group}": each for group in GROUPS}
+
+    def limits_on(queue: str, item_id: str) -> list[str]:
+        group = group_of(item_id)
+        return [queues[queue], *([f"{queues[queue]}, group {group}"] if group else [])]
+
+    peaks, found = check_limits(history, limits, limits_on, LEASE_SECONDS)
+    verdict.violations += found
+    verdict.counts |= {
+        f"leased at once, {name} of at most {limits[name]}": peak for name, peak in peaks.items()
+    }
 
 
 def _judge_memory(faults: FaultInjector, verdict: Verdict) -> None:

@@ -1,6 +1,6 @@
 """A worker process of the soak; it logs each call and each run.
 
-python -m tests.soak.worker_program URL FOLDER NAME SEED [gentle]
+python -m tests.soak.worker_program URL FOLDER NAME SEED KIND [gentle]
 
 It exits with the code of `Worker.serve`, or when its standard input ends.
 """
@@ -14,15 +14,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leasequeue import AsyncWorkQueue, Lease, RetryPolicy
+from leasequeue import Lease, RetryPolicy
 from leasequeue.worker import Worker
 from tests.history.events import Event, HistoryLog
 from tests.history.recording import record_calls, record_runs
-from tests.soak.jobs import QUEUES, job_of
+from tests.soak.jobs import QUEUES, job_of, open_queue
 from tests.soak.parent import exit_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from leasequeue import AsyncWorkQueue
 
 #: The lease time, and the grace time after SIGTERM (s).
 LEASE_SECONDS = 2.0
@@ -78,12 +80,10 @@ def make_worker(
     return worker
 
 
-async def main(url: str, folder: str, name: str, seed: str, *options: str) -> int:
+async def main(url: str, folder: str, name: str, seed: str, kind: str, *options: str) -> int:
     """Work until SIGTERM."""
     log = HistoryLog(Path(folder) / f"{name}.jsonl")
-    queues = {
-        queue: record_calls(AsyncWorkQueue.from_url(url, queue, reply_timeout=3.0), log) for queue in QUEUES
-    }
+    queues = {queue: record_calls(open_queue(url, queue, kind), log) for queue in QUEUES}
     worker = make_worker(queues, log, random.Random(seed), gentle="gentle" in options)
     code = await worker.serve()
     for queue in queues.values():
