@@ -7,20 +7,21 @@ from collections import Counter
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from leasequeue import AsyncWorkQueue, InvalidArgument, Item, Reject, TaskQueue, Worker
+from leasequeue.errors import WrongKeyType
 from leasequeue.queue.queue import engine_of
 from leasequeue.spark import add, add_task, backlogs, process, task_results
-from leasequeue.spark.add.columns import Columns
-from leasequeue.spark.add.writers import BulkWriter, Report, add_batches
+from leasequeue.spark.add.writers import BulkWriter, PartitionReport, Report, add_batches
 from leasequeue.spark.jobs.archive import archive
 from leasequeue.spark.jobs.item_history import ItemHistory
 from leasequeue.spark.jobs.redrive import redrive
 from leasequeue.spark.jobs.report import report
-from leasequeue.spark.options import FormatOptions
 from leasequeue.spark.read.events import EventsReader
 from leasequeue.spark.read.lease_sets import BatchSets, LeaseSets, fair_parts
 from leasequeue.spark.schema import EVENTS
@@ -104,109 +105,104 @@ async def test_an_add_makes_the_shards_and_a_later_one_finds_them(
         assert (await queue.counts()).total == 3_000
 
 
-async def test_groups_stay_together(spark: SparkSession, by_group: AsyncWorkQueue) -> None:
-    rows = spark.range(300).selectExpr(
-        "concat('i', id) id", "'x' data", "if(id % 7 = 0, null, concat('g', id % 20)) team"
+def made(count: int) -> list[pa.RecordBatch]:
+    """Make the rows of `names`, as Spark hands them to a task: in groups, but for each seventh."""
+    numbers = range(count)
+    table = pa.table(
+        {
+            "id": [f"i{number}" for number in numbers],
+            "data": [b"x"] * count,
+            "team": [f"g{number % 20}" if number % 7 else None for number in numbers],
+        }
     )
-    assert add(rows, by_group.name, url=by_group.url, groupColumn="team").added == 300
+    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=700)
+    return batches
+
+
+def writer_of(queue: AsyncWorkQueue, **options: str) -> BulkWriter:
+    schema = StructType().add("id", StringType()).add("data", BinaryType()).add("team", StringType())
+    return BulkWriter({"url": str(queue.url), "queue": queue.name, **options}, schema, overwrite=False)
+
+
+def written(writer: BulkWriter, batches: list[pa.RecordBatch]) -> PartitionReport:
+    """Add rows as a task does."""
+    return add_batches(batches, writer.columns, writer.target, writer.run, 10)
+
+
+async def finished(writer: BulkWriter, *reports: PartitionReport) -> Report:
+    """End the job as the driver does, and return its report."""
+    await asyncio.to_thread(writer.commit, [*reports])
+    async with AsyncWorkQueue.from_url(writer.target.url, writer.target.queue, shards=COUNT) as queue:
+        kept = await queue.results.get(writer.job)
+    assert kept is not None
+    return Report.read(writer.job, kept)
+
+
+async def test_groups_stay_together(by_group: AsyncWorkQueue) -> None:
+    assert written(writer_of(by_group, groupColumn="team"), made(300)).added == 300
     home = by_group.shard_of("", group="g3")
     free = sum([await home.find(f"i{number}") is None for number in range(9)])
-    assert add(rows.limit(9), by_group.name, url=by_group.url, group="g3").added == free > 0
+    assert written(writer_of(by_group, group="g3"), made(9)).added == free > 0
     for shard in by_group.shards:
         for view in await shard.inspect(count=1000):
             assert by_group.shard_of(view.id, group=view.group) is shard
 
 
-def bulk_writer(queue: AsyncWorkQueue, table: DataFrame, **options: str) -> BulkWriter:
-    given = {"url": str(queue.url), "queue": queue.name, **options}
-    return BulkWriter(given, table.schema, overwrite=False)
-
-
 async def test_a_job_continues_an_aborted_one_and_adds_nothing_twice(
-    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+    queue: AsyncWorkQueue, redis: Redis
 ) -> None:
-    table = numbered(spark, 2_500, partitions=1)
-    batches = table.toArrow().to_batches(max_chunksize=700)
-    aborted = bulk_writer(queue, table, job="nightly")
-    assert sum(aborted.write(iter([one])).added for one in batches[:2]) == 1_400  # type: ignore[attr-defined]
+    aborted = writer_of(queue, job="nightly")
+    assert written(aborted, made(1_400)).added == 1_400
     done = await complete_all(queue)
-    found = add(table, queue.name, url=queue.url, job="nightly")
+    again = writer_of(queue, job="nightly")
+    found = await finished(again, written(again, made(2_500)))
     assert (found.rows, found.added, found.already_there) == (2_500, 2_500, 0)
-    assert sum(one.repeated for one in found.partitions) == 1_400
+    assert found.partitions[0].repeated == 1_400
     assert sorted(done + await complete_all(queue)) == sorted(names(2_500)), "each was there once"
     left = [key async for key in redis.scan_iter(f"*{queue.name}*:once:*")]
     assert len(left) == COUNT
     assert all(key.endswith(b":ended") for key in left), "no ids are kept, and the name is free"
-    late = add_batches(batches, aborted.columns, aborted.target, aborted.run, 10)
-    assert (late.added, late.repeated) == (0, 2_500)
+    late = written(aborted, made(2_600))
+    assert (late.added, late.repeated) == (0, 2_600)
 
 
-async def test_a_job_has_ended_when_its_report_is_kept(
-    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
-) -> None:
-    """The shards of other names come later: without that, they still add nothing twice."""
-    table = numbered(spark, 400, partitions=1)
-    batches = table.toArrow().to_batches()
-    writer = bulk_writer(queue, table, job="nightly")
-    message = writer.write(iter(batches))
+async def test_a_job_has_ended_when_its_report_is_kept(queue: AsyncWorkQueue, redis: Redis) -> None:
+    """The other shards end later. One that cannot still adds nothing twice, and fails nothing."""
+    writer = writer_of(queue, job="nightly")
+    report = written(writer, made(400))
     broken = next(one for one in queue.shards if one is not queue.shard_of("nightly"))
     await redis.rpush(f"{broken.name}:once::run", "x")  # `once_drop` cannot read this
-    await asyncio.to_thread(writer.commit, [message])
-    kept = await queue.results.get("nightly")
-    assert kept is not None
-    assert Report.read("nightly", kept).added == 400
+    assert (await finished(writer, report)).added == 400
     assert await redis.scard(f"{broken.name}:once:{writer.run}") > 0
     await complete_all(queue)
-    assert add_batches(batches, writer.columns, writer.target, writer.run, 10).added == 0
-    assert bulk_writer(queue, table, job="nightly").run != writer.run, "its name is free"
+    assert written(writer, made(400)).added == 0
+    assert writer_of(queue, job="nightly").run != writer.run, "its name is free"
 
 
-async def test_a_commit_that_cannot_count_leaves_the_job_open(
-    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
-) -> None:
-    table = numbered(spark, 400, partitions=1)
-    writer = bulk_writer(queue, table, job="nightly")
-    message = writer.write(iter(table.toArrow().to_batches()))
+async def test_a_commit_that_cannot_count_leaves_the_job_open(queue: AsyncWorkQueue, redis: Redis) -> None:
+    writer = writer_of(queue, job="nightly")
+    report = written(writer, made(400))
     broken = next(one for one in queue.shards if one is not queue.shard_of("nightly"))
     key = f"{broken.name}:once:{writer.run}"
     await redis.rename(key, "away")
     await redis.set(key, "x")
-    with pytest.raises(Exception, match="WRONGTYPE"):
-        await asyncio.to_thread(writer.commit, [message])
+    with pytest.raises(WrongKeyType):
+        await finished(writer, report)
     await redis.rename("away", key)
     await complete_all(queue)
-    assert add(table, queue.name, url=queue.url, job="nightly").added == 400
+    again = writer_of(queue, job="nightly")
+    assert (await finished(again, written(again, made(400)))).added == 400
     assert (await queue.counts()).total == 0, "none was added again"
 
 
-async def test_a_layout_that_changes_while_a_job_runs_ends_it(
-    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str
-) -> None:
-    table = numbered(spark, 10, partitions=1)
-    writer = bulk_writer(queue, table)
+async def test_a_layout_that_changes_while_a_job_runs_ends_it(queue: AsyncWorkQueue, redis_url: str) -> None:
+    writer = writer_of(queue)
     await queue.admin.delete()
     async with AsyncWorkQueue.from_url(redis_url, queue.name, shards=2) as other:
         await other.counts()
         with pytest.raises(InvalidArgument, match="as when the queue was first used"):
-            writer.write(iter(table.toArrow().to_batches()))
+            written(writer, made(10))
         assert (await other.counts()).total == 0
-
-
-async def test_full_requests_are_sent_to_each_shard(spark: SparkSession, queue: AsyncWorkQueue) -> None:
-    """What does not fill one waits for the next batch of Spark, and is sent if that is refused."""
-    table = numbered(spark, 4_000, partitions=1)
-    columns = Columns.chosen(FormatOptions({}, ()), table.schema)
-    writer = bulk_writer(queue, table)
-    for shard in queue.shards:
-        await shard.events.keep(count=10)
-    batches = table.toArrow().to_batches(max_chunksize=500)
-    assert add_batches(batches, columns, writer.target, "run", 10).added == 4_000
-    assert (await queue.counts()).waiting == 4_000
-    bad = spark.sql("select cast(null as string) id, binary('x') data").toArrow().to_batches()
-    more = numbered(spark, 4_100, partitions=1).offset(4_000).toArrow().to_batches()
-    with pytest.raises(InvalidArgument, match="row 101 of partition 0"):
-        add_batches([*more, *bad], columns, writer.target, "run", 10)
-    assert (await queue.counts()).waiting == 4_100
 
 
 async def test_a_repeated_batch_of_a_stream_adds_nothing_twice(
@@ -351,12 +347,12 @@ async def test_a_worker_and_process_share_the_items(
     await until("the worker has done the rest", lambda: is_empty(queue))
     worker.stop()
     await runs
-    written = [row.id for row in spark.read.parquet(output).collect()]
+    in_output = [row.id for row in spark.read.parquet(output).collect()]
     dead = [letter.id for letter in await queue.dead_letters.list(count=1000)]
     assert by_worker
-    assert written
-    assert sorted(written + dead + by_worker) == sorted(names(400)), "each once"
-    assert (done.items, done.dead) == (len(written) + len(dead), len(dead))
+    assert in_output
+    assert sorted(in_output + dead + by_worker) == sorted(names(400)), "each once"
+    assert (done.items, done.dead) == (len(in_output) + len(dead), len(dead))
 
 
 async def is_empty(queue: AsyncWorkQueue) -> bool:

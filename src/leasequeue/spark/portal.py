@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from anyio.from_thread import start_blocking_portal
 
 from leasequeue.durations import Backoff
-from leasequeue.errors import InvalidArgument, LeasequeueError, ScriptFailed
+from leasequeue.errors import InvalidArgument, LeasequeueError, ServerError
 from leasequeue.queue import AsyncWorkQueue
 from leasequeue.queue.queue import engine_of
 from leasequeue.queue.shards.opening import layout_of
@@ -109,7 +109,7 @@ def check_server(target: QueueTarget) -> tuple[QueueTarget, Counts]:
     try:
         with open_queue(target, find_for=0) as portal:
             return portal.target, portal.call(portal.queue.counts)
-    except ScriptFailed as error:
+    except ServerError as error:
         if not target.cluster and any(word in str(error) for word in ("CROSSSLOT", "MOVED")):
             raise InvalidArgument("cluster", "false", "true, as this server is part of one") from error
         raise
