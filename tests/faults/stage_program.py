@@ -1,6 +1,6 @@
 """A worker for the stages of a flow run, in a separate process that is killed at a step.
 
-python -m tests.faults.stage_program URL QUEUE STEP
+python -m tests.faults.stage_program URL QUEUE STEP [SHARDS]
 
 The run is that of `plan_of`: a stage that fans out to more children than one call adds, their join, and a
 last stage. The process kills itself with SIGKILL at the step: `read` (before it reads the run), `handler`, or
@@ -57,9 +57,9 @@ def plan_of(queue: AsyncWorkQueue) -> FlowPlan:
     )
 
 
-def worker_for(url: str, name: str, step: str = "") -> Worker:
-    """Return a worker for the run, whose process is killed at a step."""
-    tasks = TaskQueue.from_url(url, name)
+def worker_for(url: str, name: str, step: str = "", shards: int | None = None) -> Worker:
+    """Return a worker for the run, whose process is killed at a step; with shards, it is on a cluster."""
+    tasks = TaskQueue.from_url(url, name, cluster=shards is not None, shards=shards)
 
     @tasks.task
     async def plan() -> FanOut[int]:
@@ -83,7 +83,7 @@ def kill_at(step: str, here: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def main(url: str, name: str, step: str) -> None:
+async def main(url: str, name: str, step: str, shards: str | None = None) -> None:
     """Work until killed."""
     prepare, send = worker_stages.prepare, stages._send
 
@@ -92,14 +92,14 @@ async def main(url: str, name: str, step: str) -> None:
         return await prepare(run, reader)
 
     async def send_and_die(engine: Engine, rows: Sequence[FinishRow]) -> list[int]:
-        kind = "finish" if rows[0].lease.id == "r/finish" else rows[0].kind
+        kind = "finish" if rows[0].lease.id.endswith("/finish") else rows[0].kind
         kill_at(step, f"before:{kind}")
         answers = await send(engine, rows)
         kill_at(step, f"after:{kind}")
         return answers
 
     vars(executor)["prepare"], stages._send = prepare_and_die, send_and_die
-    await worker_for(url, name, step).run()
+    await worker_for(url, name, step, None if shards is None else int(shards)).run()
 
 
 if __name__ == "__main__":

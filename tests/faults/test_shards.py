@@ -15,9 +15,12 @@ from leasequeue.errors import ConnectionLost, PartlyApplied, ServerBusy
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasequeue.queue.pushes import listener
 from tests.eventually import LIMIT_SECONDS, eventually
-from tests.faults.cluster_nodes import cluster, kind, nodes, owner  # noqa: F401 - fixtures
+from tests.faults.cluster_nodes import cluster, kind, nodes, owner, port_of  # noqa: F401 - fixtures
+from tests.faults.stage_program import CHILDREN, plan_of, worker_for
 from tests.faults.test_cluster import finish_moving, start_moving
-from tests.queue.asking import names_of, until
+from tests.processes import program
+from tests.queue.asking import command, names_of, until
+from tests.worker.working import counted, working
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis, RedisCluster
@@ -72,6 +75,48 @@ async def test_a_worker_drains_all_nodes_while_a_shard_moves(
         assert {*done.values()} == {1}
         worker.stop()
         await running
+
+
+@pytest.mark.parametrize("step", ["before:more", "after:fan", "before:finish"])
+async def test_runs_go_on_on_each_node_when_a_worker_is_killed_at_a_step_of_one(
+    nodes: list[Redis],  # noqa: F811
+    cluster: RedisCluster,  # noqa: F811
+    step: str,
+) -> None:
+    """Each run is whole in one shard, and so on one node, with the items of all its stages."""
+    url = ",".join(f"127.0.0.1:{port_of(node)}" for node in nodes)
+    async with AsyncWorkQueue("spread", cluster, shards=SHARDS) as queue:
+        await queue.events.keep(count=100_000)
+        ids = [f"r{n}" for n in range(12)]
+        for one in ids:
+            assert await queue.flow_runs.start(plan_of(queue), one)
+        homes = {one: queue.shard_of(one).name for one in ids}
+        assert {owner(nodes, home) for home in homes.values()} == {*nodes}
+        async with program(
+            "tests.faults.stage_program", f"redis://{url}", "spread", step, f"{SHARDS}"
+        ) as died:
+            async with asyncio.timeout(LIMIT_SECONDS):
+                assert await died.wait() == -signal.SIGKILL
+        for shard in queue.shards:
+            for key in (f"{shard.name}:sessions", f"{shard.name}:deadlines"):
+                for member in await owner(nodes, key).zrange(key, 0, -1):
+                    await command(owner(nodes, key), "ZADD", key, 1, member)
+        async with working(worker_for(f"redis://{url}", "spread", shards=SHARDS)):
+            for one in ids:
+                assert await queue.flow_runs.result(one, timeout=LIMIT_SECONDS) == CHILDREN
+        await counted(queue, "nothing is left", lambda counts: not counts.total)
+        views = await queue.flow_runs.list(ids, children=True)
+        assert [view and (view.state, view.progress) for view in views] == [
+            ("completed", (CHILDREN + 2,) * 2)
+        ] * 12
+        done = Counter[str]()
+        for shard in queue.shards:
+            found = [event.id async for event in shard.events(follow=False) if event.what == "completed"]
+            assert {one.partition("/")[0] for one in found} <= {
+                one for one in ids if homes[one] == shard.name
+            }
+            done.update(found)
+        assert (len(done), {*done.values()}) == (12 * (CHILDREN + 2), {1})
 
 
 async def test_the_other_shards_go_on_when_a_node_dies(

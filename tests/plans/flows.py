@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
-from leasequeue.queue.plans.stages import start_run
 from leasequeue.queue.queue import engine_of
 from leasequeue.tasks.wire import data_of
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
+
+
+def one_queue(fixture: str) -> pytest.MarkDecorator:
+    """Return a mark for a test of what shards do not have: other queues, one order, its keys."""
+    return pytest.mark.parametrize(fixture, [None], indirect=True)
+
+
+ONE_QUEUE = one_queue("tasks")
 
 
 def call(task: str, needs: dict[str, Any] | None = None, **constants: Any) -> bytes:
@@ -33,17 +42,19 @@ def child(queue: AsyncWorkQueue, task: str, **constants: Any) -> ChildPlan:
 async def start(queue: AsyncWorkQueue, *stages: StagePlan, run: str = "r", **options: Any) -> None:
     """Start a flow run, the result of which is that of its last stage."""
     options = {"result": stages[-1].name, **options}
-    assert await start_run(engine_of(queue), FlowPlan(stages, **options), run)
+    assert await queue.flow_runs.start(FlowPlan(stages, **options), run)
 
 
 async def field(queue: AsyncWorkQueue, name: str, run: str = "r") -> str | None:
     """Return a field of a flow run."""
+    queue = queue.shard_of(run)
     value = await engine_of(queue).read_at(b"HGET", f"{queue.name}:run:{run}".encode(), name.encode())
     return None if value is None else str(value.decode())
 
 
 async def states(queue: AsyncWorkQueue, run: str = "r") -> dict[str, str]:
     """Return the state of the run, under an empty name, and those of its stages and children, by path."""
+    queue = queue.shard_of(run)
     found = await engine_of(queue).read_at(b"HGETALL", f"{queue.name}:run:{run}".encode())
     fields = {name.decode(): value.decode() for name, value in zip(found[::2], found[1::2], strict=True)}
     paths = {name[2:]: value for name, value in fields.items() if name.startswith("s:")}

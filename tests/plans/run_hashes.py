@@ -49,6 +49,7 @@ async def write_run(
     if state != "active":
         values["ended"] = str(at + 5_000)
     row = [text for pair in values.items() for text in pair]
-    await redis.execute_command("HSET", f"{queue.name}:run:{run_id}", *row)  # type: ignore[no-untyped-call]  # theirs has no types
+    key = f"{queue.shard_of(run_id).name}:run:{run_id}"
+    await redis.execute_command("HSET", key, *row)  # type: ignore[no-untyped-call]  # theirs has no types
     if state != "active" and not active:
-        await redis.pexpire(f"{queue.name}:run:{run_id}", plan.keep_ms)
+        await redis.pexpire(key, plan.keep_ms)

@@ -20,6 +20,7 @@ from leasequeue import (
     fan_out,
     group,
 )
+from tests.plans.flows import ONE_QUEUE
 from tests.tasks.models import pid
 from tests.worker.working import new_worker, working
 
@@ -74,6 +75,7 @@ async def test_a_run_has_the_priority_and_the_correlation_that_it_is_added_with(
     assert await run.result(timeout=120) == 3
 
 
+@ONE_QUEUE
 @pytest.mark.seed("GLD-O5")
 async def test_each_call_takes_the_result_before_it(tasks: TaskQueue, name: str) -> None:
     ran: list[str] = []

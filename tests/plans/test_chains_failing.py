@@ -234,12 +234,11 @@ async def test_a_caller_that_waits_gets_the_end_of_a_run_that_is_not_kept(
         return number + 1
 
     run = await group([work.call(1), work.call(2)]).add(id="r", keep=0)
+    home = tasks.queue.shard_of("r")
     waiting = [asyncio.create_task(one) for one in (run.result(timeout=120), run.result(timeout=120))]
 
     async def is_noted() -> bool:
-        return (
-            int(await engine_of(tasks.queue).read_at(b"HLEN", f"{tasks.queue.name}:watchers".encode())) == 1
-        )
+        return int(await engine_of(home).read_at(b"HLEN", f"{home.name}:watchers".encode())) == 1
 
     await until("the server knows who waits", is_noted)
     async with working(new_worker(tasks)):

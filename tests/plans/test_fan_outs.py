@@ -11,6 +11,7 @@ import pytest
 from leasequeue import AtLeast, FanOut, JobFailed, TaskQueue, fan_out, group
 from leasequeue.queue.plans.stages import child_text
 from leasequeue.worker import stages
+from tests.plans.flows import ONE_QUEUE
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from leasequeue.queue.plans.plan import ChildPlan
 
 
+@ONE_QUEUE
 @pytest.mark.seed("GLD-O8")
 async def test_a_function_fans_out_to_children_of_several_kinds(tasks: TaskQueue, name: str) -> None:
     @tasks.task(queue=f"{name}:discord")

@@ -12,6 +12,8 @@ from leasequeue import InvalidArgument, JobUnknown
 from leasequeue.queue.plans.flow_runs import lookup_texts
 from leasequeue.queue.plans.plan import FlowPlan, StagePlan
 from leasequeue.views import StageView
+from tests.plans.conftest import either as queue
+from tests.plans.flows import one_queue
 from tests.plans.run_hashes import chain, children, write_run
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
     from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import Clock
+
+__all__ = ["queue"]
+
+ONE_QUEUE = one_queue("queue")
 
 pytestmark = [pytest.mark.core, pytest.mark.usefixtures("clock")]
 
@@ -207,13 +213,15 @@ async def test_pages_of_several_states_have_each_run_once_the_newest_first(
     assert await pages(queue, count=2) == [["6", "5"], ["4", "3"], ["2", "1"], ["0"]]
     assert await pages(queue, count=1) == [[one] for one in "6543210"] + [[]]
     assert await pages(queue, count=9) == [[*"6543210"]]
-    assert await pages(queue, count=2, state="failed") == [["6", "1"], []]
+    failed = await pages(queue, count=2, state="failed")
+    assert [page for page in failed if page] == [["6", "1"]], "the last page may be empty"
     assert await pages(queue, count=2, flow="y") == [["5", "3"], ["1"]]
     found = await pages(queue, count=2, flow="y", attributes={"user_id": 62})
     assert sorted(one for page in found for one in page) == ["1", "3", "5"]
     assert await pages(queue, flow="y", state="failed", attributes={"user_id": 62}) == [["1"]]
 
 
+@ONE_QUEUE
 async def test_a_page_of_a_rare_flow_takes_few_steps_and_the_next_goes_on(
     queue: AsyncWorkQueue, redis: Redis
 ) -> None:
@@ -247,7 +255,7 @@ async def test_runs_are_found_by_attributes(queue: AsyncWorkQueue, redis: Redis)
     assert await ids("access", guilds=[1, 2]) == await ids("access", guilds=1, user_id=62) == ["a"]
     assert await ids(user_id=62) == ["c"]
     assert await ids("access", user_id=63) == []
-    await redis.unlink(f"{queue.name}:run:a")
+    await redis.unlink(f"{queue.shard_of('a').name}:run:a")
     assert await ids("access", user_id=62) == ["b"]
 
 

@@ -19,6 +19,7 @@ from leasequeue.worker import maintenance
 from leasequeue.worker.maintenance import Maintenance
 from tests.eventually import eventually
 from tests.interop.state import as_bytes
+from tests.plans.flows import ONE_QUEUE
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ async def is_done(run: FlowRun[Any]) -> None:
     assert await run.result(timeout=120) == [3, None]
 
 
+@ONE_QUEUE
 @pytest.mark.seed("GLD-O23", "GLD-B18")
 @pytest.mark.parametrize("source", ["flow", "task queue"])
 async def test_a_stage_waits_for_a_client_of_another_library(
@@ -123,6 +125,7 @@ async def test_a_stage_waits_for_a_client_of_another_library(
         await is_done(run)
 
 
+@ONE_QUEUE
 async def test_workers_lease_nothing_from_the_queue_of_a_foreign_stage_and_do_not_register_there(
     tasks: TaskQueue, legacy: Legacy, passes: Counter[str], redis: AsyncRedis
 ) -> None:
@@ -144,6 +147,7 @@ async def test_workers_lease_nothing_from_the_queue_of_a_foreign_stage_and_do_no
         await asyncio.gather(*(is_done(run) for run in runs))
 
 
+@ONE_QUEUE
 async def test_what_a_dead_foreign_client_held_waits_again(tasks: TaskQueue, legacy: Legacy) -> None:
     flow = declared(tasks, legacy.name)
     run = await flow.start(user_id=3)
@@ -155,6 +159,7 @@ async def test_what_a_dead_foreign_client_held_waits_again(tasks: TaskQueue, leg
         await is_done(run)
 
 
+@ONE_QUEUE
 async def test_what_a_foreign_client_lost_as_it_completed_waits_again(
     tasks: TaskQueue, legacy: Legacy, redis: AsyncRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +179,7 @@ async def test_what_a_foreign_client_lost_as_it_completed_waits_again(
         await is_done(run)
 
 
+@ONE_QUEUE
 async def test_of_a_long_foreign_queue_one_pass_looks_at_a_thousand_items(
     tasks: TaskQueue, legacy: Legacy, passes: Counter[str], make_queue: MakeQueue
 ) -> None:

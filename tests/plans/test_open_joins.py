@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasequeue import FanOut, TaskQueue, fan_out
+from tests.plans.flows import ONE_QUEUE
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ async def test_one_slot_runs_parents_and_all_of_their_children(tasks: TaskQueue)
     assert [await run.result(timeout=120) for run in runs] == [2 * number for number in range(20)]
 
 
+@ONE_QUEUE
 @pytest.mark.long
 @pytest.mark.seed("GLD-K4")
 async def test_a_worker_sends_no_command_for_joins_that_wait(tasks: TaskQueue, redis: Redis) -> None:

@@ -26,6 +26,7 @@ from leasequeue import (
 from leasequeue.errors import JobCancelled, JobUnknown, UnknownAttribute
 from leasequeue.flow import Flow
 from leasequeue.queue.plans.diagram import draw_run
+from tests.plans.flows import ONE_QUEUE
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ async def test_a_run_goes_on_as_it_was_planned_when_the_program_has_changed(task
     assert "negate" not in drawn
 
 
+@ONE_QUEUE
 @pytest.mark.seed("GLD-O19")
 async def test_stages_of_a_higher_priority_run_first_and_a_run_shifts_them(tasks: TaskQueue) -> None:
     order: list[str] = []
@@ -149,6 +151,7 @@ async def test_stages_of_a_higher_priority_run_first_and_a_run_shifts_them(tasks
     assert order == ["shifted", "high", "low", "lowest"]
 
 
+@ONE_QUEUE
 @pytest.mark.seed("GLD-K1")
 async def test_a_stage_is_retried_by_its_own_policy_and_has_a_limit_of_its_own(tasks: TaskQueue) -> None:
     attempts: list[int] = []
@@ -181,6 +184,7 @@ async def test_a_stage_is_retried_by_its_own_policy_and_has_a_limit_of_its_own(t
     assert len(attempts) == 10
 
 
+@ONE_QUEUE
 async def test_stages_on_queues_of_their_own_are_served_by_any_worker_of_these(
     tasks: TaskQueue, name: str
 ) -> None:

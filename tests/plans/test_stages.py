@@ -49,7 +49,7 @@ async def test_a_stage_takes_attributes_and_the_results_of_stages_before_it(task
     @tasks.task
     async def welcome(found: dict[str, Any], user: int, name: str, lease: Lease = Provided()) -> str:
         assert lease.stage is not None
-        assert lease.stage[:3] == StageRef(tasks.queue.name, "r", "welcome")[:3]
+        assert lease.stage[:3] == StageRef(tasks.queue.shard_of("r").name, "r", "welcome")[:3]
         return f"{found['guild']} {user} {name}"
 
     await start(

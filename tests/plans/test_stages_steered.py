@@ -43,7 +43,7 @@ async def fanning(tasks: TaskQueue, join: bytes = b"all") -> Lease:
     """Start a run whose first stage is fanning out."""
     finish = stage(tasks.queue, "finish", call("finish", {"numbers": "plan"}), after=("plan",))
     await start(tasks.queue, stage(tasks.queue, "plan"), finish)
-    return await begin_to_fan_out(tasks.queue, join)
+    return await begin_to_fan_out(tasks.queue.shard_of("r"), join)
 
 
 def serve(tasks: TaskQueue, run: list[int]) -> None:
@@ -65,7 +65,7 @@ def serve(tasks: TaskQueue, run: list[int]) -> None:
 
 async def expire(queue: AsyncWorkQueue, redis: Redis, item_id: str) -> None:
     """Let the lease of an item expire."""
-    await command(redis, "ZADD", f"{queue.name}:deadlines", 1, item_id)
+    await command(redis, "ZADD", f"{queue.shard_of('r').name}:deadlines", 1, item_id)
 
 
 async def test_the_next_holder_goes_on_fanning_out_without_a_run(tasks: TaskQueue, redis: Redis) -> None:
@@ -76,8 +76,9 @@ async def test_the_next_holder_goes_on_fanning_out_without_a_run(tasks: TaskQueu
     async with working(new_worker(tasks)):
         await ended(tasks.queue)
     assert sorted(run) == [*range(CHILDREN)]
+    home = tasks.queue.shard_of("r")
     assert await field(tasks.queue, "r:finish") == str(CHILDREN)
-    assert await finish_stages(engine_of(tasks.queue), [FinishRow(lease, "done", b"1")]) == [False]
+    assert await finish_stages(engine_of(home), [FinishRow(lease, "done", b"1")]) == [False]
 
 
 @pytest.mark.parametrize("holder_lives", [True, False])
@@ -90,7 +91,7 @@ async def test_a_run_is_cancelled_while_a_stage_fans_out(
     lease = await fanning(tasks)
     assert await queue.flow_runs.cancel("r")
     if holder_lives:
-        await stages.fan(engine_of(queue), lease)
+        await stages.fan(engine_of(queue.shard_of("r")), lease)
     else:
         await expire(queue, redis, lease.id)
     async with working(new_worker(tasks)):
@@ -107,7 +108,7 @@ async def test_a_join_that_needs_no_more_cancels_children_that_are_not_added(tas
     lease = await fanning(tasks, b"n:1")
     async with working(new_worker(tasks, concurrency=1)):
         await counted(queue, "a part is done", lambda _: bool(run))
-        await stages.fan(engine_of(queue), lease)
+        await stages.fan(engine_of(queue.shard_of("r")), lease)
         await ended(queue)
         await counted(queue, "nothing is left", lambda counts: counts.total == 0)
 

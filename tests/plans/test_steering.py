@@ -16,6 +16,8 @@ from leasequeue.queue.plans.stages import FinishRow, child_text, fan_all, finish
 from leasequeue.queue.queue import engine_of
 from tests.eventually import eventually
 from tests.lua.space import Call, Space
+from tests.plans.conftest import either as queue
+from tests.plans.flows import one_queue
 from tests.plans.run_hashes import chain, children
 from tests.queue.keyspace import left_over
 from tests.stateful.interruption import Interrupter
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
     from tests.queue.fixtures import MakeQueue
 
+__all__ = ["queue"]
+
+ONE_QUEUE = one_queue("queue")
+
 pytestmark = pytest.mark.core
 
 
@@ -36,14 +42,16 @@ async def work(queue: AsyncWorkQueue, failing: Iterable[str] = (), *, count: int
     """Finish the stages whose items wait, and those that follow; return their paths."""
     paths: list[str] = []
     while len(paths) < count and (leases := await queue.lease_many(min(count, 250), 60, block=False)):
-        rows = []
+        rows: dict[AsyncWorkQueue, list[FinishRow]] = {}
         for lease in leases:
             assert lease.stage is not None
             path = lease.stage.path
             paths.append(path)
             kind: Any = "failed" if path in failing else "done"
-            rows.append(FinishRow(lease, kind, b"why" if kind == "failed" else b'"%b"' % path.encode()))
-        await finish_stages(engine_of(queue), rows)
+            row = FinishRow(lease, kind, b"why" if kind == "failed" else b'"%b"' % path.encode())
+            rows.setdefault(queue.shard_of(lease.stage.run), []).append(row)
+        for home, some in rows.items():
+            await finish_stages(engine_of(home), some)
     return paths
 
 
@@ -76,6 +84,7 @@ async def test_a_run_is_started_once_and_gives_its_result(queue: AsyncWorkQueue)
         await queue.flow_runs.start(FlowPlan(()), "r")
 
 
+@ONE_QUEUE
 async def test_a_cancelled_run_has_no_items_any_more_and_ends_at_once(
     queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:
@@ -197,7 +206,7 @@ async def test_a_run_is_replayed_with_the_same_plan_and_input(queue: AsyncWorkQu
     new = await queue.flow_runs.replay("r")
     assert await queue.flow_runs.replay("r", new_id=new) == new
     assert await work(queue) == ["a", "b"]
-    assert await redis.hget(f"{queue.name}:run:{new}", "a:user_id") == b"1.10"
+    assert await redis.hget(f"{queue.shard_of(new).name}:run:{new}", "a:user_id") == b"1.10"
     assert sorted(run.id for run in await queue.flow_runs.find("access", guilds=2)) == sorted(["r", new])
     first, second = await queue.flow_runs.get("r"), await queue.flow_runs.get(new)
     assert (first.state, second.state, second.plan) == ("failed", "completed", first.plan)
@@ -208,6 +217,7 @@ async def test_a_run_is_replayed_with_the_same_plan_and_input(queue: AsyncWorkQu
         await queue.flow_runs.replay("gone")
 
 
+@ONE_QUEUE
 @pytest.mark.seed("GLD-O14", "GLD-B16")
 async def test_a_deleted_run_leaves_no_trace(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
@@ -231,6 +241,7 @@ async def test_a_deleted_run_leaves_no_trace(
         assert await left_over(redis, one.name) == set()
 
 
+@ONE_QUEUE
 @pytest.mark.parametrize("then", ["failed", "deleted"])
 async def test_a_deleted_run_leaves_nothing_of_an_interrupted_step(
     queue: AsyncWorkQueue, redis: Redis, then: str
@@ -267,11 +278,11 @@ async def test_the_counts_are_right_after_a_large_run_was_cancelled(
     await queue.flow_runs.start(FlowPlan((StagePlan("a", queue.name, b"{}"),)), "r")
     [lease] = await queue.lease_many(1, 60, block=False)
     assert lease.stage is not None
-    definition = child_text(lease.stage, ChildPlan(queue.name, b"{}"))
+    definition = child_text(lease.stage, ChildPlan(lease.stage.home, b"{}"))
     items = [Item(b"x") for _ in range(300)]
     if others == "before":
         await queue.add_items(items)
-    await fan_all(engine_of(queue), [(lease, [definition] * 1200, b"all", None)])
+    await fan_all(engine_of(queue.shard_of("r")), [(lease, [definition] * 1200, b"all", None)])
     if others == "after":
         await queue.add_items(items)
     assert (await queue.counts()).waiting == 1500
@@ -279,6 +290,7 @@ async def test_the_counts_are_right_after_a_large_run_was_cancelled(
     assert (await queue.counts()).waiting == 300
 
 
+@ONE_QUEUE
 async def test_a_stage_whose_item_exists_nowhere_is_found_and_settled(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
 ) -> None:
@@ -348,6 +360,7 @@ async def test_a_retry_that_was_stopped_at_any_write_is_healed_by_a_check(
 async def test_runs_that_are_not_kept_any_more_leave_nothing(
     queue: AsyncWorkQueue, plain: redis_py.Redis
 ) -> None:
+    kept = {f"{one.name}:{key}".encode() for one in queue.shards for key in ("fence", "shards")}
     for keep_ms in (0, 30):
         for at in range(10):
             plan = chain(queue.name, "a", "b", user_id=b"62", guilds=b"[1, %d]" % at)
@@ -355,10 +368,11 @@ async def test_runs_that_are_not_kept_any_more_leave_nothing(
         assert len(await queue.flow_runs.find("access", user_id=62)) == 10
         await work(queue, {"b"} if keep_ms else ())
         await queue.dead_letters.drop_all()
-        await eventually("the keep time is over", lambda: plain.keys() == [f"{queue.name}:fence".encode()])
+        await eventually("the keep time is over", lambda: {*plain.keys()} <= kept)
         assert await queue.flow_runs.list() == await queue.flow_runs.find("access", user_id=62) == []
 
 
+@ONE_QUEUE
 @pytest.mark.seed("GLD-B1", "GLD-K5")
 async def test_no_key_of_an_unfinished_run_expires(queue: AsyncWorkQueue, redis: Redis) -> None:
     for run_id in ("done", "r"):
@@ -378,11 +392,12 @@ async def test_a_stale_holder_changes_nothing(queue: AsyncWorkQueue) -> None:
         await queue.light_clean()
     [lease] = await queue.lease_many(1, 60, block=False)
     before = await states(queue)
-    definition = child_text(StageRef(queue.name, "r", "a"), ChildPlan(queue.name, b"{}"))
-    assert await fan_all(engine_of(queue), [(stale, [definition], b"all", None)]) == [False]
-    assert await stage_children(engine_of(queue), stale, [definition]) is False
-    assert await finish_stages(engine_of(queue), [FinishRow(stale, "done", b'"stale"')]) == [False]
+    home = queue.shard_of("r")
+    definition = child_text(StageRef(home.name, "r", "a"), ChildPlan(home.name, b"{}"))
+    assert await fan_all(engine_of(home), [(stale, [definition], b"all", None)]) == [False]
+    assert await stage_children(engine_of(home), stale, [definition]) is False
+    assert await finish_stages(engine_of(home), [FinishRow(stale, "done", b'"stale"')]) == [False]
     assert await states(queue) == before
-    assert await finish_stages(engine_of(queue), [FinishRow(lease, "done", b'"current"')]) == [True]
+    assert await finish_stages(engine_of(home), [FinishRow(lease, "done", b'"current"')]) == [True]
     await work(queue)
     assert (await queue.flow_runs.get("r")).results["a"] == "current"

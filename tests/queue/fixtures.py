@@ -75,9 +75,15 @@ class MakeQueue:
         return_to: str = "end",
         reply_timeout: float = LIMIT_SECONDS,
         clock: Callable[[], float] | None = None,
+        shards: int | None = None,
     ) -> AsyncWorkQueue:
         queue = AsyncWorkQueue.from_url(
-            url or self.url, name or self.name, return_to=return_to, reply_timeout=reply_timeout, clock=clock
+            url or self.url,
+            name or self.name,
+            return_to=return_to,
+            reply_timeout=reply_timeout,
+            clock=clock,
+            shards=shards,
         )
         self.opened.push_async_exit(queue)
         return queue

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from leasequeue.errors import JobUnknown
 from leasequeue.queue.plans.reading import FlowRunReader, child_counts
 from leasequeue.queue.queue import engines_of
+from leasequeue.queue.shards.queue import ShardedQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -85,7 +86,8 @@ class FlowChildren:
         Raises:
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`. Nothing is remembered then.
         """
-        homes = {queue.name: queue for queue in queues}
+        # The items of a run on a queue with shards are all on that queue.
+        homes = {queue.name: queue for queue in queues if not isinstance(queue, ShardedQueue)}
         names = (*sorted(homes),)
         now = self._clock()
         made, found = self._answers.get(names, (0.0, None))

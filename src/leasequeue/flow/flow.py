@@ -20,6 +20,7 @@ from leasequeue.queue.plans.building import PlanBuilder
 from leasequeue.queue.plans.diagram import Box, draw, joined, shape_of
 from leasequeue.queue.plans.flow_runs import FlowRun, One
 from leasequeue.queue.plans.plan import FlowPlan, StagePlan, check_run_id, check_stage_name, no_stage
+from leasequeue.queue.shards.queue import ShardedQueue
 from leasequeue.tasks.definition import Definition, TaskSettings
 from leasequeue.tasks.fitting import accepts_none, fits, name_of
 from leasequeue.tasks.task import AsyncTask
@@ -71,7 +72,8 @@ class Flow(Generic[Result]):
     Args:
         name: Its name, 1 to 100 bytes of UTF-8, under which runs are found.
         tasks: The task queue on whose queue the state of runs is kept. Other queues of a flow are on the same
-            server, and on a cluster in the same slot.
+            server, and on a cluster in the same slot. With shards, each run is in the shard of its id, and
+            there are no other queues.
         attributes: The input of a run: names, as those of parameters, with their types.
         lookup: Attributes by which `runs.find` finds runs; of an array, by each of its elements.
         keep: How long a finished run is kept, in seconds; 0: not at all. Unfinished ones are kept until they
@@ -301,6 +303,8 @@ class Flow(Generic[Result]):
         """
         self.check()
         found = self.tasks.consumers(retry=retry, lease_time=lease_time)
+        if isinstance(self.tasks.queue, ShardedQueue):
+            return found  # a run adds to its own shard
         queues = sorted({self.tasks.queue.name, *(stage.queue for stage in self.stages if stage.queue)})
         for one in found:
             one.adds_to = queues

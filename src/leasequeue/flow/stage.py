@@ -15,6 +15,7 @@ from leasequeue.keys import check_prefix, hash_tag
 from leasequeue.queue.encoding import MAX_LEVEL, check_group
 from leasequeue.queue.plans.plan import StagePlan, check_stage_name, join_text
 from leasequeue.queue.queue import AsyncWorkQueue
+from leasequeue.queue.shards.queue import ShardedQueue
 from leasequeue.tasks.fitting import member_of, name_of
 from leasequeue.tasks.task import Task, options_of
 from leasequeue.worker.stage_context import FanOut, Next
@@ -372,15 +373,21 @@ class FlowDeclaration:
         """Return the name of the queue of a stage without a task, after a check of that of any stage."""
         wanted = self._given.get("queue")
         home = self._tasks.queue
-        url = home.url
         if wanted is None:
             if self._task is None:
                 raise self._error("it has neither a task nor a queue: write queue=")
-            name, url = self._task.queue.name, self._task.queue.url
-        elif isinstance(wanted, AsyncWorkQueue):
-            name, url = wanted.name, wanted.url
-        else:
+            wanted = self._task.queue
+        if not isinstance(wanted, AsyncWorkQueue):
             name = check_prefix(wanted)
+            wanted = self._tasks._queues.get(name)  # noqa: SLF001 - of these rooms
+        else:
+            name = wanted.name
+        url = home.url if wanted is None else wanted.url
+        if name != home.name and any(isinstance(one, ShardedQueue) for one in (home, wanted)):
+            raise self._error(
+                f"its queue is {name!r}, and that of the flow {home.name!r}: if one has shards, it has all "
+                "stages, as each run is in one of them; or see Flow.then_start"
+            )
         if hash_tag(name) != hash_tag(home.name) or url != home.url:
             raise self._error(
                 f"its queue {name!r} is not where that of the flow is, {home.name!r}: all keys of a run are "

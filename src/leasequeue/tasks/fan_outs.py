@@ -10,10 +10,11 @@ from leasequeue.durations import check_list
 from leasequeue.errors import InvalidArgument, InvalidCall, InvalidFanOut
 from leasequeue.queue.plans.building import join_of
 from leasequeue.queue.plans.plan import ChildPlan
+from leasequeue.queue.shards.queue import ShardedQueue
 from leasequeue.tasks.task import Call
 from leasequeue.tasks.wire import data_of
 from leasequeue.worker.run import RUNNING
-from leasequeue.worker.stage_context import FanOut
+from leasequeue.worker.stage_context import CURRENT, FanOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -99,6 +100,12 @@ class Children(abc.Sequence[ChildPlan]):
             raise InvalidFanOut(
                 call, f"the queue of {prepared.task} is on {prepared.queue.url}, and the flow run on {here}"
             )
+        stage = CURRENT.get()  # in a separate process, there is no run
+        home = stage.home if stage is not None else run and run.handler.queue.name
+        names = {None, *(one.name for one in call.queue.shards)}
+        if isinstance(call.queue, ShardedQueue) and home not in names:
+            problem = "its queue has shards, and none has the flow run: let a task add this call"
+            raise InvalidFanOut(call, f"{prepared.task}: {problem}")
         self.returned[prepared.task] = call._returns  # noqa: SLF001 - as above
         return prepared.due_ms, prepared.child(first=True)
 

@@ -14,6 +14,7 @@ from leasequeue.durations import Duration, check_list, seconds
 from leasequeue.errors import InvalidArgument, InvalidTask
 from leasequeue.queue.cron import timing_of
 from leasequeue.queue.queue import AsyncWorkQueue
+from leasequeue.queue.shards.queue import ShardedQueue
 from leasequeue.tasks.definition import Definition, TaskSettings
 from leasequeue.tasks.serving import UnknownTasks, dispatcher_of, handler_of
 from leasequeue.tasks.task import AsyncTask, BatchTask, Call, PlainTask, Task
@@ -330,7 +331,8 @@ class TaskQueue:
             for queue, tasks in by_queue.items()
         ]
         names = dict.fromkeys(name() for name in self._stage_queues)
-        names |= dict.fromkeys(queue.name for queue in by_queue)
+        # A run on another queue cannot add to one with shards; one on that adds to its own shard.
+        names |= dict.fromkeys(queue.name for queue in by_queue if not isinstance(queue, ShardedQueue))
         for one in found:
             one.feeds = [(self.name, name) for name in names]
             one.foreign = [self._queue_of(name) for name in self._foreign]

@@ -30,6 +30,7 @@ from leasequeue.item import Item, check_id
 from leasequeue.queue.cancelling import KEEP_SECONDS
 from leasequeue.queue.encoding import AddOptions, adding, refuse_options
 from leasequeue.queue.plans.building import PlannedCall, QueuePlace, takes_nothing
+from leasequeue.queue.shards.queue import ShardedQueue
 from leasequeue.tasks.chains import Chain, OneCall
 from leasequeue.tasks.fitting import misfit
 from leasequeue.tasks.job import Job
@@ -234,11 +235,11 @@ class Call(OneCall[R_co]):
         if options.at is not None:
             delay_ms = max(0, moment_ms("at", options.at) - round(self._clock() * 1000))
         home, queue = definition.home, definition.queue
-        place = QueuePlace(queue.url, queue.name)
+        place = _place_of(queue)
         return PlannedCall(
             task=self.task,
             runs=home.flow_runs,
-            home=place if home is queue else QueuePlace(home.url, home.name),
+            home=place if home is queue else _place_of(home),
             queue=place,
             level=of_item.get("priority", 0),
             group=of_item.get("group"),
@@ -484,6 +485,10 @@ def options_of(task: Task[..., Any]) -> tuple[CallOptions, int]:
     """
     options = task._options  # noqa: SLF001 - of this file: not for users
     return options, _first_due_ms(options, task._clock)  # noqa: SLF001
+
+
+def _place_of(queue: AsyncWorkQueue) -> QueuePlace:
+    return QueuePlace(queue.url, queue.name, len(queue.shards) if isinstance(queue, ShardedQueue) else 0)
 
 
 def _first_due_ms(options: CallOptions, clock: Callable[[], float]) -> int:

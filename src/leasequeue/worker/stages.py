@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from leasequeue.queue.lease import Lease
+    from leasequeue.queue.plans.flow_runs import FlowRuns
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.worker.retry import RetryPolicy
     from leasequeue.worker.run import ActiveRun
@@ -299,25 +300,26 @@ async def write_children(run: ActiveRun, value: Any) -> Any:
 
     Raise ResultMismatch if they cannot be added; of a batch, it is the answer to that item.
     """
+    runs = run.handler.queue.whole.flow_runs
     if run.handler.batch is None:
-        return await _with_texts(run.leases[0], value)
+        return await _with_texts(run.leases[0], value, runs)
     answers = list(value) if isinstance(value, list) else []
     for at, (lease, answer) in enumerate(zip(run.leases, answers, strict=False)):
         try:
-            answers[at] = await _with_texts(lease, answer)
+            answers[at] = await _with_texts(lease, answer, runs)
         except ResultMismatch as error:
             answers[at] = error
     return answers or value
 
 
-async def _with_texts(lease: Lease, value: Any) -> Any:
+async def _with_texts(lease: Lease, value: Any, runs: FlowRuns) -> Any:
     """Return a value; if it is a `FanOut`, with the definitions of its children, as `child_text` has them."""
     if lease.stage is None or not isinstance(value, FanOut):
         return value
     texts: list[bytes] = []
     try:
         for child in value.children:
-            texts.append(child_text(lease.stage, child))
+            texts.append(child_text(lease.stage, runs.placed(child, lease.stage.home)))
             if len(texts) % CHILDREN_PER_TURN == 0:
                 await asyncio.sleep(0)
     except Exception as error:

@@ -24,10 +24,11 @@ _SPECIAL = re.compile(r"[/.\0]|^[@?]")
 
 
 class QueuePlace(NamedTuple):
-    """Where a queue is: the URL of its server, and its name."""
+    """Where a queue is: the URL of its server, its name, and how many shards it has; 0: it is one queue."""
 
     url: str | None
     name: str
+    shards: int = 0
 
 
 @dataclass(kw_only=True, eq=False)  # not frozen: that costs a large group 5 µs a call
@@ -150,6 +151,12 @@ class PlanBuilder:
         home = self.first.home
         if call.queue.url != home.url:
             raise InvalidCall(call.task, f"its queue is on {call.queue.url}, and the run on {home.url}")
+        if call.queue != home and (home.shards or call.queue.shards):
+            raise InvalidCall(
+                call.task,
+                f"its queue is {call.queue.name!r}, and the run on {home.name!r}: if one has shards, it has "
+                "all calls, as each run is in one of them. Let a task add this call",
+            )
         if (tag := missing_tag(home.name, call.queue.name)) is not None:
             raise InvalidCall(
                 call.task,

@@ -8,7 +8,7 @@ import json
 import re
 import uuid
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from leasequeue.queue.engine import Engine
-    from leasequeue.queue.plans.plan import FlowPlan
+    from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, Need
     from leasequeue.queue.results import Results
 
 R_co = TypeVar("R_co", covariant=True)
@@ -96,6 +96,8 @@ class Many:
 
 #: Where the results are of which that of a run is made.
 Output: TypeAlias = "One | Many"
+#: Runs, each with when it has entered its state, in ms; and the cursor of the next page, or nothing.
+RunsPage: TypeAlias = "tuple[list[tuple[int, str]], bytes]"
 
 #: The type of the error that is published of a run that was cancelled.
 _CANCELLED = "FlowCancelled"
@@ -231,12 +233,12 @@ class FlowRuns:
             asked = [check_run_id(one) for one in check_list("ids", ids, "ids")]
             if len(asked) > MAX_AT_ONCE:
                 raise InvalidArgument("ids", f"{len(asked)} ids", f"at most {MAX_AT_ONCE}")
-            views = await self._reader.views(asked, names, children=children)
+            views = await self._views(asked, names, children=children)
             return [one if one is None or self._flow in {None, one.flow} else None for one in views]
         flow = self._flow_or(flow)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         newest, _ = await self._listed(_states(state), flow, count)
-        found = await self._reader.views(newest, names, children=children)
+        found = await self._views([run_id for _, run_id in newest], names, children=children)
         return [view for view in found if view is not None]
 
     async def page(
@@ -272,14 +274,15 @@ class FlowRuns:
         names = _checked_fields(fields)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         cursor = as_bytes(after) if isinstance(after, str) else b"?"
-        if cursor and _place(cursor) is None:
+        if cursor and place_of(cursor) is None:
             raise InvalidArgument("after", after, "the cursor that a page has returned, or an empty text")
         flow, states = self._flow_or(flow), _states(state)
         if attributes is None:
-            ids, cursor = await self._listed(states, flow, count, cursor, _PAGE_STEPS)
+            rows, cursor = await self._listed(states, flow, count, cursor, _PAGE_STEPS)
+            ids = [run_id for _, run_id in rows]
         else:
-            ids, cursor = await self._found(attributes, flow or "", count, cursor, count, _PAGE_STEPS)
-        found = await self._reader.views(ids, names, children=False)
+            ids, cursor = await self._found(attributes, flow or "", count, cursor, _PAGE_STEPS)
+        found = await self._views(ids, names, children=False)
         return [view for view in found if view is not None and view.state in states], _text(cursor)
 
     async def find(
@@ -314,7 +317,7 @@ class FlowRuns:
         names = _checked_fields(fields)
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         ids, _ = await self._found(attributes, self._flow_or(flow) or "", count)
-        found = await self._reader.views(ids[:count], names, children=children)
+        found = await self._views(ids[:count], names, children=children)
         return [view for view in found if view is not None]
 
     async def cancel(self, run_id: str) -> bool:
@@ -374,8 +377,8 @@ class FlowRuns:
         check_bool("repair", repair)
         report = await check_runs(self._engine()) if repair else CleanReport()
         for state in FLOW_RUN_STATES:
-            ids, _ = await self._listed((state,), self._flow, MAX_CHECKED)
-            report += await self._check_stages(ids, repair=repair)
+            rows, _ = await self._listed((state,), self._flow, MAX_CHECKED)
+            report += await self._check_stages([run_id for _, run_id in rows], repair=repair)
         return report
 
     async def replay(self, run_id: str, *, new_id: str | None = None) -> str:
@@ -386,10 +389,8 @@ class FlowRuns:
             new_id: The id of the new run; None: a random one. If there is a run of this id, none is started.
         """
         new_id = uuid.uuid4().hex if new_id is None else check_run_id(new_id)
-        plan = await self._reader.plan(check_run_id(run_id))
-        if plan is None:
-            raise JobUnknown(run_id, is_flow_run=True)
-        await self.start(plan, new_id)
+        plan = (await self.get(run_id, fields=())).plan
+        await self.start(cast("FlowPlan", plan), new_id)
         return new_id
 
     async def delete(self, run_id: str) -> bool:
@@ -458,13 +459,25 @@ class FlowRuns:
         """
         end = await self._ended(run_id, timeout)
         if end.stage is not None and end.result is msgspec.UNSET:  # it has fanned out
-            [children] = await read_needs(self._engine(), run_id, [f"{end.stage}/*"])
+            [children] = await self._read(run_id, [f"{end.stage}/*"])
             return json.loads(children or b"null")
         return None if end.result is msgspec.UNSET else json.loads(bytes(end.result))
 
     async def mermaid(self, run_id: str) -> str:
         """Return a run as a Mermaid diagram: a box for each stage, with its state and its children's."""
         return draw_run(await self.get(run_id, fields=()))
+
+    def placed(self, child: ChildPlan, home: str) -> ChildPlan:  # noqa: ARG002 - see `ShardedFlowRuns`
+        """Return a child as a run adds it whose home is the queue of this name."""
+        return child
+
+    async def _read(self, run_id: str, needs: Sequence[Need]) -> builtins.list[bytes | None]:
+        return await read_needs(self._engine(), run_id, needs)
+
+    async def _views(
+        self, ids: Sequence[str], fields: Collection[str] | None, *, children: bool
+    ) -> builtins.list[FlowRunView | None]:
+        return await self._reader.views(ids, fields, children=children)
 
     async def _ended(self, run_id: str, timeout: Duration | None) -> _End:
         """Wait until a run has ended, and return what was published if it was completed."""
@@ -506,12 +519,12 @@ class FlowRuns:
         count: int,
         cursor: bytes = b"",
         steps: int | None = None,
-    ) -> tuple[builtins.list[str], bytes]:
+    ) -> RunsPage:
         """Return the newest runs of some states after a cursor, and the next one, after at most `steps`."""
-        found: dict[str, None] = {}
+        found: dict[str, int] = {}
         while steps is None or steps > 0:
             size = _PAGE if flow is not None else min(count - len(found), _PAGE)
-            pages = await asyncio.gather(
+            replies = await asyncio.gather(
                 *(
                     self._engine().run(
                         "runs_list",
@@ -524,28 +537,18 @@ class FlowRuns:
                     for one in states
                 )
             )
-            # One state may have more runs between the end of its page and those of the others.
-            ends = ((place, one[0]) for one in pages if (place := _place(one[0])) is not None)
-            end, further = max(ends, default=(None, b""))
-            rows = sorted(
-                (
-                    (at, run_id)
-                    for _, *page in pages
-                    for run_id, at in zip(page[::2], page[1::2], strict=True)
-                    if end is None or (at, run_id) >= end
-                ),
-                reverse=True,
-            )
+            pages = [
+                ([(at, _text(one)) for one, at in zip(row[::2], row[1::2], strict=True)], after)
+                for after, *row in replies
+            ]
             left = count - len(found)
-            found |= dict.fromkeys(_text(run_id) for _, run_id in rows[:left])
-            if len(rows) > left or (len(rows) == left and end is not None):
-                return [*found], b"%d %s" % rows[left - 1]
-            cursor = further
-            if not cursor:
+            rows, cursor = joined_pages(pages, left)
+            found |= {run_id: at for at, run_id in rows}
+            if len(rows) == left or not cursor:
                 break
             steps = None if steps is None else steps - 1
             states = [one for one, page in zip(states, pages, strict=True) if any(page)]  # else no more
-        return [*found], cursor
+        return [(at, run_id) for run_id, at in found.items()], cursor
 
     async def _found(
         self,
@@ -553,10 +556,9 @@ class FlowRuns:
         flow: str,
         count: int,
         cursor: bytes = b"",
-        size: int = _PAGE,
         steps: int | None = None,
     ) -> tuple[builtins.list[str], bytes]:
-        """Return runs with values of attributes after a cursor, and the next one; a step looks at `size`."""
+        """Return runs with values of attributes after a cursor, and the next one, after at most `steps`."""
         row: builtins.list[bytes] = []
         for name, value in self._sought(attributes).items():
             for text in lookup_texts(value):
@@ -564,6 +566,7 @@ class FlowRuns:
         if not row:
             raise InvalidArgument("attributes", attributes, "a value of at least one attribute")
         ids: dict[str, None] = {}
+        size = _PAGE if steps is None else count
         while steps is None or steps > 0:
             cursor, *page = await self._engine().run(
                 "runs_find", row, flow=as_bytes(flow), cursor=cursor, count=size
@@ -694,8 +697,8 @@ class FlowRun(Generic[R_co]):
             found: dict[str, bytes | None] = {output.path: raw}
         else:
             paths = [one.path for one in leaves]
-            engine = self._runs._engine()  # noqa: SLF001 - of this file
-            found = dict(zip(paths, await read_needs(engine, self.id, paths), strict=True))
+            read = self._runs._read  # noqa: SLF001 - of this file
+            found = dict(zip(paths, await read(self.id, paths), strict=True))
         if leaves and not any(found.values()) and (await self.status()) == "gone":
             raise JobUnknown(self.id, is_flow_run=True)
         if isinstance(output, One) and found[output.path] is None:
@@ -757,6 +760,23 @@ def _lookup_text(value: object) -> str:
     return json.loads(encoded) if encoded[:1] == b'"' else encoded.decode()
 
 
+def joined_pages(pages: Iterable[RunsPage], count: int) -> RunsPage:
+    """Join pages of several states or shards that begin after one cursor: at most `count` runs."""
+    pages = [*pages]
+    # One may have more runs between the end of its page and those of the others.
+    ends = ((place, cursor) for _, cursor in pages if (place := place_of(cursor)) is not None)
+    end, further = max(ends, default=(None, b""))
+    rows = sorted(
+        (row for some, _ in pages for row in some if end is None or (row[0], as_bytes(row[1])) >= end),
+        key=lambda row: (row[0], as_bytes(row[1])),
+        reverse=True,
+    )
+    if len(rows) > count or (len(rows) == count and end is not None):
+        at, run_id = rows[count - 1]
+        return rows[:count], b"%d %b" % (at, as_bytes(run_id))
+    return rows, further
+
+
 def _states(state: object) -> Sequence[FlowRunState]:
     """Return the states of which one is asked for, or all."""
     if state is None:
@@ -767,7 +787,7 @@ def _states(state: object) -> Sequence[FlowRunState]:
     raise InvalidArgument("state", state, f"one of {', '.join(FLOW_RUN_STATES)}, or None")
 
 
-def _place(cursor: bytes) -> tuple[float, bytes] | None:
+def place_of(cursor: bytes) -> tuple[float, bytes] | None:
     """Return the score and the id that are in a cursor; None: there are none."""
     found = _CURSOR.fullmatch(cursor)
     return None if found is None else (float(found[1]) // 1, found[2])  # as the script returns scores

@@ -201,7 +201,7 @@ class ShardedDeadLetters(DeadLetters):
 
     async def requeue(self, *item_ids: str) -> builtins.list[bool]:
         """See `DeadLetters.requeue`."""
-        return await self._of_ids(item_ids, lambda shard, some: shard.dead_letters.requeue(*some))
+        return await self._shards.any_of_each(item_ids, lambda shard, some: shard.dead_letters.requeue(*some))
 
     async def requeue_all(self) -> int:
         """See `DeadLetters.requeue_all`: the oldest of each shard first."""
@@ -209,21 +209,11 @@ class ShardedDeadLetters(DeadLetters):
 
     async def drop(self, *item_ids: str) -> builtins.list[bool]:
         """See `DeadLetters.drop`."""
-        return await self._of_ids(item_ids, lambda shard, some: shard.dead_letters.drop(*some))
+        return await self._shards.any_of_each(item_ids, lambda shard, some: shard.dead_letters.drop(*some))
 
     async def drop_older_than(self, age: Duration) -> int:
         """See `DeadLetters.drop_older_than`."""
         return sum(await self._shards.each(lambda shard: shard.dead_letters.drop_older_than(age)))
-
-    async def _of_ids(
-        self,
-        item_ids: Sequence[str],
-        call: Callable[[AsyncWorkQueue, builtins.list[str]], Any],
-    ) -> builtins.list[bool]:
-        if self._shards.by == "id":
-            return await self._shards.spread(item_ids, self._shards.of, call)
-        found = await self._shards.each(lambda shard: call(shard, [*item_ids]))
-        return [any(answers) for answers in zip(*found, strict=True)]
 
 
 class ShardedSchedules(Schedules):

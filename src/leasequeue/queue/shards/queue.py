@@ -11,8 +11,8 @@ from leasequeue.item import Item
 from leasequeue.queue.cancelling import KEEP_SECONDS
 from leasequeue.queue.lease import Failure, Lease
 from leasequeue.queue.many_queues import lease_from
-from leasequeue.queue.plans.flow_runs import FlowRuns
 from leasequeue.queue.queue import MAX_AT_ONCE, AsyncWorkQueue, QueueAdmin, engines_of
+from leasequeue.queue.shards.flow_runs import ShardedFlowRuns
 from leasequeue.queue.shards.parts import (
     ShardedDeadLetters,
     ShardedEvents,
@@ -78,7 +78,7 @@ class ShardedQueue(AsyncWorkQueue):
         self.history = ShardedHistory(parts)
         self.limits = self.divided = ShardedLimits(parts)
         self.results = ShardedResults(parts)
-        self.flow_runs = FlowRuns(name, parts.refuse, self.results)
+        self.flow_runs = ShardedFlowRuns(parts, self.results)
         self.schedules = ShardedSchedules(parts)
         self.tags = ShardedTags(parts)
 
@@ -101,7 +101,10 @@ class ShardedQueue(AsyncWorkQueue):
         await asyncio.gather(*(one.close() for one in self.shards))
 
     def shard_of(self, item_id: str, *, group: str | None = None) -> AsyncWorkQueue:
-        """Return the shard of an item: by its group, with `shard_by="group"`, else by its id."""
+        """Return the shard of an item: by its group, with `shard_by="group"`, else by its id.
+
+        A flow run, with the items of its stages, is in that of its id.
+        """
         return self._parts.of(item_id, group)
 
     # ------------------------------------------------------------------ adding
@@ -275,12 +278,7 @@ class ShardedQueue(AsyncWorkQueue):
     async def cancel_many(self, item_ids: Iterable[str], *, keep: Duration = KEEP_SECONDS) -> list[bool]:
         """See `AsyncWorkQueue.cancel_many`."""
         ids = check_list("item_ids", item_ids, "ids")
-        if self._parts.by == "group":
-            found = await self._parts.each(lambda shard: shard.cancel_many(ids, keep=keep))
-            return [any(answers) for answers in zip(*found, strict=True)]
-        return await self._parts.spread(
-            ids, self._parts.of, lambda shard, some: shard.cancel_many(some, keep=keep)
-        )
+        return await self._parts.any_of_each(ids, lambda shard, some: shard.cancel_many(some, keep=keep))
 
     async def cancel_data(
         self, data: bytes | str, *, limit: int | None = None, keep: Duration = KEEP_SECONDS

@@ -16,7 +16,7 @@ from leasequeue.queue.queue import AsyncWorkQueue, engine_of, engines_of, next_l
 from leasequeue.queue.shards.naming import place_of, shard_names
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
     from leasequeue.wire.endpoints import Client
@@ -34,6 +34,8 @@ ShardBy = Literal["id", "group"]
 IN_PART = ContextVar("leasequeue_in_part", default=False)
 #: What a schedule appends to its name in the ids of its items, which are in the shard of the schedule.
 _STAMP = re.compile(rb"@\d{4}-\d\d-\d\dT[\d:.]+Z$")
+#: The id of an item of a flow run: that of the run, a stage, and the numbers of children.
+_STAGE = re.compile(r"([^/]+)/[^/]+(?:/\d+)*")
 
 
 class Shards:
@@ -100,8 +102,15 @@ class Shards:
         return self.all[place_of(_STAMP.sub(b"", by), len(self.all))]
 
     def with_id(self, item_id: str) -> Sequence[AsyncWorkQueue]:
-        """Return the shards in which an item of this id may be: one, unless groups have shards."""
-        return (self.of(item_id),) if self.by == "id" else self.all
+        """Return the shards in which an item of this id may be: one, unless groups have shards.
+
+        An item of a flow run is in the shard of the run. Another one may have such an id, such as `order/7`:
+        if all of these were in the shard of `order`, they would not be spread.
+        """
+        if self.by == "group":
+            return self.all
+        shard, stage = self.of(item_id), _STAGE.fullmatch(item_id)
+        return (shard,) if stage is None else tuple(dict.fromkeys((shard, self.of(stage[1]))))
 
     def with_group(self, group: str | None) -> Sequence[AsyncWorkQueue]:
         """Return the shards that have items of a group; None: of the queue."""
@@ -181,6 +190,32 @@ class Shards:
         """Make a call on each shard in which an item may be; return the first answer that says something."""
         answers = await self.each(call, self.with_id(item_id))
         return next((one for one in answers if one), answers[0])
+
+    async def any_of_each(
+        self,
+        item_ids: Sequence[str],
+        call: Callable[[AsyncWorkQueue, list[str]], Awaitable[Sequence[bool]]],
+    ) -> list[bool]:
+        """Make a call for each shard with those ids whose items may be in it; return for each if one agrees.
+
+        Raises:
+            PartlyApplied: As in `spread`.
+        """
+        where = [self.with_id(one) for one in item_ids]
+        asked = [(one, shard) for one, shards in zip(item_ids, where, strict=True) for shard in shards]
+
+        def joined(answers: Iterable[bool | None]) -> list[bool | None]:
+            left = iter(answers)
+            found = [[next(left) for _ in shards] for shards in where]
+            return [True if any(some) else None if None in some else False for some in found]
+
+        try:
+            answers = await self.spread(
+                asked, lambda pair: pair[1], lambda shard, some: call(shard, [one for one, _ in some])
+            )
+        except PartlyApplied as error:
+            raise PartlyApplied(joined(cast("tuple[bool | None, ...]", error.answers))) from error.__cause__
+        return cast("list[bool]", joined(answers))
 
 
 async def answers_of(calls: Mapping[Given, Awaitable[T]]) -> dict[Given, T]:
