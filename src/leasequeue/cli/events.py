@@ -102,7 +102,8 @@ async def _print(queue: str, found: AsyncIterator[Event], *, as_json: bool) -> C
 
 
 def _given(event: Event) -> dict[str, Any]:
-    values = ((field.name, getattr(event, field.name)) for field in fields(event))
+    # The cursor is the number: a shard is a queue here.
+    values = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name != "cursor")
     return {
         name: format_time(value) if name in _TIMES else value
         for name, value in values

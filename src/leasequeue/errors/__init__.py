@@ -614,20 +614,26 @@ class EventsLost(EventsError):
         after: The number after which they were requested.
         first_kept: The number of the oldest event that is kept, or, if none is, of the next one. If it is not
             above `after`, the server has lost its last writes, in a fail-over or a crash.
+        cursor: What to continue with as `since`, after what is lost.
     """
 
-    def __init__(self, after: int, first_kept: int, advice: str | None = None) -> None:
+    def __init__(
+        self, after: int, first_kept: int, advice: str | None = None, *, cursor: str | None = None
+    ) -> None:
         self.after = after
         self.first_kept = first_kept
+        self.cursor = str(first_kept - 1) if cursor is None else cursor
+        since = self.cursor if cursor is None else repr(cursor)
+        self.advice = advice
         if first_kept > after:
             loss = f"the events {after + 1} to {first_kept - 1} are no longer kept"
-            usual = f"continue with since={first_kept - 1}, and keep more of them or read sooner"
+            usual = f"continue with since={since}, and keep more of them or read sooner"
         else:
             loss = (
                 f"event {after} was read, but the server has lost its last writes and uses the numbers "
                 f"from {first_kept} on again"
             )
-            usual = f"continue with since={first_kept - 1}"
+            usual = f"continue with since={since}"
         super().__init__(f"{loss}: {advice or usual}")
 
 

@@ -18,6 +18,8 @@ class Event:
 
     #: The event's number. Numbers increase without a gap while events are kept.
     number: int
+    #: What `events(since=…)` continues after: its number or, of a queue with shards, how far each is read.
+    cursor: str
     #: What happened; see the reference. Empty if that cannot be read.
     what: str
     #: The item's id; of an event of a worker the worker's, of one of the queue empty.
@@ -91,6 +93,7 @@ def _event(number: int, fields: Mapping[str, Any], details: dict[str, Any]) -> E
         details["until"] = details["until"] / 1000 if is_moment(details["until"]) else None
     return Event(
         number=number,
+        cursor=str(number),
         what=fields.get("what", ""),
         id=fields.get("id", ""),
         at=(integer("time") or 0) / 1000,

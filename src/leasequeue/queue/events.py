@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 from typing import TYPE_CHECKING, Literal
 
@@ -94,6 +95,14 @@ class Events:
             raise NoEventsKept
         return int(last)
 
+    async def last_cursor(self) -> str:
+        """Return what `events(since=…)` continues with after the last event that there has been.
+
+        Raises:
+            NoEventsKept: If no events are kept.
+        """
+        return str(await self.last_number())
+
     async def stop(self, only: Literal["kept", "live"] | None = None) -> None:
         """Stop keeping events, and drop those that are kept; stop publishing them.
 
@@ -107,7 +116,7 @@ class Events:
 
     def __call__(
         self,
-        since: int | None = None,
+        since: int | str | None = None,
         *,
         follow: bool = True,
         live: bool = False,
@@ -117,8 +126,8 @@ class Events:
         """Read the events, the oldest first.
 
         Args:
-            since: The number of the last event that is already known. None: begin with the oldest; with
-                `live`, with the next.
+            since: The `cursor` of the last event that is already known, or its number. None: begin with the
+                oldest; with `live`, with the next.
             follow: Whether to wait for more when all are read. A follower gets each event at once.
             live: Read what is published, with the results of completed items. What is missed, after `since`
                 or while the connection was lost, is taken from the kept events, if events are kept.
@@ -126,8 +135,8 @@ class Events:
             kinds: Only these events, such as `completed`.
 
         Raises:
-            InvalidArgument: If `since` is not a number, or above that of the last event, or another argument
-                cannot be used.
+            InvalidArgument: If `since` is no cursor or number of this queue, or above that of the last event,
+                or another argument cannot be used.
             NoEventsKept: If no events are kept, unless `live`.
             NoEventsPublished: If no events are published, with `live`, also as soon as that is stopped.
             EventsLost: If some after `since`, or after the last that was read, are no longer kept, or were
@@ -135,12 +144,31 @@ class Events:
                 read.
             ServerRefused: If the access rules forbid the channel, with `live`.
         """
+        if isinstance(since, str):
+            if not re.fullmatch(r"[0-9]{1,19}", since):
+                raise InvalidArgument("since", since, "the `cursor` of an event of this queue, or its number")
+            since = int(since)
         if since is not None:
             check_int("since", since, minimum=0, maximum=2**63)
+        return self._reading(since, follow=follow, live=live, ids=ids, kinds=kinds)
+
+    def _reading(
+        self,
+        since: int | None,
+        *,
+        follow: bool,
+        live: bool,
+        ids: Collection[str] | None,
+        kinds: Collection[str] | None,
+        on_begin: Callable[[int], None] = lambda _: None,
+    ) -> AsyncIterator[Event]:
+        """Read the events. If `since` is None, `on_begin` gets the number after which it begins."""
         if live and not follow:
             raise InvalidArgument("follow", follow, "True with live=True")
         wanted = _Filter(ids, kinds)
-        return self._read_live(since, wanted) if live else self._read(since, wanted, follow=follow)
+        if live:
+            return self._read_live(since, wanted, on_begin)
+        return self._read(since, wanted, on_begin, follow=follow)
 
     async def _set(self, *, count: int | None, age_ms: int | None, publish: int | None) -> int:
         count_, age_, publish_ = (b"" if value is None else value for value in (count, age_ms, publish))
@@ -150,7 +178,9 @@ class Events:
         )
         return int(reply)
 
-    async def _read(self, since: int | None, wanted: _Filter, *, follow: bool) -> AsyncIterator[Event]:
+    async def _read(
+        self, since: int | None, wanted: _Filter, on_begin: Callable[[int], None], *, follow: bool
+    ) -> AsyncIterator[Event]:
         # After the first page, a number above the last one means that the server has lost events.
         after, asked = since, since is not None
         follower = _Follower(self._engine()) if follow else None
@@ -161,6 +191,8 @@ class Events:
                 except ConnectionLost:
                     self._engine()  # raises QueueClosed if the queue object was closed
                     raise
+                if after is None:
+                    on_begin(page[0].number - 1 if page else last)
                 for event in page:
                     if event in wanted:
                         yield event
@@ -174,8 +206,10 @@ class Events:
             if follower is not None:
                 follower.close()
 
-    async def _read_live(self, since: int | None, wanted: _Filter) -> AsyncIterator[Event]:
-        async with contextlib.aclosing(self._live(since)) as batches:
+    async def _read_live(
+        self, since: int | None, wanted: _Filter, on_begin: Callable[[int], None]
+    ) -> AsyncIterator[Event]:
+        async with contextlib.aclosing(self._live(since, on_begin)) as batches:
             while True:
                 try:
                     batch = await anext(batches)
@@ -186,7 +220,9 @@ class Events:
                     if event in wanted:
                         yield event
 
-    async def _live(self, since: int | None) -> AsyncGenerator[Sequence[Event]]:
+    async def _live(
+        self, since: int | None, on_begin: Callable[[int], None]
+    ) -> AsyncGenerator[Sequence[Event]]:
         """Yield what is published, with what was missed before it."""
         engine = self._engine()
         reader = await engine.live_events.join()
@@ -198,6 +234,7 @@ class Events:
             after = filled = min(last, (reader.next_number or last + 1) - 1)
             begins = since is None
             if since is None:
+                on_begin(after)
                 filled = 0  # also an event up to `last` is a new one if its message comes only now
             else:
                 async for page in self._between(since, after):

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import itertools
 import math
+import re
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from leasequeue.durations import Duration, check_int, seconds
-from leasequeue.errors import InvalidArgument
+from leasequeue.errors import EventsLost, InvalidArgument
 from leasequeue.item import MAX_DATA_BYTES
 from leasequeue.queue.cancelling import KEEP_SECONDS
 from leasequeue.queue.dead_letters import MAX_AT_ONCE, DeadLetter, DeadLetters
@@ -416,14 +418,20 @@ def _first(parts: Sequence[Limit]) -> Limit:
 
 
 class ShardedEvents(Events):
-    """See `Events`. The events of each shard are in order, and numbered separately."""
+    """See `Events`. The events of each shard are in order, and numbered separately.
+
+    A cursor is a text with the number of the last event that was read of each shard.
+    """
 
     def __init__(self, shards: Shards) -> None:
         super().__init__(shards.refuse)
         self._shards = shards
 
     async def keep(self, *, count: int | None = None, age: Duration | None = None) -> int:
-        """Keep events of all shards, each its part of `count`; see `Events.keep`. Return 0."""
+        """Keep events of all shards, each its part of `count`; see `Events.keep`.
+
+        Return 0: `last_cursor` says where to continue.
+        """
         part = (
             None
             if count is None
@@ -441,53 +449,126 @@ class ShardedEvents(Events):
         """See `Events.stop`."""
         await self._shards.each(lambda shard: shard.events.stop(only))
 
+    async def last_cursor(self) -> str:
+        """See `Events.last_cursor`."""
+        last = await self._shards.each(lambda shard: shard.events.last_number())
+        return _Cursor(self._shards, last).text
+
     def __call__(
         self,
-        since: int | None = None,
+        since: int | str | None = None,
         *,
         follow: bool = True,
         live: bool = False,
         ids: Collection[str] | None = None,
         kinds: Collection[str] | None = None,
     ) -> AsyncIterator[Event]:
-        """Read the events of all shards as they come; see `Events.__call__`.
+        """Read the events of all shards; see `Events.__call__`.
 
         Those of one shard are in order. Without `follow` all are, by their times.
 
         Args:
-            since: None: a number is that of an event of one shard. Continue with
-                `queue.shards[…].events(since=…)`.
+            since: The `cursor` of the last event that is already known; a number is that of one shard.
             follow: See there.
             live: See there.
             ids: See there.
             kinds: See there.
         """
-        if since is not None:
-            allowed = "None on a queue with shards, whose events have separate numbers"
-            raise InvalidArgument("since", since, allowed)
-        readers = [one.events(follow=follow, live=live, ids=ids, kinds=kinds) for one in self._shards.all]
-        return _joined(readers, in_order=not follow)
+        cursor = _Cursor.read(since, self._shards)
+        readers = [
+            shard.events._reading(  # noqa: SLF001 - a part of it
+                cursor.after[at],
+                follow=follow,
+                live=live,
+                ids=ids,
+                kinds=kinds,
+                on_begin=partial(cursor.begin, at),
+            )
+            for at, shard in enumerate(self._shards.all)
+        ]
+        return _joined(readers, cursor, in_order=not follow)
 
 
-async def _joined(readers: Sequence[AsyncIterator[Event]], *, in_order: bool) -> AsyncIterator[Event]:
-    """Yield what several readers yield: in the order of the times, or as it comes."""
-    pending = {asyncio.ensure_future(anext(one)): one for one in readers}
+class _Cursor:
+    """How far the events of each shard are read: the number of the last one; None before it has begun."""
+
+    def __init__(self, shards: Shards, after: Sequence[int | None]) -> None:
+        self._layout = f"{len(shards.all)}{shards.by}"
+        self.after = [*after]
+        #: Set when it is known of each shard where its reading begins.
+        self.known = asyncio.Event()
+
+    @classmethod
+    def read(cls, text: object, shards: Shards) -> _Cursor:
+        """Read a text; None: at the begin of all shards."""
+        cursor = cls(shards, [None] * len(shards.all))
+        if text is not None:
+            layout, *parts = text.split("-") if isinstance(text, str) else ("",)
+            if (layout, len(parts)) != (cursor._layout, len(shards.all)) or not all(
+                map(_PART.fullmatch, parts)
+            ):
+                allowed = f"the `cursor` of an event of this queue, which begins with {cursor._layout}-"
+                raise InvalidArgument("since", text, allowed)
+            cursor.after = [int(one, 16) for one in parts]
+            cursor.known.set()
+        return cursor
+
+    @property
+    def text(self) -> str:
+        """The text of it, with which the reading can continue."""
+        return "-".join([self._layout, *(f"{one or 0:x}" for one in self.after)])
+
+    def begin(self, at: int, number: int) -> None:
+        """Note the number after which the events of a shard are read."""
+        self.after[at] = number
+        if None not in self.after:
+            self.known.set()
+
+    def passed(self, at: int, event: Event) -> Event:
+        """Return an event of a shard with the cursor after it."""
+        self.after[at] = event.number
+        return replace(event, cursor=self.text)
+
+    def lost(self, at: int, error: EventsLost) -> EventsLost:
+        """Return an error of a shard with the cursor to continue with."""
+        self.after[at] = error.first_kept - 1
+        return EventsLost(error.after, error.first_kept, error.advice, cursor=self.text)
+
+
+#: What a cursor has of each shard: a hexadecimal number.
+_PART = re.compile(r"[0-9a-f]{1,15}")
+
+
+async def _joined(
+    readers: Sequence[AsyncIterator[Event]], cursor: _Cursor, *, in_order: bool
+) -> AsyncIterator[Event]:
+    """Yield what the readers of the shards yield: in the order of the times, or as it comes."""
+    pending = {asyncio.ensure_future(anext(one)): at for at, one in enumerate(readers)}
+    known = asyncio.ensure_future(cursor.known.wait())
+    waiting: set[asyncio.Future[Any]] = {known, *pending}
     try:
+        while not (cursor.known.is_set() or any(one.done() and one.exception() for one in pending)):
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         while pending:
             how = asyncio.ALL_COMPLETED if in_order else asyncio.FIRST_COMPLETED
             done, _ = await asyncio.wait(pending, return_when=how)
-            for ended in [one for one in done if isinstance(one.exception(), StopAsyncIteration)]:
-                del pending[ended]
-                done.discard(ended)
-            ready = sorted(done, key=lambda one: one.result().at)
+            for task in [one for one in done if one.exception() is not None]:
+                at, error = pending.pop(task), task.exception()
+                done.discard(task)
+                if isinstance(error, EventsLost):
+                    raise cursor.lost(at, error) from error
+                if not isinstance(error, StopAsyncIteration):
+                    task.result()
+            ready = sorted(done, key=lambda one: (one.result().at, pending[one]))
             for task in ready[:1] if in_order else ready:
-                reader = pending.pop(task)
-                yield task.result()
-                pending[asyncio.ensure_future(anext(reader))] = reader
+                at = pending.pop(task)
+                yield cursor.passed(at, task.result())
+                pending[asyncio.ensure_future(anext(readers[at]))] = at
     finally:
+        known.cancel()
         for task in pending:
             task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        await asyncio.gather(known, *pending, return_exceptions=True)
         for reader in readers:
             await reader.aclose()  # type: ignore[attr-defined] # each is a generator
 
