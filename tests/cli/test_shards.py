@@ -192,6 +192,7 @@ async def test_all_shards_are_cleaned_and_checked(
     assert [(line["queue"], line["cleared"]) for line in outcome.documents] == [(queue.name, 10)]
 
 
+@pytest.mark.slow
 async def test_a_watch_cleans_all_shards(queue: AsyncWorkQueue, redis_url: str) -> None:
     async with started("clean", "--watch", "--every", "100ms", "--url", redis_url, queue.name) as process:
         assert process.stderr is not None
