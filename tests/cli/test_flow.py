@@ -70,10 +70,10 @@ class Program:
         await new_worker(self.tasks).drain()
 
 
-@pytest.fixture
-async def program(redis_url: str, name: str) -> AsyncIterator[Program]:
-    """Return a program with a flow, whose home is a new queue."""
-    async with TaskQueue.from_url(redis_url, name) as tasks:
+@pytest.fixture(params=[None, 4], ids=["plain", "shards"])
+async def program(redis_url: str, name: str, request: pytest.FixtureRequest) -> AsyncIterator[Program]:
+    """Return a program with a flow, whose home is a new queue, without and with shards."""
+    async with TaskQueue.from_url(redis_url, name, shards=request.param) as tasks:
         yield Program(tasks)
 
 
@@ -229,7 +229,8 @@ async def test_check_finds_and_repairs_what_cannot_go_on(
     await use(program.tasks.queue)
     assert await leasequeue("flow", "check", program.name) == (0, "", "")
     await program.start("lost", drain=False)
-    await redis.delete(f"{program.name}:item:lost/check", f"{program.name}:queue")
+    home = program.tasks.queue.shard_of("lost").name
+    await redis.delete(f"{home}:item:lost/check", f"{home}:queue")
     outcome = await leasequeue("flow", "check", program.name, "--dry-run", "--json")
     assert (outcome.code, outcome.document["repaired"]) == (3, False)
     outcome = await leasequeue("flow", "check", program.name)
