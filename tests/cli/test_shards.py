@@ -262,6 +262,21 @@ async def test_workers_are_listed_and_ordered(leasequeue: Leasequeue, queue: Asy
         assert (await leasequeue("workers", "resume", queue.name, "bee")).code == 0
 
 
+async def test_a_worker_on_shards_is_checked_as_one(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    (program := tmp_path / "sharded.py").write_text(
+        "from leasequeue import TaskQueue\n"
+        f"tasks = TaskQueue.from_url({redis_url!r}, {queue.name!r}, shards={COUNT})\n"
+        "@tasks.task\n"
+        "async def resize() -> None: ...\n"
+    )
+    outcome = await leasequeue("worker", f"{program}:tasks", "--check")
+    assert (outcome.code, outcome.err) == (0, "")
+    rows = [row for row in outcome.table if row[:1] == [queue.name]]
+    assert [(row[1], row[-4:]) for row in rows] == [("resize", ["20", "0", "0", "0"])]
+
+
 async def _has(leasequeue: Leasequeue, queue: AsyncWorkQueue, state: str) -> bool:
     return state in (await leasequeue("workers", "ls", queue.name)).out
 

@@ -171,7 +171,7 @@ def check(settings: WorkerSettings) -> int:
     except Exception as error:  # noqa: BLE001 - whatever the user's lifespan raises
         print_error(with_traceback("the lifespan fails", error))
         return CRASHED
-    print_rows([*map(_row, worker.handlers, counts)], as_json=False)
+    print_rows([*map(_row, _of_first_shards(worker), counts)], as_json=False)
     print_line(f"The worker can run: {worker.concurrency} runs at once, grace {worker.grace:g} s.")
     if worker.has_lifespan and not settings.lifespan:
         print_line("Its lifespan was not run: --check --lifespan does.")
@@ -185,9 +185,8 @@ async def _check(worker: Worker, *, lifespan: bool) -> list[Counts]:
         try:
             async with asyncio.timeout(REPLY_SECONDS):
                 for handler in worker.handlers:
-                    for shard in handler.queue.shards:
-                        await engine_of(shard).rights.expect_worker(handler.consumer.adds_to)
-                counts = [await handler.queue.counts() for handler in worker.handlers]
+                    await engine_of(handler.queue).rights.expect_worker(handler.consumer.adds_to)
+                counts = [await handler.queue.whole.counts() for handler in _of_first_shards(worker)]
         except TimeoutError:
             raise ConnectionLost("the server does not answer", maybe_applied=False) from None
         if lifespan or not worker.has_lifespan:
@@ -195,9 +194,14 @@ async def _check(worker: Worker, *, lifespan: bool) -> list[Counts]:
         return counts
 
 
+def _of_first_shards(worker: Worker) -> list[Handler]:
+    """Return each handler once: there is one for each shard of its queue."""
+    return [handler for handler in worker.handlers if handler.queue is handler.queue.whole.shards[0]]
+
+
 def _row(handler: Handler, counts: Counts) -> dict[str, object]:
     return {
-        "queue": handler.queue.name,
+        "queue": handler.queue.whole.name,
         "handler": handler.name,
         "runs in": handler.run_in,
         "batch": handler.batch,
