@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,14 @@ from leasequeue.wire.runner import Runner
 from tests.queue.keyspace import audit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Iterable
 
     from redis.asyncio import Redis
 
-    from leasequeue import AsyncWorkQueue
+    from leasequeue import AsyncWorkQueue, Lease
     from leasequeue.queue.leasing import LeasedItem
     from leasequeue.wire.runner import BoundScript
+    from tests.queue.fixtures import MakeQueue
 
 COUNT = 1000
 #: How many values each row of a script has.
@@ -279,3 +281,60 @@ def test_every_row_is_sent_once_in_order_and_trips_are_full(sizes: list[int]) ->
         assert stop - start == 1 or sum(sizes[start:stop]) <= TRIP_BYTES
         if stop < len(sizes):
             assert sum(sizes[start : stop + 1]) > TRIP_BYTES
+
+
+async def test_no_call_takes_more_commands_in_a_larger_queue(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    """Nor do the scripts of a call send more of them."""
+
+    async def sent() -> Counter[str]:
+        stats = await redis.info("commandstats")
+        ours = {one: value["calls"] for one, value in stats.items() if not _IS_OUTSIDE.match(one)}
+        return Counter(ours)
+
+    async def measured(queue: AsyncWorkQueue) -> dict[str, Counter[str]]:
+        found: dict[str, Counter[str]] = {}
+        leases: list[Lease] = []
+
+        async def count(what: str, call: Awaitable[Any]) -> Any:
+            before = await sent()
+            answer = await call
+            found[what] = await sent() - before
+            return answer
+
+        await count("add one", queue.add_item(Item(b"x")))
+        await count("add some", queue.add_items(Item(b"x") for _ in range(100)))
+        await count("delay", queue.add_items((Item(b"x") for _ in range(50)), delay=3600))
+        leases = await count("lease", queue.lease_many(200, 3600))
+        await count("renew", queue.renew_many(leases[:100], 3600))
+        await count("release", queue.release_many(leases[:100]))
+        await count("fail", queue.fail_many([Failure(lease, "x") for lease in leases[100:150]]))
+        await count("complete", queue.complete_many(leases[150:]))
+        for state in ("waiting", "leased", "scheduled"):
+            await count(f"inspect {state}", queue.inspect(state, start=100, count=100))
+        await count("find", queue.find(leases[0].id))
+        await count("dead letters", queue.dead_letters.list(count=50))
+        await count("requeue", queue.dead_letters.requeue(leases[100].id))
+        await count("counts", queue.counts())
+        await count("stats", queue.stats())
+        return found
+
+    found = []
+    for size in (1_000, 20_000):
+        queue = make_queue(name=f"{name}-{size}")
+        await queue.add_items(Item(b"x") for _ in range(size + size // 2))
+        await queue.add_items((Item(b"x") for _ in range(size // 4)), delay=3600)
+        for _ in range(size // 1_000):
+            await queue.lease_many(250, 3600)
+            await queue.fail_many([Failure(one, "x") for one in await queue.lease_many(250, 3600)])
+        await measured(queue)  # opens connections, and loads scripts
+        found.append(await measured(queue))
+    small, large = found
+    # For each item that leaves `processing`, three old entries are looked at, which may be left over.
+    more = {what: large[what] - small[what] for what in small}
+    assert {what: some for what, some in more.items() if some.total() > 4 * 50} == {}
+
+
+#: Commands that a connection or the test itself sends.
+_IS_OUTSIDE = re.compile("cmdstat_(info|ping|client|hello|select|subscribe|script|config|eval)")

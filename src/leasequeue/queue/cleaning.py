@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import secrets
 from array import array
+from bisect import bisect_left
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ STEP = 100
 #: How many entries of a list a step of a walk reads. Of `processing` more than it reclaims, so that a walk
 #: meets the entries of what was reclaimed in between.
 WALK_STEP = 500
+#: How many a step reads that repairs nothing: in the middle of a long list, finding the place takes longest.
+READ_STEP = 1000
 #: How many of them it reads again with the next step.
 OVERLAP = 100
 #: How long an unexplained entry is left alone (ms): a foreign client writes its lease key one or two trips
@@ -109,8 +112,8 @@ async def _check_all(engine: Engine, keys: set[str], *, renames: bool = False) -
 
 async def _restore_orphans(engine: Engine) -> CleanReport:
     """Find items that are in no list, look once more, and put back those that have not moved in between."""
-    started_ms, suspects = await _find_suspects(engine)
-    report = CleanReport(examined=len(suspects))
+    started_ms, examined, suspects = await _find_suspects(engine)
+    report = CleanReport(examined=examined)
     await _drop_waiting(engine, suspects)
     orphans = sorted(suspects)
     mark = secrets.token_hex(8).encode()
@@ -218,66 +221,104 @@ async def _walk_processing(engine: Engine) -> CleanReport:
     return report
 
 
-async def _find_suspects(engine: Engine) -> tuple[int, set[bytes]]:
-    """Return when the search began, and all ids with data that are neither leased nor scheduled."""
-    cursor, started_ms = b"0", None
+class _Hashes:
+    """The hashes of ids: the ids themselves, of millions of items, would take too much memory."""
+
+    def __init__(self) -> None:
+        #: By their last bits, so that few are sorted at once.
+        self._parts = [array("q") for _ in range(4096)]
+
+    async def read(self, slices: AsyncIterator[list[bytes]]) -> None:
+        """Take the hashes of the ids in some slices."""
+        async for ids in slices:
+            for one in map(hash, ids):
+                self._parts[one % 4096].append(one)
+        self._parts = [array("q", sorted(part)) for part in self._parts]
+
+    def __contains__(self, item_id: bytes) -> bool:
+        one = hash(item_id)
+        part = self._parts[one % 4096]
+        at = bisect_left(part, one)
+        return at < len(part) and part[at] == one
+
+    def twice(self) -> set[int]:
+        """Return those that were read more than once."""
+        return {one for part in self._parts for one, after in itertools.pairwise(part) if one == after}
+
+
+async def _find_suspects(engine: Engine) -> tuple[int, int, set[bytes]]:
+    """Return when the scan began, how many items are neither leased nor scheduled, and which do not wait.
+
+    Those that have waited just before the scan are left out, so of millions of ids few are kept.
+    """
+    waiting = _Hashes()
+    await waiting.read(_waiting(engine))
+    cursor, started_ms, examined = b"0", None, 0
     suspects: set[bytes] = set()
     while started_ms is None or cursor != b"0":
         now_ms, cursor, *ids = await engine.run(
-            "deep_clean_scan", pattern=engine.keys.data_pattern, cursor=cursor, count=STEP
+            "deep_clean_scan", pattern=engine.keys.data_pattern, cursor=cursor, count=WALK_STEP
         )
         started_ms = now_ms if started_ms is None else started_ms
-        suspects.update(ids)
-    return started_ms, suspects
+        examined += len(ids)
+        suspects.update(one for one in ids if one not in waiting)
+    return started_ms, examined, suspects
 
 
 async def _drop_waiting(engine: Engine, suspects: set[bytes]) -> None:
     """Remove the ids of waiting items from the suspects."""
-    await _drop_laned(engine, suspects)
-    await _drop_listed(suspects, partial(_read_queue, engine))
-    await _drop_laned(engine, suspects)  # those that were moved from the queue into a lane in between
-
-
-async def _drop_laned(engine: Engine, suspects: set[bytes]) -> None:
-    cursor = b"lanes"
-    while suspects and cursor != b"0":
-        cursor, _, *ids = await engine.run("list_ids", state=b"laned", cursor=cursor, count=WALK_STEP)
-        suspects.difference_update(ids)
-
-
-async def _drop_listed(suspects: set[bytes], read: ReadList) -> None:
     if suspects:
-        async for _, ids, _ in _walk_list(read):
+        async for ids in _waiting(engine):
             suspects.difference_update(ids)
             if not suspects:
                 break
 
 
-async def _walk_list(read: ReadList) -> AsyncIterator[tuple[int, list[bytes], int]]:
+async def _waiting(engine: Engine) -> AsyncIterator[list[bytes]]:
+    """Yield the ids that wait, in slices; those in lanes again at last, as some move there meanwhile."""
+    async for _, ids in _walk_lanes(engine):
+        yield ids
+    async for _, ids, _ in _walk_list(partial(_read_queue, engine), READ_STEP):
+        yield ids
+    async for _, ids in _walk_lanes(engine):
+        yield ids
+
+
+async def _walk_lanes(engine: Engine) -> AsyncIterator[tuple[bytes, list[bytes]]]:
+    """Yield the ids in the lanes, in slices, each with its cursor."""
+    cursor = b"lanes"
+    while cursor != b"0":
+        begin = cursor
+        cursor, _, *ids = await engine.run("list_ids", state=b"laned", cursor=begin, count=WALK_STEP)
+        yield begin, ids
+
+
+async def _walk_list(read: ReadList, step: int) -> AsyncIterator[tuple[int, list[bytes], int]]:
     """Yield where each slice of a list begins, its ids, and how many of these were in the slice before.
 
     The walk is from the end at which items are added: leases at the other end move nothing, and an item that
     is added moves the others away. Where ids are removed that were read, the next ones move into the part
-    that was read. So a slice begins with ids of the one before; if there are none, the walk goes back.
+    that was read. So a slice, of `step` ids, begins with ids of the one before; if there are none, the walk
+    goes back.
     """
     start, known = 0, dict[bytes, None]()
     while True:
         ids, is_last = await read(start)
         last = next((ids.index(one) for one in reversed(known) if one in ids), -1)
         if last < 0 and known and start > 0:
-            start = max(0, start - WALK_STEP)
+            start = max(0, start - step)
             continue
         yield start, ids, last + 1
         if is_last:
             return
-        known = dict.fromkeys(ids[:WALK_STEP]) or known
-        start = max(0, start + min(len(ids), WALK_STEP) - OVERLAP)
+        known = dict.fromkeys(ids[:step]) or known
+        start = max(0, start + min(len(ids), step) - OVERLAP)
 
 
 async def _read_queue(engine: Engine, start: int) -> tuple[list[bytes], bool]:
     """Return ids of the queue and of what is held, with the first ones also those in inboxes."""
-    ids = await engine.run("deep_clean_walk", start=start, count=WALK_STEP)
-    return ids, len(ids) < WALK_STEP
+    ids = await engine.run("deep_clean_walk", start=start, count=READ_STEP)
+    return ids, len(ids) < READ_STEP
 
 
 async def _check_queue(engine: Engine) -> CleanReport:
@@ -291,18 +332,12 @@ async def _check_queue(engine: Engine) -> CleanReport:
         return ids, checked < WALK_STEP
 
     async def walk(which: bytes) -> AsyncIterator[tuple[bytes, list[bytes]]]:
-        async for start, ids, before in _walk_list(partial(read, which)):
+        async for start, ids, before in _walk_list(partial(read, which), WALK_STEP):
             yield b"%d" % (start + before), ids[before:]
 
-    async def walk_lanes() -> AsyncIterator[tuple[bytes, list[bytes]]]:
-        cursor = b"lanes"
-        while cursor != b"0":
-            begin = cursor
-            cursor, _, *ids = await engine.run("list_ids", state=b"laned", cursor=begin, count=WALK_STEP)
-            yield begin, ids
-
     walks: dict[bytes, Pages] = {which: partial(walk, which) for which in (b"queue", b"held")}
-    for which, pages in {**walks, b"lanes": walk_lanes}.items():
+    walks[b"lanes"] = partial(_walk_lanes, engine)
+    for which, pages in walks.items():
         for item_id, first, second in await _find_twice(pages):
             repairs = await engine.run(
                 "fsck_twice", which=which, item=item_id, met_at=first, met_again=second, count=WALK_STEP
@@ -313,13 +348,9 @@ async def _check_queue(engine: Engine) -> CleanReport:
 
 async def _find_twice(pages: Pages) -> list[tuple[bytes, bytes, bytes]]:
     """Return ids that come more than once in a walk, each with where two of its entries are."""
-    # The ids themselves, of millions of items, would take too much memory.
-    hashes = array("q")
-    async for _, ids in pages():
-        hashes.extend(map(hash, ids))
-    ordered = sorted(hashes)
-    twice = {one for one, after in itertools.pairwise(ordered) if one == after}
-    del hashes, ordered
+    hashes = _Hashes()
+    await hashes.read(ids async for _, ids in pages())
+    twice = hashes.twice()
     found: list[tuple[bytes, bytes, bytes]] = []
     places: dict[bytes, bytes] = {}
     if twice:
