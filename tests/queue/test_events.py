@@ -54,11 +54,20 @@ async def test_each_change_of_state_is_an_event(queue: AsyncWorkQueue, clock: Cl
     common: dict[str, Any] = dict.fromkeys(("holder", "token", "attempt", "size", "due", "error"))
     common |= {"id": "x", "front": False}
     assert events[0] == Event(
-        **common | {"number": begin + 1, "what": "added", "at": started, "size": 5, "due": started + 10}
+        **common
+        | {"number": begin + 1, "cursor": f"{begin + 1}", "what": "added", "at": started, "size": 5}
+        | {"due": started + 10}
     )
     assert events[2] == Event(
         **common
-        | {"number": begin + 3, "what": "leased", "at": started + 10, "holder": queue.session, "size": 5}
+        | {
+            "number": begin + 3,
+            "cursor": f"{begin + 3}",
+            "what": "leased",
+            "at": started + 10,
+            "holder": queue.session,
+            "size": 5,
+        }
         | {"token": lease.token, "attempt": 1, "due": started + 110}
     )
     assert (events[3].token, events[3].due) == (lease.token, started + 210)

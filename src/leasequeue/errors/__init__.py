@@ -615,6 +615,7 @@ class EventsLost(EventsError):
         first_kept: The number of the oldest event that is kept, or, if none is, of the next one. If it is not
             above `after`, the server has lost its last writes, in a fail-over or a crash.
         cursor: What to continue with as `since`, after what is lost.
+        advice: What the message says to do, if it is not the usual; else None.
     """
 
     def __init__(

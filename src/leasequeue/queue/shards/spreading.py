@@ -143,7 +143,7 @@ class Shards:
                 f"shards={len(self.all)}, shard_by={self.by!r}",
                 f"shards={known}, shard_by={by!r}, as when the queue was first used"
                 if noted
-                else "another name, as the queue has been used without shards",
+                else "another name, as the queue is used without shards",
             )
         self._is_checked = True
 
