@@ -24,7 +24,10 @@ from leasequeue.spark.jobs.redrive import redrive
 from leasequeue.spark.jobs.report import report
 from leasequeue.spark.read.events import EventsReader
 from leasequeue.spark.read.lease_sets import BatchSets, LeaseSets, fair_parts
-from leasequeue.spark.schema import EVENTS
+from leasequeue.spark.read.leases import LeasesReader
+from leasequeue.spark.read.several import QUEUED_ITEMS, SnapshotsReader
+from leasequeue.spark.schema import EVENTS, ITEMS
+from tests.faults.cluster_nodes import cluster, kind, nodes, port_of
 from tests.queue.asking import until
 from tests.queue.keyspace import audit
 from tests.spark.add.test_sink import Source, source
@@ -36,9 +39,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, Row, SparkSession
-    from redis.asyncio import Redis
+    from redis.asyncio import Redis, RedisCluster
 
-__all__ = ["source"]
+__all__ = ["cluster", "kind", "nodes", "source"]
 
 COUNT = 4
 #: A row of `add_once` for an id.
@@ -119,9 +122,9 @@ def made(count: int) -> list[pa.RecordBatch]:
     return batches
 
 
-def writer_of(queue: AsyncWorkQueue, **options: str) -> BulkWriter:
+def writer_of(one: AsyncWorkQueue, **options: str) -> BulkWriter:
     schema = StructType().add("id", StringType()).add("data", BinaryType()).add("team", StringType())
-    return BulkWriter({"url": str(queue.url), "queue": queue.name, **options}, schema, overwrite=False)
+    return BulkWriter({"url": str(one.url), "queue": one.name, **options}, schema, overwrite=False)
 
 
 def written(writer: BulkWriter, batches: list[pa.RecordBatch]) -> PartitionReport:
@@ -448,3 +451,46 @@ async def test_an_archive_and_a_report_have_the_events_of_all_shards(
     assert found["wait_p50"] is not None
     live = report(spark, str(tmp_path / "live"), **given)
     assert (live["ids"], live["completed"], live["now"]["waiting"]) == (40, 40, 0)
+
+
+# ------------------------------------------------------------------------------------------- on three masters
+
+
+def read_all(reader: Any, parts: Any) -> list[dict[str, Any]]:
+    """Read partitions as executors do."""
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def streamed(reader: Any, maximum: int) -> list[list[dict[str, Any]]]:
+    """Read a stream to its end, as Spark does; return the rows of each batch."""
+    at, batches = reader.initialOffset(), []
+    reader.prepareForTriggerAvailableNow()
+    while (end := reader.latestOffset(at, ReadMaxRows(maximum))) != at:
+        batches.append(read_all(reader, reader.partitions(at, end)))
+        at = end
+    reader.stop()
+    return batches
+
+
+async def test_all_is_done_once_on_a_cluster(cluster: RedisCluster, nodes: list[Redis]) -> None:
+    """What Spark calls, without Spark."""
+    where = {"url": f"redis://127.0.0.1:{port_of(nodes[1])}", "cluster": "true"}
+    given = {**where, "queue": "jobs"}
+    async with AsyncWorkQueue("jobs", cluster, shards=6) as queue:
+        await queue.events.keep(count=100_000)
+        writer = writer_of(queue, **given, job="nightly")
+        first, again = written(writer, made(900)), written(writer, made(900))
+        assert (first.added, again.added, again.repeated) == (900, 0, 900)
+        await asyncio.to_thread(writer.commit, [first])
+        table = SnapshotsReader({**where, "queuePattern": "jo*"}, QUEUED_ITEMS)
+        rows = await asyncio.to_thread(lambda: read_all(table, table.partitions()))
+        assert sorted((row["queue"], row["id"]) for row in rows) == sorted(
+            ("jobs", one) for one in names(900)
+        )
+        batches = await asyncio.to_thread(streamed, LeasesReader(given, ITEMS), 400)
+        assert [len(batch) for batch in batches] == [400, 400, 100]
+        assert {row["id"] for batch in batches for row in batch} == names(900)
+        events = await asyncio.to_thread(streamed, EventsReader({**given, "from": "events"}, EVENTS), 1000)
+        counts = Counter(row["what"] for batch in events for row in batch)
+        assert [counts[what] for what in ("added", "leased", "completed")] == [900] * 3
+        assert sum((await queue.counts())[:3]) == 0
