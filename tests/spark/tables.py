@@ -35,6 +35,9 @@ def writer(df: DataFrame, queue: AsyncWorkQueue, /, **options: Any) -> DataFrame
 async def waiting(queue: AsyncWorkQueue) -> dict[str, bytes]:
     """Return the data of all waiting items by id."""
     found: dict[str, bytes] = {}
-    while views := await queue.inspect("waiting", start=len(found), count=1000):
-        found |= {view.id: view.data or b"" for view in views}
+    for shard in queue.shards:
+        start = 0
+        while views := await shard.inspect("waiting", start=start, count=1000):
+            start += len(views)
+            found |= {view.id: view.data or b"" for view in views}
     return found
