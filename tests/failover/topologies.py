@@ -353,7 +353,7 @@ class Clustered(Topology):
 
     def __init__(self, *, seed: int | None = 0, proxied: bool = False, aof: bool = False) -> None:
         super().__init__()
-        self._keeps = KEEPS if aof else ()
+        self._keeps: tuple[str, ...] = KEEPS if aof else ()
         self._proxied = proxied
         self._buses: dict[Node, BusProxy] = {}
         self._seed = SLOT * NODES // 16384 if seed is None else seed

@@ -85,6 +85,7 @@ class Nodes(Clustered):
 
     def __init__(self, shards: Iterable[str]) -> None:
         super().__init__()
+        self._keeps = ("--cluster-require-full-coverage", "no")  # else all wait for the node that is away
         self.undone: list[Undone] = []
         self._slots = {name: key_slot(name.encode()) for name in shards}
 
