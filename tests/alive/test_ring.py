@@ -15,6 +15,7 @@ from leasequeue.alive.ring import PeerWatch, successors
 from leasequeue.queue.queue import engine_of
 from tests.eventually import eventually
 from tests.queue.asking import session, until
+from tests.queue.keyspace import calls
 from tests.worker.working import Gate, finished, new_worker, working
 
 if TYPE_CHECKING:
@@ -241,6 +242,38 @@ async def test_nothing_is_concluded_right_after_a_reconnection(
         await watch._look(server, [its])
     assert await held(redis, name) == ({b"x"} if lost else set())
     own.close()
+
+
+@pytest.mark.usefixtures("watching")
+async def test_connections_are_listed_only_of_workers_that_do_not_receive(
+    make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    """As a server may read all its connections to list some: half a core, with a thousand workers."""
+    other = Process(make_queue())
+    await other.hold("x")
+    end = engine_of(other.queue).pushes.follow("told", lambda _: None)
+    await other.register()
+
+    listing, asking = ("client|list", "client"), ("pubsub|numsub", "pubsub")  # the latter: of Redis 6.2
+
+    async def looks(more: int) -> int:
+        """Return how often connections were listed meanwhile."""
+        before = await calls(redis, *listing), await calls(redis, *asking)
+
+        async def has_looked() -> bool:
+            return await calls(redis, *asking) >= before[1] + more
+
+        await until("it has looked", has_looked)
+        return await calls(redis, *listing) - before[0]
+
+    await looks(1)
+    assert await looks(5) == 0
+    end()
+    await looks(1)
+    assert await looks(5) >= 5
+    assert await held(redis, name) == {b"x"}, "it lives"
+    other.die()
+    await eventually_workers(redis, name, set())
 
 
 async def test_a_worker_fails_others_as_soon_as_it_has_announced_its_sessions(

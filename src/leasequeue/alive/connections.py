@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.wire.server import OpenedConnection, Route, Server, Servers
 
-#: The connections are checked again after so many seconds, and when one of them has changed.
-CHECK_AGAIN_SECONDS = 4.0
+#: The connections are checked again after so many seconds, or so many for each worker, as Valkey reads all
+#: connections to list some; and when one of them has changed.
+CHECK_AGAIN_SECONDS, CHECK_AGAIN_PER_WORKER = 4.0, 0.02
 #: A worker that lost all its connections so often in so many seconds, while the server ran, is behind
 #: something that cuts connections: peers must not go by them.
 CUTS, CUTS_SECONDS = 3, 60.0
@@ -62,13 +63,14 @@ class Presence(NamedTuple):
 async def present(
     server: Server, ids: Iterable[int], *, identify: bool = False, channels: Sequence[bytes] = ()
 ) -> Presence:
-    """Ask a server which of some connections it has.
+    """Ask a server which of some connections it has; not if there are none.
 
     All answers are those of one server at one moment: they arrive over one connection. `identify` asks for
     the server's run id as well, and `channels` for the numbers of their subscribers. Raise CannotAsk if the
     access rules forbid it, or the answers are not those of a Redis server.
     """
-    commands = [(b"CLIENT", b"LIST", b"ID", *(b"%d" % one for one in ids))]
+    listing = [(b"CLIENT", b"LIST", b"ID", *(b"%d" % one for one in ids))]
+    commands = [one for one in listing if len(one) > 3]
     if identify:
         commands.append((b"INFO", b"server"))
     if channels:
@@ -80,9 +82,9 @@ async def present(
             if isinstance(pong, BaseException):
                 raise pong  # nothing can be asked now
             raise CannotAsk(f"{command.decode()} is refused: {reply}") from reply
-    listed, *others = replies
-    run_id = _run_id(others.pop(0)) if identify else ""
-    return Presence(_names(listed), run_id, _subscribers(others[0], len(channels)) if channels else {})
+    counts = _subscribers(replies.pop(), len(channels)) if channels else {}
+    run_id = _run_id(replies.pop()) if identify else ""
+    return Presence(_names(replies[0]) if replies else {}, run_id, counts)
 
 
 def _names(listed: object) -> dict[int, str]:
@@ -141,6 +143,8 @@ class OwnConnections:
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.off: str | None = None
+        #: How many workers there are, as was seen last.
+        self.workers = 1
         self._on_change = on_change
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
@@ -188,7 +192,7 @@ class OwnConnections:
                     await asyncio.sleep(AWAY_SECONDS * random.uniform(0.5, 1))  # noqa: S311 - no secret
                     continue
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CHECK_AGAIN_SECONDS):
+                    async with asyncio.timeout(self._again_after):
                         await self._woken.wait()
             await asyncio.Event().wait()
         finally:
@@ -218,10 +222,14 @@ class OwnConnections:
         self._marks.update(marks)
         return could_ask
 
+    @property
+    def _again_after(self) -> float:
+        return max(CHECK_AGAIN_SECONDS, self.workers * CHECK_AGAIN_PER_WORKER)
+
     async def _check(self, check: _Check, routes: Sequence[Route]) -> bool:
         check.routes = routes
         async with check.checking:  # what another call is about to find out is waited for
-            if self.off is not None or not check.stale:
+            if self.off is not None or not check.is_older(self._again_after):
                 return True
             try:
                 check.mark = await check.ask()
@@ -279,10 +287,9 @@ class _Check:
         """The connections, by their event loops."""
         return [*dict.fromkeys(route.server for route in self.routes)]
 
-    @property
-    def stale(self) -> bool:
-        """Whether to check again."""
-        return self.checked_at is None or time.monotonic() - self.checked_at > CHECK_AGAIN_SECONDS
+    def is_older(self, seconds: float) -> bool:
+        """Return whether the last check was so long ago, or is of no use."""
+        return self.checked_at is None or time.monotonic() - self.checked_at > seconds
 
     async def ask(self) -> Mark:
         """Ask the server for the connections, and compare them with ours.

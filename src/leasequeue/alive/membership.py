@@ -421,6 +421,7 @@ class Membership:
             self._on_forgotten(member.queue)
             return False
         member.registration.accepted(sent_at, named=named, has_peers=reply.workers > 1)
+        self._own.workers = reply.workers
         if member.steady_since is None:
             member.steady_since = sent_at
         if reply.order_number != member.order:

@@ -176,12 +176,11 @@ class Ring:
         The others are suspected no more.
         """
         current = dict(zip(names, await self.peers_of(names, again=True), strict=True))
-        channels = {name: self.engine.keys.prefix + b":push:" + name.encode() for name in names}
         seen = await present(
             self.engine.route.server,
             sorted({one for peer in current.values() for one in peer.mark.connections} or {1}),
             identify=True,
-            channels=[*channels.values()],
+            channels=[self.channel_of(name) for name in names],
         )
         return {
             name: peer
@@ -190,8 +189,12 @@ class Ring:
             and before.mark == peer.mark
             and peer.mark.server == seen.server == server
             and seen.names.keys().isdisjoint(peer.mark.connections)
-            and not seen.subscribers[channels[name]]
+            and not seen.subscribers[self.channel_of(name)]
         }
+
+    def channel_of(self, name: str) -> bytes:
+        """Return the channel on which a worker receives what is sent to it."""
+        return self.engine.keys.prefix + b":push:" + name.encode()
 
 
 def _is_connection(one: object) -> bool:
@@ -306,11 +309,13 @@ class PeerWatch:
             ]
             if not targets:
                 break
-            there = await _listed(asked, {one for _, _, peer in targets for one in peer.mark.connections})
+            heard = await _subscribed(asked, [ring.channel_of(name) for ring, name, _ in targets])
+            silent = [peer for ring, name, peer in targets if not heard[ring.channel_of(name)]]
+            there = await _listed(asked, {one for peer in silent for one in peer.mark.connections})
             gone: defaultdict[Ring, list[str]] = defaultdict(list)
             for ring, name, peer in targets:
                 looked[ring].add(name)
-                if there.isdisjoint(peer.mark.connections):
+                if not heard[ring.channel_of(name)] and there.isdisjoint(peer.mark.connections):
                     gone[ring].append(name)
                 else:
                     ring.suspicions.pop(name, None)
@@ -335,6 +340,18 @@ class PeerWatch:
                     count,
                     ring.queue.name,
                 )
+
+
+async def _subscribed(server: Server, channels: Sequence[bytes]) -> dict[bytes, int]:
+    """Return how many subscribers channels have.
+
+    A worker that receives is not dead. This costs the server the same however many connections it has, in
+    contrast to listing some of them: with Valkey 9.1, 50 µs of 400 and 250 µs of 4,000.
+    """
+    found: dict[bytes, int] = {}
+    for at in range(0, len(channels), ASK_AT_ONCE):
+        found.update((await present(server, (), channels=channels[at : at + ASK_AT_ONCE])).subscribers)
+    return found
 
 
 async def _listed(server: Server, ids: set[int]) -> set[int]:
