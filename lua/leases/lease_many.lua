@@ -15,18 +15,18 @@
 --   requests      rest     count, lease time in ms, … (a pair for each caller, or for
 --       callers with the same lease time)
 -- Reply: the time in ms, ms until the next item falls due, a lease expires (0: call again, -1: none will) or
---   time permits more of a limit, the number of sessions (if it has leased less than was asked for; else 0;
---   negative: no other session will ask at that time because of a limit), then id, data, token, attempt for
---   each item, in the order of `requests`. If one of them carries more, a list with that of each, or nil,
---   comes last: its trace, if it has one; of a stage of a flow run or an item of a group, a line feed and the
---   reference; then of the latter three NUL and the group as JSON has it. With `by_level`, the level of what
---   is leased next comes after that, as a text, if the queue is controlled and has more.
+--   time permits more of a limit, how many sessions can lease what falls due (if it has leased less than was
+--   asked for; else 0; negative: no other session will ask at that time because of a limit), then id, data,
+--   token, attempt for each item, in the order of `requests`. If one of them carries more, a list with that
+--   of each, or nil, comes last: its trace, if it has one; of a stage of a flow run or an item of a group, a
+--   line feed and the reference; then of the latter three NUL and the group as JSON has it. With `by_level`,
+--   the level of what is leased next comes after that, as a text, if the queue is controlled and has more.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items asked for, 250 leased, 100 reclaimed, 1,000 ids checked, `max_bytes` of data a call.
--- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), controlled (controlled), next_due_in
---   (due), flush (emit), any_facts, traces_of (facts), begin_leases, choose, chosen, drop_checked,
---   take_tokens, unreadable, unreadable_error, write_leases (lease), lease_lanes (lease_lanes), can_reclaim,
---   reclaim (reclaim)
+-- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), controlled (controlled), count_askers,
+--   next_due_in (due), flush (emit), any_facts, traces_of (facts), begin_leases, choose, chosen,
+--   drop_checked, take_tokens, unreadable, unreadable_error, write_leases (lease), lease_lanes (lease_lanes),
+--   can_reclaim, reclaim (reclaim)
 
 local asked = 0
 for i = requests + 1, #ARGV, 2 do
@@ -85,6 +85,6 @@ elseif #chosen < asked then
   reply[2] = (wait < 0 or (reply[2] >= 0 and reply[2] < wait)) and reply[2] or wait
 end
 if any_facts and #chosen > 0 then reply[#reply + 1] = traces_of(chosen) end
-if #chosen < asked then reply[3] = redis.call('ZCARD', sessions) * (is_mine and -1 or 1) end
+if #chosen < asked then reply[3] = count_askers() * (is_mine and -1 or 1) end
 if level then reply[#reply + 1] = level end
 return reply

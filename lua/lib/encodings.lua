@@ -45,6 +45,10 @@ local BEING_FAILED = 0
 -- For how many ms the time in `alarm` may have passed before another session takes it over.
 local ALARM_GRACE_MS = 50
 
+-- How many sessions ask when an item falls due, if more wait: one of them leases it, and each costs a call.
+-- The client has the same number (`leasing.ASK_WHEN_DUE`).
+local ASK_WHEN_DUE = 8
+
 -- A level is two digits, sorted so that the highest comes first: 50 minus the level, which is -9 to 9.
 local NO_LEVEL = 50
 local LEVEL_DIGITS = '%02d'

@@ -19,11 +19,12 @@
 --   before    text     that of its last registration, which ends; empty: it has been used
 --   accepted  rest     deliveries that it has accepted: `<token> <id>`
 -- Reply: ms until the next item falls due or lease expires (0: one has, or a session has expired whose inbox
---   has to be reclaimed, or one has not asked at the time of `alarm`; -1: none will).
+--   has to be reclaimed, or one has not asked at the time of `alarm`; -1: none will, or others ask then).
 -- Cost: O(log n) in the number of waiting processes.
 -- Limits: none.
--- Uses: now (clock), right_turns (control), controlled (controlled), next_due_in (due), ALARM_GRACE_MS,
---   IDLE_LEASES, IDLE_UNIT_MS (encodings), wake_next (slots), bound_leases, bound_sessions (steps)
+-- Uses: now (clock), right_turns (control), controlled (controlled), count_askers, next_due_in (due),
+--   ALARM_GRACE_MS, ASK_WHEN_DUE, IDLE_LEASES, IDLE_UNIT_MS (encodings), wake_next (slots), bound_leases,
+--   bound_sessions (steps)
 
 local delivered_key = prefix .. ':delivered:' .. session
 
@@ -53,5 +54,10 @@ if lease_ms then
 end
 if lease_ms == 0 and redis.call('LLEN', queue) > 0 then wait = 0 end -- added before it could be notified
 if before ~= '' then redis.call('ZREM', idle, before .. '@' .. session) end
+if wait > 0 then
+  -- By chance: whoever is registered long enough is told at some time.
+  local others, chance = count_askers(), tonumber(string.sub(redis.sha1hex(session .. now), 1, 8), 16)
+  if others > ASK_WHEN_DUE and chance % others >= ASK_WHEN_DUE then wait = -1 end
+end
 wake_next() -- a slot may have become free since the session has leased
 return wait

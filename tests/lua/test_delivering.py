@@ -339,3 +339,40 @@ async def test_a_delivery_that_ends_soon_is_announced(space: Space, due_channel:
     found = [message["data"] for message in messages if message is not None]
     assert found[0].startswith(b"item 30d 1 1 400 ")
     assert found[1:] == [b"400", b"end"]
+
+
+async def test_of_many_sessions_that_wait_some_are_notified_of_what_falls_due(
+    space: Space, due_channel: PubSub
+) -> None:
+    """Each on its channel, but those that are gone: all of them would ask, at the same time."""
+    names = [f"lh:{number:02}" for number in range(12)]
+    for name in names[1:]:
+        await due_channel.subscribe(space.key(f"push:{name}"))
+        await due_channel.get_message(timeout=120)
+    idle = {
+        f"{number:02x}@{name}": registered(NOW + 9_000 + 100 * number) for number, name in enumerate(names)
+    }
+    await space.seed({"idle": {"90e@lh:over": registered(NOW - 100), **idle}})
+    assert await space.run("add_items", [new("a", delay=300)]) == [1]
+    await space.redis.publish(space.key("due"), "end")
+    found: list[tuple[bytes, bytes]] = []
+    while not found or found[-1][1] != b"end":
+        message = await due_channel.get_message(timeout=120)
+        assert message is not None
+        found.append((message["channel"], message["data"]))
+    notified = [(space.key(f"push:{name}").encode(), b"due 300") for name in names[1:9]]
+    assert found == [*notified, (space.key("due").encode(), b"end")]
+
+
+async def test_of_many_sessions_that_wait_some_are_told_when_to_ask_the_others_when_it_is_late(
+    space: Space,
+) -> None:
+    names = [f"lh:{number:03}" for number in range(200)]
+    idle = {f"{number:03x}@{name}": registered(NOW + 9_000) for number, name in enumerate(names)}
+    await space.seed(picture(leased={"a": Held(1, ends=NOW + 900)}, fence=1) | {"idle": idle})
+    waits = [await space.run("register", keep_ms=35_000, session=one) for one in names]
+    assert {*waits} == {900, -1}
+    assert 1 <= waits.count(900) <= 24, "8 on average; by the names and the time, so the same each time"
+    late = [await space.run("register", keep_ms=35_000, session=one, now_ms=NOW + 900) for one in names]
+    assert {*late} == {0}
+    assert (await space.run("lease_many", [(2, 60_000)]))[2] == 200

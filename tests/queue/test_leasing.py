@@ -16,7 +16,7 @@ from leasequeue.queue.leasing import MAX_ITEMS
 from leasequeue.queue.pushes.listener import BLOCK_SECONDS
 from leasequeue.wire.runner import BoundScript
 from tests.eventually import eventually
-from tests.queue.asking import blocked, take, taken
+from tests.queue.asking import blocked, engine_of, take, taken
 from tests.queue.keyspace import audit, calls, left_over
 
 if TYPE_CHECKING:
@@ -240,3 +240,24 @@ async def callers_wait(queue: AsyncWorkQueue, callers: int) -> None:
     """Wait until `callers` callers have found the queue empty and wait."""
     dispatcher = queue._engine().leasing
     await eventually("they wait", lambda: len(dispatcher._waiting) == callers and not dispatcher._gate.busy)
+
+
+async def test_of_many_sessions_that_wait_some_ask_when_an_item_falls_due(queue: AsyncWorkQueue) -> None:
+    """And of those that have asked, some at the next time, too; one that alone was to ask always does."""
+    assert await queue.lease(30, block=False) is None
+    dispatcher = engine_of(queue).leasing
+
+    def asks(*, after_asking: bool = False) -> int:
+        found = 0
+        for _ in range(1000):
+            dispatcher._was_due = after_asking
+            found += dispatcher._asks_when_due()
+        return found
+
+    dispatcher._sessions = 8
+    assert asks() == 1000
+    dispatcher._sessions = 1000
+    assert asks() < 100
+    assert 100 < asks(after_asking=True) < 900
+    dispatcher._must_ask = True
+    assert asks() == 1000

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 MAX_ITEMS = 250
 log = Log("leasequeue.queue")
 
+#: How many sessions ask when an item falls due, if more wait. Of 8 one has room, nearly always.
+ASK_WHEN_DUE = 8
+#: With which chance one that has asked then asks at the next time, too: so a few go on.
+ASK_AGAIN = 0.5
 #: How long the listener is kept after the last request has left (s): the next one often comes at once.
 LINGER_SECONDS = 0.25
 
@@ -128,6 +132,8 @@ class LeaseDispatcher:
         self._due_timer: asyncio.TimerHandle | None = None
         #: Whether no other session asks when that timer ends, as a limit permits more items then.
         self._must_ask = False
+        #: Whether that timer has ended since the last reply.
+        self._was_due = False
         self._linger_timer: asyncio.TimerHandle | None = None
         self._sessions = 1
         #: By how much the server's clock was ahead of `time.monotonic()`, at most (s).
@@ -277,7 +283,7 @@ class LeaseDispatcher:
         if not (self._listener.listening or self._waiting or self._watchers or self._gate.in_flight):
             return
         # The first process to lease reclaims all that is due, which wakes as many others as are needed. So
-        # the timers of many waiting processes differ a little; that of a single one is exact.
+        # the timers of several waiting processes differ a little; that of a single one is exact.
         spread = 0.0 if self._must_ask else min(0.02, 0.0002 * (self._sessions - 1))
         due = self._loop.time() + seconds + 0.001 + random.uniform(0, spread)  # noqa: S311 - no secret
         if self._due_timer is None or due < self._due_timer.when():
@@ -287,7 +293,7 @@ class LeaseDispatcher:
     def _due(self) -> None:
         """Lease what is due now, for the requests or the watchers that wait."""
         self._due_timer = None
-        self._empty = False
+        self._empty, self._was_due = False, True
         if self._waiting or self._new or self._gate.in_flight:
             self.wake()
         elif self._watchers or self._must_ask:
@@ -528,7 +534,7 @@ class LeaseDispatcher:
             self.wake()
             return
         self._empty = empty
-        if wait_ms > 0:
+        if self._asks_when_due() and wait_ms > 0:
             self.due_in(wait_ms / 1000)
         if self._waiting:
             self._listener.start(self)
@@ -536,6 +542,15 @@ class LeaseDispatcher:
             self._linger()
         elif not empty:
             self._offer()
+
+    def _asks_when_due(self) -> bool:
+        """Return whether to ask when the next item falls due: of many sessions that wait, some do.
+
+        If none of those has room, the next session that registers finds the item overdue: of n, in 5 s / n.
+        """
+        again, self._was_due = ASK_AGAIN if self._was_due else 0.0, False
+        share = max(again, ASK_WHEN_DUE / max(1, self._sessions))
+        return self._must_ask or random.random() < share  # noqa: S311 - no secret
 
     def _cancel_due_timer(self) -> None:
         if self._due_timer is not None:

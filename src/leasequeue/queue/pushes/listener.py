@@ -129,6 +129,7 @@ class Listener:
         self._taker: Waiter | None = None
         pushes.add("item", self._pushed, self._missed)
         pushes.add("look", self._notified, self._look)
+        pushes.add("due", self._notified_of_due)
         self._leaving: asyncio.Task[None] | None = None
         self._returning: asyncio.Task[bool] | None = None
         self._backoff = Backoff()
@@ -260,6 +261,10 @@ class Listener:
 
     def _notified(self, message: bytes) -> None:
         (self._look if self.deliveries.use_word(message) else self._unverified.add)()
+
+    def _notified_of_due(self, message: bytes) -> None:
+        if self._waiter is not None:
+            self._announced(self._waiter, message)
 
     def _look(self) -> None:
         """End the wait: an item may have been added, or the message that says so was lost."""
