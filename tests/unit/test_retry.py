@@ -116,4 +116,5 @@ def test_only_errors_of_a_server_that_may_come_back_are_transient() -> None:
         "ServerBusy",
         "ServerOutOfMemory",
         "ServerReadOnly",
+        "TooManyConnections",
     }

@@ -92,7 +92,6 @@ def test_the_server_s_words_choose_the_class(
     [
         redis_errors.ConnectionError("Connection closed by server."),
         redis_errors.TimeoutError("Timeout connecting to server"),
-        redis_errors.ConnectionError("max number of clients reached"),
         ConnectionResetError(104, "Connection reset by peer"),
         BrokenPipeError(32, "Broken pipe"),
         OSError(113, "No route to host"),
@@ -111,6 +110,22 @@ def test_a_lost_connection_says_whether_the_step_may_have_been_applied(
     assert ours.maybe_applied is maybe_applied
     assert ("may have been applied" in str(ours)) == maybe_applied
     assert ours.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis_errors.ConnectionError("max number of clients reached"),
+        redis_errors.ResponseError("max number of clients + cluster connections reached"),
+    ],
+    ids=["", "of a cluster"],
+)
+def test_a_server_without_room_for_a_connection_says_what_to_raise(error: Exception) -> None:
+    ours = translate(error, maybe_applied=False)
+    assert type(ours) is errors.TooManyConnections
+    assert (ours.transient, ours.maybe_applied) == (True, False)
+    assert str(error) in str(ours)
+    assert "maxclients" in str(ours)
 
 
 def test_the_name_of_an_unknown_command_is_told_and_not_its_arguments() -> None:

@@ -10,6 +10,7 @@ LeasequeueError
 ├── QueueClosed                the queue object is closed
 ├── ServerError                the server, or the connection to it
 │   ├── ConnectionLost         refused, cut or silent; says whether the call may have been applied
+│   │   └── TooManyConnections `maxclients` of the server is reached
 │   ├── NotReplicated          applied, but not yet on as many replicas as the queue asks for
 │   ├── ServerRefused          the server refuses this client; waiting does not help
 │   │   ├── LoginRefused       the user or the password is missing or wrong
@@ -121,6 +122,7 @@ __all__ = [
     "ServerTooOld",
     "TimeLimitExceeded",
     "TlsFailed",
+    "TooManyConnections",
     "UnknownAttribute",
     "WorkerBusy",
     "WorkerNotRunning",
@@ -405,6 +407,21 @@ class ConnectionLost(ServerError):
         else:
             advice = "nothing was applied; repeat when the server is back"
         super().__init__(f"{detail.rstrip('.')}: {advice}")
+
+
+class TooManyConnections(ConnectionLost):
+    """The server has as many connections as its `maxclients` permits. Nothing was applied.
+
+    Connections that are open go on. A worker keeps trying, and works when there is room. Over TLS the server
+    closes the connection without a reason, which is a plain `ConnectionLost`.
+    """
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(
+            f"{detail}: the server has reached its `maxclients`. Raise that (10,000 unless it is set), or "
+            "run fewer processes: a worker that serves n queues has n + 3 connections",
+            maybe_applied=False,
+        )
 
 
 class NotReplicated(ServerError):

@@ -42,10 +42,11 @@ from leasequeue.errors import (
     ServerOutOfMemory,
     ServerReadOnly,
     ServerRefused,
+    TooManyConnections,
     WrongKeyType,
 )
 from leasequeue.wire.scripts import with_origins
-from leasequeue.wire.tls import why_tls_failed
+from leasequeue.wire.tls import IS_FULL, why_tls_failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -168,6 +169,8 @@ def translate(error: BaseException, *, maybe_applied: bool, script: Script | Non
         ours = translate(error.__cause__, maybe_applied=maybe_applied)  # why no node can be used
     elif (failed := why_tls_failed(error)) is not None:
         ours = failed
+    elif isinstance(error, RedisError) and IS_FULL in _text(error):
+        ours = TooManyConnections(_text(error))
     elif is_lost(error):
         ours = ConnectionLost(str(error) or type(error).__name__, maybe_applied=maybe_applied)
     elif (command := unknown_command(error)) is not None:

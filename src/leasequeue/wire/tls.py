@@ -1,7 +1,8 @@
 """Connects with or without TLS, and finds out why an encrypted connection cannot be made.
 
 Where only one side uses TLS, a connection is merely cut or silent, as if the server were down. So a second
-connection asks the same port in the other way, and only its answer decides.
+connection asks the same port in the other way, and only its answer decides. A server that accepts no more
+connections says so and closes them at once, mostly before redis-py, which writes first, reads it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from redis.asyncio.connection import SSLConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from leasequeue.errors import TlsFailed
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 #: After how many seconds of silence in a TLS handshake the port is asked without TLS, and how long a port
 #: may take to answer (s).
 SILENT_SECONDS, ANSWER_SECONDS = 0.5, 1.0
+
+#: What a server without room for a further connection says, in a cluster with more words, and how soon (s).
+IS_FULL, FULL_SECONDS = "max number of clients", 0.25
 
 # By the reasons of OpenSSL, whose names differ between its versions.
 _REASONS: tuple[tuple[str, TlsReason], ...] = (
@@ -56,6 +61,8 @@ async def connect(connection: AbstractConnection) -> None:
     try:
         await connection.connect()  # type: ignore[no-untyped-call]  # theirs has no types
     except (RedisError, OSError) as error:
+        if _was_cut(error) and (said := await _said_at_first(connection)):
+            raise RedisConnectionError(said) from error
         host, port = address_of(connection)
         if host and _was_cut(error) and await _expects_tls(host, port):
             raise TlsFailed("TLS port", str(error)) from error
@@ -133,6 +140,23 @@ async def _read_alert(connection: SSLConnection) -> None:
                 await reader.read(1)
     except TimeoutError:
         return
+
+
+async def _said_at_first(connection: AbstractConnection) -> str:
+    """Connect again, and send nothing; return why the server accepts no connection, if it says so."""
+    path = getattr(connection, "path", "")
+    try:
+        async with asyncio.timeout(FULL_SECONDS):
+            reader, writer = await (
+                asyncio.open_unix_connection(path)
+                if path
+                else asyncio.open_connection(*address_of(connection))
+            )
+            with contextlib.closing(writer.transport):
+                said = (await reader.readline()).decode(errors="replace")
+    except (OSError, TimeoutError, ValueError):
+        return ""
+    return said.strip().removeprefix("-ERR ") if IS_FULL in said else ""
 
 
 async def _expects_tls(host: str, port: int) -> bool:
