@@ -67,11 +67,11 @@ async def answering(kind: str, port: int, *words: object, folder: Path | None = 
         guarded.kill()
 
 
-async def printed(process: Process, words: bytes) -> bytes:
+async def printed(process: Process, words: bytes, *, within: float = LIMIT_SECONDS) -> bytes:
     """Wait for a line of a program's output that begins so, and return it."""
     assert process.stdout is not None
     line = b""
-    async with asyncio.timeout(LIMIT_SECONDS):
+    async with asyncio.timeout(within):
         while not line.startswith(words):
             line = await process.stdout.readline()
             assert line, f"it has ended without {words!r}"
