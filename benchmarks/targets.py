@@ -129,7 +129,12 @@ class Raw:
             script: BoundScript(script, self._keys) for script in ("add_items", "lease_many", "complete_many")
         }
         common = CommonArguments(self._keys, return_front=False).current()
-        self._fixed: dict[str, bytes | int] = {**common, "park_ms": 10_000, "max_bytes": 8 << 20}
+        self._fixed: dict[str, bytes | int] = {
+            **common,
+            "park_ms": 10_000,
+            "max_bytes": 8 << 20,
+            "by_level": 0,
+        }
         self._ids: list[bytes] = []
         self._adds: list[Call] = []
         self._replies: list[list[Any]] = []

@@ -174,6 +174,7 @@ async def test_items_are_printed_as_json(leasequeue: Leasequeue, queue: AsyncWor
         "error": None,
         "priority": 0,
         "group": None,
+        "tags": [],
         "expires": None,
         "progress": None,
         "flow_run": None,

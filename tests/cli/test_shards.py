@@ -167,8 +167,15 @@ async def test_events_of_all_shards_are_printed(leasequeue: Leasequeue, queue: A
     await queue.add_items([Item(b"x", id=f"e{n}") for n in range(12)])
     outcome = await leasequeue("events", queue.name, "--json", "--kind", "added")
     assert sorted(line["id"] for line in outcome.documents) == sorted(f"e{n}" for n in range(12))
-    assert "separate numbers" in usage_error(await leasequeue("events", queue.name, "--since", "1"))
+    assert "the `cursor` of an event" in usage_error(await leasequeue("events", queue.name, "--since", "1"))
     assert (await leasequeue("events", queue.name, "--stop")).code == 0
+
+
+async def test_tags_of_all_shards_are_listed(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    await queue.add_items([Item(b"x", id=f"t{n}") for n in range(9)], tags=["red"])
+    assert (await leasequeue("tags", queue.name, "--json")).documents == [{"tag": "red", "items": 9}]
+    assert (await leasequeue("tags", queue.name, "red", "--cancel")).out == "9 cancelled\n"
+    assert await queue.tags.list() == {}
 
 
 async def test_all_shards_are_cleaned_and_checked(
@@ -288,7 +295,7 @@ CALLED = {
     *("add", "cancel", "clear-leases", "dead drop", "dead ls", "dead requeue", "dead show", "events", "fsck"),
     *("clean", "limits", "ls", "pause", "peek", "purge", "recover", "resume", "rm", "schedule add"),
     *("schedule ls", "schedule rm", "schedule run", "show", "stats", "workers fail", "workers ls"),
-    *("workers quiet", "workers resume", "workers stop", "acl", "top"),
+    *("workers quiet", "workers resume", "workers stop", "acl", "top", "tags"),
 }
 
 

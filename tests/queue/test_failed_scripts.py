@@ -78,8 +78,12 @@ async def test_a_key_of_another_type(queue: AsyncWorkQueue, redis: Redis) -> Non
     ("statement", "behind", "script"),
     [
         ("error('a fault')", ("items/add_items", "flush()"), "add_items"),
-        ("local _ = (nil)[1]", ("items/lib/add", "local function add_rows(before)"), "add_items"),
-        ("redis.call('HGET', 'x')", ("items/lib/add", "local function add_rows(before)"), "run_start"),
+        ("local _ = (nil)[1]", ("items/lib/add", "local function add_rows(before, unawaited)"), "add_items"),
+        (
+            "redis.call('HGET', 'x')",
+            ("items/lib/add", "local function add_rows(before, unawaited)"),
+            "run_start",
+        ),
         ("error('a fault')", ("items/add_items", "flush()"), "run_start"),
     ],
 )

@@ -2,9 +2,10 @@
 -- its last error, and its progress.
 --
 -- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9
--- to 9), `group` (text), `tags` (a list of texts), `expires` (ms since 1970), `trace` (a `traceparent` of W3C: who added the item; of a
--- stage, also several with commas: what led to it), `run` (which stage of a flow run it is, see
--- `runs/lib/reference`). What another client has written there and cannot be read counts as no options.
+-- to 9), `group` (text), `tags` (a list of texts), `expires` (ms since 1970), `trace` (a `traceparent` of
+-- W3C: who added the item; of a stage, also several with commas: what led to it), `run` (which stage of a
+-- flow run it is, see `runs/lib/reference`). What another client has written there and cannot be read counts
+-- as no options.
 --
 -- Needs: options, errors
 -- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts,

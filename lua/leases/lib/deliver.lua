@@ -21,8 +21,8 @@
 
 local token
 
--- Return whether an item of this size may be delivered, and whether no session waits. Call it before the first
--- write. Larger items wait in the queue, as the server buffers what it sends.
+-- Return whether an item of this size may be delivered, and whether no session waits. Call it before the
+-- first write. Larger items wait in the queue, as the server buffers what it sends.
 local function can_deliver(size)
   if controlled or size > 65536 then return false end
   if redis.call('ZCARD', idle) == 0 then return false, true end

@@ -103,11 +103,7 @@ class Engine:
         self._in_flight = self._calls = 0
         self._unused_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
-        listener = Listener(
-            *(self.runner, keys, self.pushes, unverified, blocks),
-            register=self._script("register"),
-            leave=self._script("leave"),
-        )
+        listener = self._make_listener(blocks=blocks)
         self.deliveries = listener.deliveries
         self.leasing = LeaseDispatcher(
             self.runner,
@@ -121,6 +117,13 @@ class Engine:
         self.registry = Registry(session, self.run, self.read)
         self.rights = QueueRights(self)
         session.members[self.name] = SessionUser(self._close, self._abandon)
+
+    def _make_listener(self, *, blocks: bool) -> Listener:
+        return Listener(
+            *(self.runner, self.keys, self.pushes, self.unverified, blocks),
+            register=self._script("register"),
+            leave=self._script("leave"),
+        )
 
     def _make_batchers(self, replicas: int) -> dict[str, Batcher]:
         senders: dict[str, Sender] = dict.fromkeys(BATCHED, self.runner)

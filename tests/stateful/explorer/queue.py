@@ -55,6 +55,7 @@ _USUAL: dict[str, str | int] = {
     "count": 500,
     "cursor": "0",
     "set_many": 0,
+    "by_level": 0,
     "pattern": f"{PREFIX}:item:*",
     "start": 0,
 }
