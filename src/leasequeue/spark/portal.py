@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
@@ -80,15 +81,20 @@ class QueuePortal:
 @contextmanager
 def open_queue(target: QueueTarget, find_for: float | None = None) -> Iterator[QueuePortal]:
     """Open a queue for the length of a block; with `find_for`, look for its shards for so many seconds."""
-    with start_blocking_portal() as portal:
+    with ExitStack() as stack:
+        portal = stack.enter_context(start_blocking_portal())
         if find_for is not None and target.layout is None:
             target = portal.call(call_with_retries, partial(_located, target), find_for)
         layout = {} if target.layout is None else target.layout._asdict()
         queue = AsyncWorkQueue.from_url(target.url, target.queue, cluster=target.cluster, **layout)
+        stack.callback(portal.call, queue.close)
         try:
             yield QueuePortal(target, queue, portal)
-        finally:
-            portal.call(queue.close)
+        except GeneratorExit:
+            # Spark drops readers without ending them. They are collected in any thread, also in one that
+            # makes a session: it holds the lock that closing another one needs.
+            Thread(target=stack.pop_all().close, name="leasequeue closing").start()
+            raise
 
 
 async def _located(target: QueueTarget) -> QueueTarget:
