@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from leasequeue import AsyncWorkQueue, FanOut, Item, Next, TaskQueue, fan_out
 from leasequeue.dashboard import Rights
 from leasequeue.dashboard.layout import MAX_BENDS, MAX_EDGES, WIDE, Layers
@@ -26,7 +28,6 @@ from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
     import httpx
-    import pytest
     from starlette.applications import Starlette
 
 _SVG = re.compile(r'<svg class="flow (?:wide|narrow).*?</svg>', re.DOTALL)
@@ -60,8 +61,9 @@ async def is_drawn(app: Starlette, client: httpx.AsyncClient, stage: str, wanted
     await until(f"{stage} is {wanted}", has)
 
 
-async def test_a_run_is_followed_to_its_end(redis_url: str) -> None:
-    tasks = TaskQueue.from_url(redis_url, "shop")
+@pytest.mark.parametrize("shards", [None, 4])
+async def test_a_run_is_followed_to_its_end(redis_url: str, shards: int | None) -> None:
+    tasks = TaskQueue.from_url(redis_url, "shop", shards=shards)
     flow = Flow("publish", tasks, attributes={"size": int}, lookup=["size"])
     goes, ends = asyncio.Event(), asyncio.Event()
 
@@ -180,9 +182,12 @@ async def test_results_and_inputs_are_what_the_application_shows(redis_url: str)
     assert ">data 10</td>" in text
 
 
-async def test_runs_are_listed_page_by_page_and_found_by_state_attribute_and_id(redis_url: str) -> None:
+@pytest.mark.parametrize("shards", [None, 4])
+async def test_runs_are_listed_page_by_page_and_found_by_state_attribute_and_id(
+    redis_url: str, shards: int | None
+) -> None:
     async with (
-        AsyncWorkQueue.from_url(redis_url, "many") as queue,
+        AsyncWorkQueue.from_url(redis_url, "many", shards=shards) as queue,
         AsyncWorkQueue.from_url(redis_url, "other") as other,
     ):
         for number in range(page.ROWS + 7):
@@ -213,10 +218,11 @@ async def test_runs_are_listed_page_by_page_and_found_by_state_attribute_and_id(
             assert (await client.get("/flows/many/none")).status_code == 404
 
 
+@pytest.mark.parametrize("shards", [None, 4])
 async def test_a_failed_run_is_retried_and_one_is_cancelled_and_replayed_after_a_question(
-    redis_url: str,
+    redis_url: str, shards: int | None
 ) -> None:
-    async with AsyncWorkQueue.from_url(redis_url, "acts") as queue:
+    async with AsyncWorkQueue.from_url(redis_url, "acts", shards=shards) as queue:
         await queue.flow_runs.start(chain(queue.name, "first", "second"), "r")
         await queue.flow_runs.report("r", "first", 1)
         error = "Traceback\n  <script>x</script>\nValueError: the card was declined"
