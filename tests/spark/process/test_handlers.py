@@ -45,6 +45,7 @@ ITEMS: dict[str, list[Any]] = {
     "data": [b"1", b"22", b"333"],
     "attempt": [1, 1, 5],
     "size": [1, 2, 3],
+    "group": pa.nulls(3, pa.string()),
 }
 
 
@@ -340,6 +341,7 @@ def test_many_long_errors_do_not_fill_the_memory_of_the_driver() -> None:
             "data": [b"x"] * count,
             "attempt": [5] * count,
             "size": [1] * count,
+            "group": [None] * count,
         }
     )
 
