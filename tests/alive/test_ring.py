@@ -270,7 +270,7 @@ async def test_connections_are_listed_only_of_workers_that_do_not_receive(
     assert await looks(5) == 0
     end()
     await looks(1)
-    assert await looks(5) >= 5
+    assert await looks(5) >= 4, "the last one may not have listed them yet"
     assert await held(redis, name) == {b"x"}, "it lives"
     other.die()
     await eventually_workers(redis, name, set())
