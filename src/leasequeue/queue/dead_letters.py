@@ -157,18 +157,28 @@ class DeadLetters:
 
 
 def _read(reply: Sequence[Any], *, with_data: bool) -> list[DeadLetter]:
-    letters: list[DeadLetter] = []
-    for at in range(0, len(reply), _FIELDS):
-        item_id, died_ms, size, data, error, attempt, token = reply[at : at + _FIELDS]
-        letters.append(
-            DeadLetter(
-                id=item_id.decode(errors="surrogateescape"),
-                data=data if with_data else None,
-                size=size,
-                error=error.decode(errors="replace"),
-                died_at=died_ms / 1000,
-                attempt=attempt,
-                token=token,
-            )
-        )
-    return letters
+    rows = (reply[at : at + _FIELDS] for at in range(0, len(reply), _FIELDS))
+    return [read_letter(*row, with_data=with_data) for row in rows]
+
+
+def read_letter(
+    item_id: bytes,
+    died_ms: float,
+    size: int,
+    data: bytes | None,
+    error: bytes,
+    attempt: int,
+    token: int,
+    *,
+    with_data: bool,
+) -> DeadLetter:
+    """Parse the values of a dead letter in a reply."""
+    return DeadLetter(
+        id=item_id.decode(errors="surrogateescape"),
+        data=data if with_data else None,
+        size=size,
+        error=error.decode(errors="replace"),
+        died_at=died_ms / 1000,
+        attempt=attempt,
+        token=token,
+    )

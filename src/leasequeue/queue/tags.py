@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasequeue.durations import Duration, check_bool, check_int, to_ms
 from leasequeue.queue.cancelling import KEEP_SECONDS
-from leasequeue.queue.dead_letters import DeadLetter
+from leasequeue.queue.dead_letters import read_letter
 from leasequeue.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS, TRIP_ROWS, check_tag, encoded_id
 from leasequeue.queue.views import read_inspection, read_options
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import builtins
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from leasequeue.queue.dead_letters import DeadLetter
     from leasequeue.queue.engine import Engine
     from leasequeue.queue.views import ItemView
 
@@ -124,15 +125,5 @@ def _read(reply: Sequence[Any], tag: str, *, with_data: bool) -> list[ItemView |
             views += read_inspection(state.decode(), [reply[0], *row], with_data=with_data)
             continue
         item_id, size, data, _, _, token, attempt, died_ms, error, *_ = row
-        views.append(
-            DeadLetter(
-                id=item_id.decode(errors="surrogateescape"),
-                data=data if with_data else None,
-                size=size,
-                error=error.decode(errors="replace"),
-                died_at=died_ms / 1000,
-                attempt=attempt,
-                token=token,
-            )
-        )
+        views.append(read_letter(item_id, died_ms, size, data, error, attempt, token, with_data=with_data))
     return views
