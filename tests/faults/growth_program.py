@@ -1,4 +1,4 @@
-"""A worker of two queues with shards, which holds its items until the key `go` is there.
+"""Workers of two queues with shards, which hold their items until the key `go` is there.
 
 python -m tests.faults.growth_program URL OLD NEW
 """
@@ -22,19 +22,20 @@ async def main(url: str, old: str, new: str) -> None:
         AsyncWorkQueue.from_url(url, new, shards=NEW_SHARDS) as second,
         Redis.from_url(url) as redis,
     ):
-        worker = Worker(concurrency=20)
+        # One for each queue: items that are held in one take no slot from the other.
+        workers = [Worker(concurrency=20) for _ in range(2)]
 
         async def handle(_: bytes) -> None:
             while not await redis.exists(f"{old}:go"):  # noqa: ASYNC110 - the test is another process
                 await asyncio.sleep(0.05)
 
-        for queue in (first, second):
-            worker.handler(queue, lease_time=1)(handle)
-        running = asyncio.create_task(worker.run())
-        await worker.started()
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
-        await running
+        async with asyncio.TaskGroup() as running:
+            for worker, queue in zip(workers, (first, second), strict=True):
+                worker.handler(queue, lease_time=1)(handle)
+                running.create_task(worker.run())
+                await worker.started()
+            sys.stdout.write("ready\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -69,12 +69,7 @@ async def test_a_change_over_under_load_runs_each_id_once(redis: Redis, redis_ur
         # The second one: one after the other adds to the new queue. Ids that both kinds add are not new.
         mixed = [produce(seed, range(IDS // 2), old, new) for seed in range(2)]
         await asyncio.gather(*mixed, *(produce(seed, range(IDS), new, old) for seed in range(PRODUCERS)))
-
-        async def has_begun() -> bool:
-            counts = await new.counts()
-            return counts.leased > 0 or counts.total == 0  # a quick worker may have run all by now
-
-        await until("items of the new queue are leased", has_begun)
+        await until("items of the new queue are leased", lambda: is_leased(new))
         second.kill()
         third = await worker()
         assert added == dict.fromkeys((f"i{n}" for n in range(IDS)), 1)
