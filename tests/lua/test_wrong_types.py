@@ -16,6 +16,7 @@ from redis.exceptions import ResponseError
 
 from leasequeue.wire.scripts import load, with_origins
 from tests.lua.space import ME, NOW, Call, Held, Letter, Space, State, data_of, items_of, new, picture
+from tests.queue.asking import keys_like
 from tests.stateful.calls_of_scripts import drawn_call
 from tests.stateful.leftovers import Drawn
 from tests.stateful.recovery import View
@@ -117,6 +118,8 @@ async def check(redis: Redis, name: str, call: Call) -> None:
         wrong: State = {stored: ["a list"] if key in {"fence", "sample"} else "a string"}
         if key == "events":  # it is read only if events are kept
             wrong |= {"events:keep": {"last": "1", "count": "0", "age_ms": "0"}}
+        # Some scripts look at a part of the database in one call: it holds the keys of one space, as for `right`.
+        await redis.unlink(*await keys_like(redis, f"{name}*"))
         await space.seed(BUSY | wrong)
         before = await space.snapshot()
         try:
