@@ -11,6 +11,7 @@ import itertools
 import secrets
 from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -226,24 +227,25 @@ class _Hashes:
 
     def __init__(self) -> None:
         #: By their last bits, so that few are sorted at once.
-        self._parts = [array("q") for _ in range(4096)]
+        self._parts: defaultdict[int, array[int]] = defaultdict(partial(array, "q"))
 
     async def read(self, slices: AsyncIterator[list[bytes]]) -> None:
         """Take the hashes of the ids in some slices."""
         async for ids in slices:
             for one in map(hash, ids):
                 self._parts[one % 4096].append(one)
-        self._parts = [array("q", sorted(part)) for part in self._parts]
+        for key, part in self._parts.items():
+            self._parts[key] = array("q", sorted(part))
 
     def __contains__(self, item_id: bytes) -> bool:
         one = hash(item_id)
-        part = self._parts[one % 4096]
+        part = self._parts.get(one % 4096, ())
         at = bisect_left(part, one)
         return at < len(part) and part[at] == one
 
     def twice(self) -> set[int]:
         """Return those that were read more than once."""
-        return {one for part in self._parts for one, after in itertools.pairwise(part) if one == after}
+        return {one for part in self._parts.values() for one, after in itertools.pairwise(part) if one == after}
 
 
 async def _find_suspects(engine: Engine) -> tuple[int, int, set[bytes]]:
