@@ -68,7 +68,7 @@ end
 local returned = empty_inbox(inbox, 1000)
 if controlled then drop_alarm(session) end
 wake_next()
-if listed + returned > 0 then have_look(prefix, 1) end -- it may have been notified
+if listed + returned > 0 then have_look(prefix, 1, true) end -- it may have been notified
 if returned < 1000 and not stays then redis.call('ZREM', sessions, session) end
 flush()
 return { returned, token or nil }

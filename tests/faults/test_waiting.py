@@ -15,8 +15,8 @@ from leasequeue import Item, QueueClosed
 from leasequeue.queue import leasing
 from leasequeue.queue.encoding import TRIP_ROWS
 from leasequeue.queue.pushes import listener
-from tests.eventually import eventually
-from tests.queue.asking import blocked, take
+from tests.eventually import LIMIT_SECONDS, eventually
+from tests.queue.asking import blocked, take, until
 from tests.queue.keyspace import audit, calls, left_over
 
 if TYPE_CHECKING:
@@ -278,3 +278,37 @@ async def test_waiters_that_leave_leave_no_keys(
     await asyncio.gather(*waiting, return_exceptions=True)
     assert not await left_over(redis, name)
     await blocked(redis, 0)
+
+
+async def test_of_many_sessions_few_make_a_blocking_move_and_all_get_items(
+    make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever adds them, one by one or many at once; no timer helps."""
+    count = 60
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 0.3)
+    adder, waiters = make_queue(), [make_queue() for _ in range(count)]
+    waiting = [asyncio.create_task(take(waiter, timeout=LIMIT_SECONDS)) for waiter in waiters]
+
+    async def few_move() -> bool:
+        blocked_now = (await redis.info("clients"))["blocked_clients"]
+        return bool(await redis.zcard(f"{name}:idle") == count and 1 <= blocked_now < count // 2)
+
+    await until("few are blocked", few_move)
+    before = {*await redis.zrange(f"{name}:idle", 0, -1)}
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 3600)
+
+    async def all_wait_for_long() -> bool:
+        now = {*await redis.zrange(f"{name}:idle", 0, -1)}
+        return len(now) == count and not now & before and await few_move()
+
+    await until("all have registered again", all_wait_for_long)
+    await redis.set(f"{name}:item:foreign", b"x")
+    await redis.lpush(f"{name}:queue", "foreign")
+    await done(waiting, 1)
+    for number in range(10):
+        await adder.add_item(Item(b"x", id=f"one {number}"))
+        await done(waiting, number + 2)
+    await adder.add_items([Item(b"x", id=f"many {number}") for number in range(count - 11)])
+    leases = await asyncio.gather(*waiting)
+    assert len({lease.id for lease in leases}) == count
+    await audit(redis, name)

@@ -106,9 +106,19 @@ async def test_as_many_sessions_of_a_shard_are_notified_as_ids_enter_it(redis: R
     assert await notified() == ["10e@lh:s1", "20e@lh:s2", "30e@lh:s3"]
 
 
+async def test_several_items_notify_those_that_make_no_blocking_move(space: Space) -> None:
+    """A single one wakes a session that does, which costs no read."""
+    looks = {f"{n}0e@lh:s{n}": registered(NOW + n * 100, 30_000 + n % 2) for n in range(1, 6)}
+    await space.seed(picture(leased={"a": Held(1)}, fence=1) | {"idle": looks})
+    assert await space.run("release_many", [("a", 1, 0, 1)]) == [1]
+    assert (await space.snapshot())["idle"] == looks
+    assert await space.run("add_items", [new("b"), new("c")]) == [1, 1]
+    assert {*looks} - {*(await space.snapshot())["idle"]} == {"10e@lh:s1", "30e@lh:s3"}
+
+
 @pytest.mark.parametrize("name_of", ["{}", "{{{}}}"])
 async def test_only_shards_pay_for_sessions_that_do_not_block(redis: Redis, name: str, name_of: str) -> None:
-    """Nor does a name in braces for an item that is added alone while no session waits."""
+    """And a call with several items. A name in braces pays nothing for an item that no session awaits."""
     queue = Space(redis, name_of.format(name))
     await queue.seed(picture(leased={"a": Held(1)}, fence=1))
 
@@ -122,7 +132,7 @@ async def test_only_shards_pay_for_sessions_that_do_not_block(redis: Redis, name
 
     async with redis.monitor() as monitor:
         assert await looks("add_items", [new("b")]) == 0
-        assert await looks("add_items", [new("c"), new("d")]) == queue.prefix.count("{")
+        assert await looks("add_items", [new("c"), new("d")]) == 1
         assert await looks("release_many", [("a", 1, 0, 0)]) == queue.prefix.count("{")
 
 
@@ -376,3 +386,26 @@ async def test_of_many_sessions_that_wait_some_are_told_when_to_ask_the_others_w
     late = [await space.run("register", keep_ms=35_000, session=one, now_ms=NOW + 900) for one in names]
     assert {*late} == {0}
     assert (await space.run("lease_many", [(2, 60_000)]))[2] == 200
+
+
+async def test_of_many_sessions_few_make_a_blocking_move(space: Space) -> None:
+    """As the server visits all clients that are blocked on a list. If ids wait, all look."""
+    names = [f"lh:{number:03}" for number in range(200)]
+    idle = {f"{number:03x}@{name}": registered(NOW + 9_000) for number, name in enumerate(names)}
+    await space.seed({"idle": idle})
+
+    async def register(name: str) -> int:
+        reply: int = await space.run("register", keep_ms=35_000, lease_ms=30_000, word="f0", session=name)
+        score = await space.redis.zscore(space.key("idle"), f"f0@{name}")
+        assert score == registered(NOW + 35_000, 30_001 if reply == -2 else 30_000)
+        return reply
+
+    replies = [await register(one) for one in names]
+    assert {*replies} == {-1, -2}
+    assert 1 <= replies.count(-1) <= 24, "8 on average; by the names and the time, so the same each time"
+    undeliverable = [await space.run("register", keep_ms=35_000, session=one) for one in names]
+    assert {*undeliverable} == {-1}, "they could not be notified"
+    await space.seed({"queue": ["a"]})
+    again = [await space.run("register", keep_ms=35_000, lease_ms=30_000, session=one) for one in names]
+    assert {*again} <= {-1, 0}
+    assert again.count(0) > 170

@@ -37,7 +37,7 @@ RIGHT: State = picture(
     "ticks": {"s1": NOW + 60_000.0},
     "schedule:s1": "data",
     "result:done": Expiring("result"),
-    "idle": Expiring({ME: 5.0}),
+    "idle": Expiring({ME: 6.0}),
 }
 KEEP = {"last": "7", "count": "1000", "age_ms": "60000"}
 
@@ -285,7 +285,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     ],
     Problem.NO_TIME_TO_LIVE: [
         (["result:done"], changed("result:done", "result"), RIGHT),
-        (["idle"], changed("idle", {ME: 5.0}), RIGHT),
+        (["idle"], changed("idle", {ME: 6.0}), RIGHT),
         (["lease:held"], changed("lease:held", ME), RIGHT),
         (["lease:later"], changed("lease:later", "lh:scheduled"), RIGHT),
         (["lease:w1"], changed("lease:w1", ME), RIGHT),

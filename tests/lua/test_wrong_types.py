@@ -118,7 +118,7 @@ async def check(redis: Redis, name: str, call: Call) -> None:
         wrong: State = {stored: ["a list"] if key in {"fence", "sample"} else "a string"}
         if key == "events":  # it is read only if events are kept
             wrong |= {"events:keep": {"last": "1", "count": "0", "age_ms": "0"}}
-        # Some scripts look at a part of the database in one call: it holds the keys of one space, as for `right`.
+        # Some scripts look at a part of the database in one call: it holds one space, as for `right`.
         await redis.unlink(*await keys_like(redis, f"{name}*"))
         await space.seed(BUSY | wrong)
         before = await space.snapshot()

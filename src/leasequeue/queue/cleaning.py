@@ -245,7 +245,9 @@ class _Hashes:
 
     def twice(self) -> set[int]:
         """Return those that were read more than once."""
-        return {one for part in self._parts.values() for one, after in itertools.pairwise(part) if one == after}
+        return {
+            one for part in self._parts.values() for one, after in itertools.pairwise(part) if one == after
+        }
 
 
 async def _find_suspects(engine: Engine) -> tuple[int, int, set[bytes]]:

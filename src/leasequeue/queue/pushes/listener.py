@@ -38,6 +38,8 @@ KEEP_MS = 10_000
 MAX_DELIVERY_MS = 30_000
 #: How long to wait for the end of a recall (s).
 RECALL_SECONDS = 0.002
+#: The reply to a registration that others make a blocking move.
+OTHERS_MOVE = -2
 #: How many ids `leave` returns to the queue in one step.
 LEAVE_STEP = 1000
 #: How many connections one event loop opens at once.
@@ -77,7 +79,8 @@ class Listener:
     """Moves the next waiting id into the inbox of this session, or receives an item that is delivered to it.
 
     One blocking move follows another on one connection until an id arrives. After an error the connection is
-    replaced.
+    replaced. Of many sessions that wait, few make such a move, as the server visits each client that is
+    blocked on a list when it ceases to be empty; the others are delivered items, and look when notified.
     """
 
     def __init__(
@@ -104,10 +107,12 @@ class Listener:
         self.deliveries = Deliveries()
         #: On a cluster, a message also reaches subscribers of other nodes, which the sender does not count.
         self._can_receive = runner.route.slot is None
-        self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT")
+        self._keys = keys
         self._loop = asyncio.get_running_loop()
-        #: Whether a move is blocked; else messages, and a timer, have it look.
+        #: Whether moves may be blocked; else messages, and a timer, have it look.
         self._blocks = blocks
+        #: Whether so many sessions wait that others make the moves, as the server has last said.
+        self._others_move = False
         self._look_timer: asyncio.TimerHandle | None = None
         #: What is notified when listening ends; None: not listening.
         self._waiter: Waiter | None = None
@@ -228,17 +233,31 @@ class Listener:
             await self._handle_loss(waiter, translate(error, maybe_applied=False))
 
     def _send_move(self, connection: Connection, waiter: Waiter) -> None:
-        """Register the session, and wait for an id for up to `BLOCK_SECONDS`."""
-        # Not all at once, if many queues began to wait together.
-        seconds = BLOCK_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
+        """Register the session, and wait for an id for up to `BLOCK_SECONDS`.
+
+        If others move, the reply says whether they still do; else the move is sent with the registration.
+        """
+        self._stop_timer()
         known = self._registered_on is connection
         register = self._register.by_hash if known else self._register.command
+        is_sent = not self._others_move
         try:
             arguments = self._registration(waiter)
-            connection.post(register(arguments), partial(self._registered, connection, waiter))
-            connection.post((*self._move, b"%.3f" % seconds), partial(self._moved, connection, waiter))
+            connection.post(register(arguments), partial(self._registered, connection, waiter, is_sent))
+            if is_sent:
+                connection.post(self._move(), partial(self._moved, connection, waiter))
         except Exception as error:  # noqa: BLE001 - as above
             self._failed(connection, waiter, error)
+
+    def _move(self) -> tuple[bytes, ...]:
+        return (
+            b"BLMOVE",
+            self._keys["queue"],
+            self._keys["inbox"],
+            b"RIGHT",
+            b"LEFT",
+            b"%.3f" % _wait_seconds(),
+        )
 
     def _wait_to_look(self, waiter: Waiter) -> None:
         """Register the session, and wait for the message to look, for up to `BLOCK_SECONDS`."""
@@ -254,8 +273,7 @@ class Listener:
             elif wait_ms >= 0:
                 waiter.due_in(wait_ms / 1000)
 
-        seconds = BLOCK_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
-        timer = self._look_timer = self._loop.call_later(seconds, self._look)
+        timer = self._look_timer = self._loop.call_later(_wait_seconds(), self._look)
         self._backoff.reset()
         self._runner.send(self._register, (), registered, large=False, **self._registration(waiter))
 
@@ -278,20 +296,51 @@ class Listener:
             timer.cancel()
 
     def _registered(
-        self, connection: Connection, waiter: Waiter, wait_ms: Any, error: BaseException | None
+        self,
+        connection: Connection,
+        waiter: Waiter,
+        is_move_sent: bool,  # noqa: FBT001 - bound where the command is sent
+        wait_ms: Any,
+        error: BaseException | None,
     ) -> None:
         if error is not None and is_unknown_script(error) and self._registered_on is connection:
             # The server has forgotten the script, and the move is blocked on this connection.
             self._registered_on = None
-            registered = partial(self._registered, connection, waiter)
+            registered = partial(self._registered, connection, waiter, is_move_sent)
             registration = self._registration(waiter)
             self._runner.send(self._register, (), registered, large=False, **registration)
         elif error is not None:
             self._failed(connection, waiter, error)
         else:
             self._registered_on = connection
-            if wait_ms >= 0 and self._hears(connection):
+            self._others_move = wait_ms == OTHERS_MOVE
+            if not self._hears(connection):
+                return
+            if wait_ms >= 0:
                 waiter.due_in(wait_ms / 1000)
+            if not is_move_sent:
+                self._wait_without_move(connection, waiter)
+
+    def _wait_without_move(self, connection: Connection, waiter: Waiter) -> None:
+        """Wait to look, or send the move now, as the server has said that others do not make it."""
+        self._backoff.reset()
+        if self._others_move:
+            again = partial(self._wait_again, connection, waiter)
+            self._look_timer = self._loop.call_later(_wait_seconds(), again)
+            return
+        try:
+            connection.post(self._move(), partial(self._moved, connection, waiter))
+        except Exception as error:  # noqa: BLE001 - who waits gets it
+            self._failed(connection, waiter, error)
+
+    def _wait_again(self, connection: Connection, waiter: Waiter) -> None:
+        """Register again, or end the wait."""
+        self._look_timer = None
+        if self._hears(connection):
+            if waiter.waits:
+                self._send_move(connection, waiter)
+            else:
+                self._end(waiter, None)
 
     def _moved(self, connection: Connection, waiter: Waiter, moved: Any, error: BaseException | None) -> None:
         if error is not None:
@@ -307,6 +356,7 @@ class Listener:
 
     def _failed(self, connection: Connection, waiter: Waiter, error: BaseException) -> None:
         if self._hears(connection):
+            self._stop_timer()
             self._broken = True
             ours = translate(error, maybe_applied=True)
             self._task = asyncio.create_task(self._handle_loss(waiter, ours), name="leasequeue listen")
@@ -337,6 +387,8 @@ class Listener:
             wanted = 0 if self._attached and waiter.wanted_lease_ms() is not None else None
         if wanted is not None and wanted > MAX_DELIVERY_MS:
             wanted = None
+        elif wanted:  # an odd time says that no move is made; of even ones the server chooses
+            wanted = max(2, wanted - wanted % 2) + (self._look_timer is not None)
         self.deliveries.registered = wanted is not None
         before = self.deliveries.last_word
         if wanted is None:
@@ -449,6 +501,11 @@ class Listener:
         if connection is not None and not await connection.close_gracefully(within=CLOSE_SECONDS):
             self._unsure_until = self._loop.time() + BLOCK_SECONDS + 1
         return self._loop.time() >= self._unsure_until
+
+
+def _wait_seconds() -> float:
+    """Return how long one wait lasts: not equally long for all, if many queues began to wait together."""
+    return BLOCK_SECONDS * random.uniform(0.8, 1.0)  # noqa: S311 - no secret
 
 
 def _opening(loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
