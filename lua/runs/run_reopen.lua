@@ -137,10 +137,10 @@ local function reopen(path)
     state = may_reopen(path)
     if state then
       set_run(it, 's:' .. path, is_adding(path) and 'x' or 'w')
-      drop_from_run(it, 't:' .. path)
       clear('e:' .. path)
       add_active(it, 1)
       add_again(path)
+      if not it.changed['t:' .. path] then drop_from_run(it, 't:' .. path) end
       untell(path, state)
       reopened = reopened + 1
     end

@@ -30,7 +30,19 @@ if TYPE_CHECKING:
     from leasequeue.keys import KeyPrefix
     from leasequeue.queue import AsyncWorkQueue, AtLeast, Failure, Lease, lease_from, list_queues
     from leasequeue.sync import call_sync
-    from leasequeue.tasks import Call, Chain, FlowRun, Group, Job, Provided, Task, TaskQueue, fan_out, group
+    from leasequeue.tasks import (
+        Call,
+        Chain,
+        FlowRun,
+        Group,
+        Job,
+        Provided,
+        Task,
+        TaskQueue,
+        fan_out,
+        group,
+        signal,
+    )
     from leasequeue.worker import (
         FanOut,
         HandedOver,
@@ -96,6 +108,7 @@ __all__ = [
     "lease_from",
     "list_queues",
     "once",
+    "signal",
 ]
 
 if not TYPE_CHECKING:  # type checkers would accept any name

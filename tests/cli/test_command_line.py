@@ -76,6 +76,7 @@ CALLS = {
     "flow ls": ("flow", "ls", "emails"),
     "flow show": ("flow", "show", "emails", "x"),
     "flow find": ("flow", "find", "emails", "access", "user_id=62"),
+    "flow signal": ("flow", "signal", "emails", "x", "approval", "true"),
     "flow cancel": ("flow", "cancel", "emails", "x"),
 }
 NO_SERVER = "redis://127.0.0.1:1"
@@ -168,6 +169,7 @@ USAGE: list[tuple[tuple[str, ...], str]] = [
     (("events", "q", "--publish", "--live"), "--stop, and alone"),
     (("flow", "ls", "q", "--state", "done"), "is not one of active, completed"),
     (("flow", "show", "q", "r", "--mermaid", "--json"), "cannot be combined with --json"),
+    (("flow", "signal", "q", "r", "approval", "yes"), "'yes' is not JSON"),
     (("flow", "find", "q", "f", "user_id"), "'user_id' is not a name and a value, such as user_id=62"),
     (("flow", "find", "q", "f", "=62"), "'=62' is not a name and a value, such as user_id=62"),
     (("fsck",), "Missing argument 'QUEUE'"),

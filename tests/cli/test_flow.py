@@ -131,7 +131,7 @@ async def test_show_prints_a_run_with_its_stages(leasequeue: Leasequeue, program
 async def test_show_prints_json_and_a_diagram(leasequeue: Leasequeue, program: Program) -> None:
     await program.start("bad", broken=True)
     document = (await leasequeue("flow", "show", program.name, "bad", "--json")).document
-    stage = {"ended": None, "result": None, "error": None, "children": None}
+    stage = {"ended": None, "until": None, "signal": False, "result": None, "error": None, "children": None}
     times = {"created": document["created"], "ended": document["ended"]}
     ended, error = document["stages"]["check"]["ended"], document["stages"]["check"]["error"]
     assert error.endswith("ValueError: no access\n")
@@ -185,6 +185,30 @@ async def test_cancel_ends_runs(leasequeue: Leasequeue, program: Program) -> Non
     await program.drain()
     assert (await program.tasks.queue.counts()).total == 0
     assert (await program.flow.runs.get("a")).state == "cancelled"
+
+
+async def test_signal_is_given_to_a_run_that_shows_what_it_waits_for(
+    leasequeue: Leasequeue, program: Program
+) -> None:
+    asked = Flow("asked", program.tasks)
+    asked.signal("approval", within=3600)
+    asked.signal("other", after="approval")
+    await asked.start(id="a")
+    document = (await leasequeue("flow", "show", program.name, "a", "--json")).document["stages"]["approval"]
+    shown = (await leasequeue("flow", "show", program.name, "a")).out
+    assert document["signal"]
+    assert f"waits for its signal until {document['until']}" in shown
+    words = ("flow", "signal", program.name, "a", "approval")
+    assert await leasequeue(*words, '{"by": "ann"}') == (0, "1 signalled\n", "")
+    outcome = await leasequeue(*words)
+    assert (outcome.code, outcome.error) == (1, "run 'a' has its signal 'approval', or is too late")
+    assert (await asked.runs.get("a")).results == {"approval": {"by": "ann"}}
+    assert "waits for its signal\n" in (await leasequeue("flow", "show", program.name, "a")).out
+    outcome = await leasequeue("flow", "signal", program.name, "a", "approvl")
+    assert outcome.code == 1
+    assert "the flow run 'a' waits for no signal 'approvl': its signals are approval, other" in outcome.err
+    outcome = await leasequeue("flow", "signal", program.name, "z", "approval")
+    assert (outcome.code, outcome.error) == (1, f"{program.name!r} has no run 'z'")
 
 
 async def test_retry_goes_on_from_the_stage_that_failed(leasequeue: Leasequeue, program: Program) -> None:

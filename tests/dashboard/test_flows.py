@@ -260,6 +260,33 @@ async def test_a_failed_run_is_retried_and_one_is_cancelled_and_replayed_after_a
             assert answer.status_code == 403
 
 
+@pytest.mark.parametrize("shards", [None, 4])
+async def test_a_run_shows_the_signal_that_it_waits_for_and_takes_it(
+    redis_url: str, shards: int | None
+) -> None:
+    signal, path = "a\nb<b>", "/flows/signals/r/signal_flow"
+    async with AsyncWorkQueue.from_url(redis_url, "signals", shards=shards) as queue:
+        waits = StagePlan(signal, queue.name, b"{}", delay_ms=7_200_000, signal=True)
+        await queue.flow_runs.start(FlowPlan((waits, StagePlan("open", queue.name, b"{}", signal=True))), "r")
+        async with open_board(queue, rights=Rights.all) as (_, client):
+            text = await shown(client, "/flows/signals/r")
+            assert drawn(text)["open"].startswith("scheduled: open | waits for its signal")
+            assert re.search(r"waits for its signal, [12] h left", text)
+            found = re.findall(r'name="signal" value="([^"]*)"', text)
+            assert found == [segment(signal), "open"]
+            form = {"signal": found[0], "value": '{"by": "ann"}'}
+            for given in (1, 0):
+                answer = await client.post(path, data=form, follow_redirects=True)
+                assert f"Signals given: {given}." in answer.text
+            answer = await client.post(path, data={"signal": "open", "value": "{"})
+            assert answer.status_code == 400
+            assert "JSON" in answer.text
+        assert (await queue.flow_runs.get("r")).results == {signal: {"by": "ann"}}
+        async with open_board(queue) as (_, client):
+            assert "signal_flow" not in await shown(client, "/flows/signals/r")
+            assert (await client.post(path, data={"signal": "open"})).status_code == 403
+
+
 HOSTILE = ["<script>alert(1)", "\"'><b>", "a\u202eb", "x" * 100, "&amp;", "]]>", "a\nb", "{{ 7 }}"]
 
 

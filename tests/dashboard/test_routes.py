@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from leasequeue.dashboard.pages import ACTIONS, PAGES
 from leasequeue.dashboard.rights import ACTIONS as RIGHTS
 from leasequeue.dashboard.view import read_segment, segment
 from leasequeue.errors import InvalidArgument
+from leasequeue.queue.plans.plan import StagePlan
 from tests.dashboard.boards import open_board
 from tests.dashboard.fleets import fill
 from tests.plans.run_hashes import chain
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 #: What stands for the parts of the paths in the walk; a new part is given a value here.
 PARTS = {"queue": "walk", "worker": "walk", "id": "one", "run": "walk", "file": "none", "rest": "none"}
 #: The fields without which an action does nothing.
-FIELDS = {"to": "other", "queue": "walk", "item": "one", "schedule": "walk"}
+FIELDS = {"to": "other", "queue": "walk", "item": "one", "schedule": "walk", "signal": "signal"}
 
 
 def path_of(path: str) -> str:
@@ -50,7 +52,9 @@ async def test_every_route_obeys_every_right(redis_url: str, rights: Rights) -> 
     queue = AsyncWorkQueue.from_url(redis_url, "walk")
     other = AsyncWorkQueue.from_url(redis_url, "other")
     await fill(queue, redis_url)
-    await queue.flow_runs.start(chain(queue.name, "stage"), "walk")
+    waits = StagePlan("signal", queue.name, b"{}", signal=True)
+    plan = chain(queue.name, "stage")
+    await queue.flow_runs.start(replace(plan, stages=(*plan.stages, waits)), "walk")
     async with queue, other, open_board(queue, other, rights=rights) as (app, client):
         paths = {route.path: route.methods or set() for route in app.routes if isinstance(route, Route)}
         assert {page.path for page in PAGES} | {action.path for action in ACTIONS} < {*paths}

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: The further options of some calls.
-OPTIONS = ("leasequeue.queue.encoding.AddOptions", "leasequeue.flow.stage.StageSettings")
+OPTIONS = (
+    "leasequeue.queue.encoding.AddOptions",
+    "leasequeue.flow.stage.StageSettings",
+    "leasequeue.flow.stage.SignalSettings",
+)
 
 
 @cache

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from redis.asyncio import Redis
 
-from leasequeue import ConnectionLost, Item
+from leasequeue import ConnectionLost, Flow, Item, TaskQueue, Worker
 from tests.eventually import eventually
 from tests.faults.flow_runs import Flows
 from tests.history.events import FinalState, History
@@ -19,6 +20,7 @@ from tests.history.recording import record_calls
 from tests.history.rules import check
 from tests.queue.asking import blocked, take, until
 from tests.queue.keyspace import audit, left_over
+from tests.worker.working import working
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,3 +163,26 @@ async def test_runs_go_on_when_the_server_is_killed_and_restarted(
         left = await left_over(admin, home.name) | await left_over(admin, other.name)
     # Sessions of before a restart stay registered until their time is over.
     assert {key for key in left if not key.endswith((b":idle", b":sessions"))} == set()
+
+
+@pytest.mark.slow
+async def test_what_waits_for_a_signal_or_a_time_waits_on_when_the_server_was_killed(
+    make_server: MakeServer, tmp_path: Path, name: str
+) -> None:
+    server = await start(make_server, tmp_path)
+    async with TaskQueue.from_url(server.url, name) as tasks:
+
+        @tasks.task
+        async def note(answer: str) -> str:
+            return answer
+
+        flow = Flow("f", tasks, attributes={"on": datetime}, returns=str)
+        answered = flow.signal("answer", type=str, within=0.5, otherwise="none")
+        flow.stage(note, after=answered, at="on")
+        on = datetime.now(UTC) + timedelta(seconds=0.5)
+        sent, late = [await flow.start(id=one, on=on) for one in ("sent", "late")]
+        assert await sent.signal("answer", "yes")
+        await kill(server)
+        await start(make_server, tmp_path, server.port)
+        async with working(Worker(flow)):
+            assert [await run.result(timeout=100) for run in (sent, late)] == ["yes", "none"]

@@ -10,14 +10,17 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import Raw
 
 from leasequeue import Item
+from leasequeue.queue.plans.inputs import AwaitedSignal, signal_data
+from leasequeue.queue.plans.plan import StagePlan
 from leasequeue.queue.plans.stages import start_run
 from leasequeue.queue.pushes import listener
 from leasequeue.queue.queue import engine_of
 from tests.faults.stage_program import CHILDREN, STEPS, plan_of, worker_for
 from tests.faults.worker_program import STEPS as STEPS_OF_WORK
-from tests.plans.flows import ended, field, states
+from tests.plans.flows import call, ended, field, stage, start, states
 from tests.processes import printed, program
 from tests.queue.asking import blocked, command, keys_like, registered, take, until
 from tests.queue.keyspace import audit, left_over
@@ -231,3 +234,21 @@ async def test_a_run_ends_although_its_worker_was_killed(
         ((kind, f"r/{path}") for kind in ("added", "completed") for path in ("plan", "finish", *children)), 1
     )
     assert {what: number for what, number in happened.items() if what[0] in ("added", "completed")} == once
+
+
+@pytest.mark.parametrize("step", ["read", "before:done", "after:done"])
+async def test_a_deadline_ends_a_stage_once_although_its_worker_was_killed(
+    queue: AsyncWorkQueue, redis: Redis, redis_url: str, step: str
+) -> None:
+    """The stage waits for a signal that never comes; the worker dies while it ends the stage."""
+    data = signal_data(AwaitedSignal("wait", Raw(b"[1,2]")))
+    waits = StagePlan("wait", queue.name, data, delay_ms=1, signal=True)
+    await start(queue, waits, stage(queue, "finish", call("finish", {"numbers": "wait"}), after=("wait",)))
+    async with program("tests.faults.stage_program", redis_url, queue.name, step) as process:
+        async with asyncio.timeout(120):
+            assert await process.wait() == -signal.SIGKILL
+    await expire(redis, queue.name)
+    async with working(worker_for(redis_url, queue.name)):
+        await ended(queue)
+    assert (await field(queue, "r:wait"), await field(queue, "r:finish")) == ("[1,2]", "2")
+    assert (await queue.counts()).total == 0

@@ -9,6 +9,7 @@ import pytest
 from leasequeue.queue.plans.plan import FlowPlan, StagePlan
 from tests.lua.runs import Row, Runs
 from tests.lua.space import NOW, Call, Space, State, listed
+from tests.lua.test_runs_settled import settle
 from tests.queue.keyspace import glob
 from tests.stateful.interruption import Interrupter
 from tests.stateful.leftovers import Drawn, dumped, restore
@@ -42,6 +43,11 @@ def finish(*endings: tuple[str, str]) -> Step:
         return Call("run_finish", [ending(runs, leased[path], how) for path, how in endings])
 
     return call
+
+
+def signal(path: str) -> Step:
+    """Return a step that gives a run the signal for a stage."""
+    return lambda runs, _: Call("run_report", [(f"{runs.home}\0r\0{path}", "signal", "1")])
 
 
 def plan(*stages: StagePlan, **options: Any) -> FlowPlan:
@@ -84,6 +90,16 @@ SCENARIOS: dict[str, tuple[Callable[[Runs], FlowPlan], list[Step]]] = {
         ),
         [finish(("a", "yes")), finish(("yes/0", "done"), ("yes/1", "done")), finish(("end", "done"))],
     ),
+    "signals and a time": (
+        lambda runs: plan(
+            runs.stage("a"),
+            runs.stage("early", "a", signal=True, delay_ms=60_000),
+            runs.stage("late", "a", signal=True, delay_ms=60_000),
+            runs.stage("b", "early", "late"),
+            runs.stage("timer", "a", at=60_000),
+        ),
+        [signal("early"), finish(("a", "done")), signal("late"), finish(("b", "done"))],
+    ),
     "failure": (
         lambda runs: plan(runs.stage("a"), runs.stage("b"), runs.stage("c", "a", "b", join="fail")),
         [finish(("a", "failed")), finish(("b", "done"))],
@@ -101,6 +117,9 @@ def comparable(state: State) -> dict[str, Any]:
     compared = {"run", "result", "item", "dead", "runs", "unsettled"}
     found: dict[str, Any] = {key: value for key, value in state.items() if key.partition(":")[0] in compared}
     found["waiting"] = {one for one in listed(state.get("queue", [])) if one in items}
+    due = state.get("scheduled", {})
+    assert isinstance(due, dict)
+    found["scheduled"] = {one: at for one, at in due.items() if one in items}
     lanes = state.get("lanes", {})
     assert isinstance(lanes, dict)
     found["lanes"] = {member.partition("\0")[2][16:] for member in lanes}
@@ -191,6 +210,7 @@ async def test_an_interrupted_call_whose_holder_has_died_is_continued_by_another
                 break  # one round more than it takes
             at += 60_001
             await space.run("light_clean", now_ms=at)
+            await settle(runs, at=at)
             rows = await runs.lease(at=at)
             if rows:
                 assert await runs.finish(*(row.done("2") for row in rows), at=at) == [1] * len(rows), shown

@@ -225,7 +225,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "result": _call(_each_id),
     "run_delete": _call(run=["run", "ended"], is_last=[0, 1]),
     "run_finish": _call(Draw.stages),
-    "run_report": _call(lambda _: [("home\0run\0stage", "done", "1")]),
+    "run_report": _call(lambda draw: [("home\0run\0stage", draw.random.choice(["done", "signal"]), "1")]),
     "run_settle": _call(lambda draw: draw.random.choice([[], [("a",)]]), cursor="0"),
     "run_once": _call(item=["a", "b"], lease=[1, 2], of_stage="home\0run\0stage", step="charge", outcome="1"),
     "run_start": _call(

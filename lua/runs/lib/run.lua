@@ -7,9 +7,10 @@
 --
 -- Needs: prefix
 -- Gives: opened_runs, open_run, read_fields, run_field, run_number, set_run, drop_from_run, stage_definition,
---   queue_of_stage, counts_of, set_counts, parent_of, add_active, is_marked, is_meant, is_of_stage,
+--   queue_of_stage, counts_of, set_counts, parent_of, add_active, begin_of, is_marked, is_meant, is_of_stage,
 --   add_trace, add_stage_item, add_driver, heal_run
--- Uses: REF_CUT, TOKEN_LIMIT (encodings), read_in_chunks (keys)
+-- Uses: REF_CUT, TOKEN_LIMIT (encodings), read_in_chunks (keys), parse_time (parse_time), read_clock
+--   (read_clock)
 
 -- The runs that this script has read, in order, and by their keys.
 --
@@ -198,6 +199,34 @@ local function is_of_stage(run, path, text, of_any)
     or (of_any and (carried == start or string.sub(carried, 1, #start + 1) == start .. REF_CUT))
 end
 
+-- Return when a stage may begin, given its `at`: ms after the start of the run; or where the run has a time,
+-- an attribute (`@name`), the result of a stage (`stage`) or a member of it (`stage.name`). nil: that is null
+-- or missing, so the stage begins at once; false: it is no time, or in more text than is read quickly (64 KiB).
+local function begin_of(run, at)
+  if type(at) == 'number' then return run_number(run, 'created') + at end
+  at = tostring(at)
+  local attribute = string.match(at, '^@(.*)$')
+  local stage, member = string.match(at, '^([^.]*)%.?(.*)$')
+  local text = run_field(run, attribute and 'a:' .. attribute or 'r:' .. stage)
+  if not text then return nil end
+  local is_json, value = pcall(cjson.decode, #text <= 65536 and text or '')
+  if is_json and not attribute and member ~= '' then value = type(value) == 'table' and value[member] end
+  if is_json and (value == nil or value == cjson.null) then return nil end
+  return is_json and type(value) == 'string' and parse_time(value) or false
+end
+
+-- Return when the item of a stage is due, in ms since 1970; nil: at once. `t:<stage>` has it until the stage
+-- ends, so that a step that continues an interrupted one (`again`) does not begin the time anew.
+local function due_of(run, path, found, again)
+  if not (found.delay or found.at or found.signal) or parent_of(path) then return nil end
+  local noted = again and run_number(run, 't:' .. path) or 0
+  if noted > 0 then return noted end
+  if found.signal and not found.delay then return read_clock() + 3153600000000 end -- no deadline: 100 years
+  local due = found.at and begin_of(run, found.at) or read_clock() + (found.delay or 0)
+  set_run(run, 't:' .. path, string.format('%.0f', due))
+  return due
+end
+
 -- Note in a field that traces led to a stage, and return the last that did, up
 -- to a number. Each has 55 bytes.
 local function add_trace(run, name, trace, most)
@@ -213,7 +242,7 @@ end
 -- else it is that of who started the run. `again`: it may have been added, and may have ended otherwise. The
 -- field `adding` has the paths, each followed by NUL, until all are added: see `heal_run`.
 local function add_stage_item(run, path, found, again)
-  local trace, level = run.led or run_field(run, 'trace'), nil
+  local trace, level, due = run.led or run_field(run, 'trace'), nil, due_of(run, path, found, again)
   if not found.foreign then -- clients of other libraries see no level and no group
     level = (found.level or 0) + run_number(run, 'level')
     level = level ~= 0 and math.max(-9, math.min(9, level)) or nil
@@ -231,7 +260,7 @@ local function add_stage_item(run, path, found, again)
     queue = found.queue or run.home,
     id = run.id .. '/' .. path,
     data = found.data or '',
-    delay = found.delay and string.format('%.0f', found.delay) or '0',
+    delay = due and string.format('@%.0f', due) or string.format('%.0f', found.delay or 0),
     how = '0:' .. cjson.encode(carried),
     again = again,
   }

@@ -8,8 +8,9 @@
 -- Needs: nothing
 -- Gives: room_to_add, forget_child, end_stage, enter_stage, start_children, enter_batch, enter_first,
 --   fail_run, is_run_active, resolve, join_decision
--- Uses: read_clock (read_clock), add_active, add_driver, add_stage_item, add_trace, counts_of, drop_from_run,
---   opened_runs, parent_of, read_fields, run_field, set_counts, set_run, stage_definition (run)
+-- Uses: read_clock (read_clock), add_active, add_driver, add_stage_item, add_trace, begin_of, counts_of,
+--   drop_from_run, opened_runs, parent_of, read_fields, run_field, set_counts, set_run, stage_definition
+--   (run)
 
 local function is_run_active(run) return run_field(run, 'state') == 'active' end
 
@@ -110,21 +111,27 @@ local function start_children(run, path, total, policy, in_plan)
   return enter_batch(run, path)
 end
 
--- Enter a stage: add its item, or its children, or if it has neither, end it.
+-- Enter a stage: add its item, or its children; end it if it has neither, has its signal, or no time to begin.
 local function enter_stage(run, name, todo)
   if not is_run_active(run) then return end
   local found = stage_definition(run, name)
+  local given = found.signal and run_field(run, 'g:' .. name) or not found.queue and 'null'
   if found.children then
     add_active(run, 1)
     if start_children(run, name, found.children, found.policy, 1) then add_driver(run, name) end
-  elseif found.queue then
+  elseif given then
+    note_end(run, name, 'd')
+    set_run(run, 'r:' .. name, given)
+    todo[#todo + 1] = { path = name, state = 'd', led = run.led }
+  elseif found.at and begin_of(run, found.at) == false then
+    local reason = 'it has no time to begin: ' .. found.at .. ' is no date and time with a zone'
+    note_end(run, name, 'f')
+    set_run(run, 'e:' .. name, reason)
+    todo[#todo + 1] = { path = name, state = 'f', reason = name .. ': ' .. reason, led = run.led }
+  else
     set_run(run, 's:' .. name, 'w')
     add_active(run, 1)
     add_stage_item(run, name, found)
-  else
-    note_end(run, name, 'd')
-    set_run(run, 'r:' .. name, 'null')
-    todo[#todo + 1] = { path = name, state = 'd', led = run.led }
   end
 end
 

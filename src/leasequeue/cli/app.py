@@ -87,7 +87,9 @@ GROUPS = {
         "tags": Command("tags", "List the tags of items; find, cancel or requeue what has one."),
         "dead": Command("dead", "List, show, requeue and drop dead letters."),
         "schedule": Command("schedule", "List schedules; add, run or remove one."),
-        "flow": Command("flow", "List, show, find, cancel, retry, replay, delete and check flow runs."),
+        "flow": Command(
+            "flow", "List, show, find, signal, cancel, retry, replay, delete and check flow runs."
+        ),
     },
     "Act on queues": {
         "limits": Command("limits", "Show, set or remove limits of a queue and its groups."),

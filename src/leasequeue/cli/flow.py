@@ -1,7 +1,8 @@
-"""`leasequeue flow`: list, show, find, cancel, retry, replay, delete and check flow runs."""
+"""`leasequeue flow`: list, show, find, signal, cancel, retry, replay, delete and check flow runs."""
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,17 +19,17 @@ from leasequeue.cli.formatting import (
 from leasequeue.cli.fsck import print_findings
 from leasequeue.cli.options import choice_option, format_time, number_option
 from leasequeue.cli.server import AsJson, Code, fail, group_of, note, queue_command, report_changes
-from leasequeue.errors import FlowRunUnfinished, JobUnknown, summary_of
+from leasequeue.errors import FlowRunEnded, FlowRunUnfinished, JobUnknown, UnknownSignal, summary_of
 from leasequeue.item.codec import dump_compact
 from leasequeue.queue.plans.reading import FLOW_RUN_STATES, FlowRunState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from leasequeue import AsyncWorkQueue
     from leasequeue.queue.plans.reading import FlowRunView, StageView
 
-app = group_of(help="List, show, find, cancel, retry, replay, delete and check flow runs.")
+app = group_of(help="List, show, find, signal, cancel, retry, replay, delete and check flow runs.")
 
 RunId = Annotated[str, typer.Argument(metavar="ID", help="The id of the run.")]
 RunIds = Annotated[list[str], typer.Argument(metavar="ID", help="The ids of runs.")]
@@ -104,7 +105,8 @@ def _print_run(view: FlowRunView) -> None:
     )
     print_line()
     print_table(
-        ("stage", "state", "ended", "children", "result or error"), map(_stage_row, view.stages.items())
+        ("stage", "state", "ended", "children", "result or error"),
+        (_stage_row(path, stage, _signals_of(view)) for path, stage in view.stages.items()),
     )
 
 
@@ -133,6 +135,33 @@ async def find(
     if not views:
         return fail(f"{queue.name!r} has no run of {flow!r} with {' '.join(attributes)}", Code.MISSED)
     return Code.DONE
+
+
+@app.command()
+@queue_command
+async def signal(
+    queue: AsyncWorkQueue,
+    run_id: RunId,
+    signal_name: Annotated[str, typer.Argument(metavar="SIGNAL", help="The name of the signal.")],
+    value: Annotated[
+        str, typer.Argument(metavar="JSON", help='Its value, such as \'{"by": "ann"}\' or true.')
+    ] = "null",
+    *,
+    as_json: AsJson = False,
+) -> Code:
+    """Give a flow run a signal that a stage of it waits for, once. Stages that take it check its type."""
+    try:
+        given = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{value!r} is not JSON: {error}", param_hint="JSON") from error
+    try:
+        is_given = await queue.flow_runs.signal(run_id, signal_name, given)
+    except JobUnknown:
+        return fail(_absent(queue.name, run_id), Code.MISSED)
+    except (UnknownSignal, FlowRunEnded) as error:
+        return fail(str(error), Code.MISSED)
+    missed = [] if is_given else [(run_id, f"run {run_id!r} has its signal {signal_name!r}, or is too late")]
+    return report_changes(queue.name, "signalled", int(is_given), missed, as_json=as_json)
 
 
 @app.command()
@@ -252,12 +281,20 @@ def _error_line(error: str) -> str:
     return f"{path}: {summary_of(text)}"
 
 
-def _stage_row(named: tuple[str, StageView]) -> list[Any]:
-    path, stage = named
+def _signals_of(view: FlowRunView) -> set[str]:
+    """Return the names of the stages that wait for signals."""
+    stages = () if view.plan is None else view.plan.stages
+    return {one.name for one in stages if one.signal and view.stages[one.name].state == "entered"}
+
+
+def _stage_row(path: str, stage: StageView, signals: Collection[str]) -> list[Any]:
     children = None
     if stage.children is not None:
         children = ", ".join(f"{count:,} {what}" for what, count in stage.children.items() if count)
-    shown = None
+    shown = "waits for its signal" if path in signals else None
+    if stage.until is not None:
+        shown = f"{shown} until" if shown else "begins at"
+        shown += f" {format_time(stage.until)}"
     if stage.error:
         shown = summary_of(stage.error)
     elif stage.result is not None:
@@ -272,6 +309,7 @@ def _fitting(text: str) -> str:
 
 def _document(view: FlowRunView) -> dict[str, Any]:
     done, total = view.progress
+    signals = _signals_of(view)
     return {
         "id": view.id,
         "flow": view.flow,
@@ -286,6 +324,8 @@ def _document(view: FlowRunView) -> dict[str, Any]:
             path: {
                 "state": stage.state,
                 "ended": format_time(stage.ended),
+                "until": format_time(stage.until),
+                "signal": path in signals,
                 "result": stage.result,
                 "error": stage.error,
                 "children": None if stage.children is None else dict(stage.children),

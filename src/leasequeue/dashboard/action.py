@@ -27,7 +27,7 @@ MAX_FORM_BYTES, MAX_FIELDS = 64 << 10, 2_000
 #: How a form is encoded; a request without a body need not say it.
 FORM = "application/x-www-form-urlencoded"
 #: The fields whose values are written as parts of a path: browsers change line breaks and NUL in others.
-SEGMENTS = {"queue", "item", "schedule"}
+SEGMENTS = {"queue", "item", "schedule", "signal"}
 #: The field of a form that was confirmed.
 SURE = "sure"
 

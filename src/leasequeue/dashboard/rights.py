@@ -31,6 +31,7 @@ ACTIONS = {
     "unschedule": "remove a schedule",
     "cancel_flow": "cancel a flow run: nothing more of it runs",
     "retry_flow": "do a failed flow run again from what has failed",
+    "signal_flow": "give a flow run a signal that a stage of it waits for",
     "replay_flow": "start a new flow run with the plan and the input of another",
 }
 

@@ -6,7 +6,8 @@ LeasequeueError
 │   ├── InvalidCall            the arguments of a call do not fit the task
 │   ├── InvalidFanOut          a function fans out to what cannot be children
 │   ├── InvalidFlow            the stages of a flow do not form a graph that can run
-│   └── UnknownAttribute       a flow has no attribute of this name
+│   ├── UnknownAttribute       a flow has no attribute of this name
+│   └── UnknownSignal          no stage of a flow run waits for a signal of this name
 ├── QueueClosed                the queue object is closed
 ├── ServerError                the server, or the connection to it
 │   ├── ConnectionLost         refused, cut or silent; says whether the call may have been applied
@@ -36,6 +37,7 @@ LeasequeueError
 ├── JobExpired                 no worker has begun with it in time
 ├── JobUnknown                 there is neither an item, job or flow run of this id nor a result
 ├── FlowError                  base of the errors of flows
+│   ├── FlowRunEnded           the flow run has ended, so it takes no signal
 │   ├── FlowRunUnfinished      the flow run has not ended yet
 │   ├── NotAStage              a function for stages was called outside of one
 │   ├── QueueNotDeclared       a flow run would add an item to a queue that its worker does not declare
@@ -84,6 +86,7 @@ __all__ = [
     "EvictionWarning",
     "ExtraMissing",
     "FlowError",
+    "FlowRunEnded",
     "FlowRunUnfinished",
     "InsideEventLoop",
     "InvalidArgument",
@@ -124,6 +127,7 @@ __all__ = [
     "TlsFailed",
     "TooManyConnections",
     "UnknownAttribute",
+    "UnknownSignal",
     "WorkerBusy",
     "WorkerNotRunning",
     "WorkerUnknown",
@@ -308,6 +312,34 @@ class UnknownAttribute(InvalidArgument, FlowError):
         if found_by:
             text = f"finds no runs by {name!r}: its lookup= has {names or 'no attributes'}"
         Exception.__init__(self, f"the flow {flow!r} {text}")
+
+
+class UnknownSignal(InvalidArgument, FlowError):
+    """No stage of a flow, or of a flow run, waits for a signal of this name. Nothing has changed.
+
+    Attributes:
+        name: The name that was given.
+        known: The names of its signals.
+    """
+
+    def __init__(self, of: str, name: str, known: Iterable[str]) -> None:
+        self.known = tuple(known)
+        names = ", ".join(self.known) or "none"
+        super().__init__("signal", name, names)
+        self.name = name
+        Exception.__init__(self, f"the {of} waits for no signal {name!r}: its signals are {names}")
+
+
+class FlowRunEnded(FlowError):
+    """The flow run has ended, so no stage of it waits for a signal any more. Nothing has changed.
+
+    Attributes:
+        run_id: The id.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"the flow run {run_id!r} has ended: no stage of it waits for a signal any more")
 
 
 class FlowRunUnfinished(FlowError):

@@ -6,23 +6,26 @@ import dataclasses
 import inspect
 import time
 import uuid
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
-from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, to_ms
+from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, moment_ms, to_ms
 from leasequeue.errors import InvalidArgument, InvalidFlow
 from leasequeue.flow.inputs import FlowAttributes, FlowInputs
-from leasequeue.flow.stage import FlowDeclaration, HandOverSettings, Stage, StageSettings
+from leasequeue.flow.stage import FlowDeclaration, HandOverSettings, SignalSettings, Stage, StageSettings
 from leasequeue.item import codec
 from leasequeue.queue.encoding import refuse_options
 from leasequeue.queue.plans.building import PlanBuilder
-from leasequeue.queue.plans.diagram import Box, draw, joined, shape_of
+from leasequeue.queue.plans.diagram import Box, draw, joined, shape_of, waits_for
 from leasequeue.queue.plans.flow_runs import FlowRun, One
 from leasequeue.queue.plans.plan import FlowPlan, StagePlan, check_run_id, check_stage_name, no_stage
+from leasequeue.queue.plans.signals import NOT_GIVEN
 from leasequeue.queue.shards.queue import ShardedQueue
 from leasequeue.tasks.definition import Definition, TaskSettings
 from leasequeue.tasks.fitting import accepts_none, fits, name_of
+from leasequeue.tasks.signals import SignalPlan
 from leasequeue.tasks.task import AsyncTask
 from leasequeue.tasks.wire import data_of
 from leasequeue.worker.stage_context import correlation_id, current_stage
@@ -128,7 +131,7 @@ class Flow(Generic[Result]):
     @property
     def runs(self) -> FlowRuns:
         """Its runs, among those of its queue: see `FlowRuns`."""
-        return self.tasks.queue.flow_runs.of_flow(self.name, self._attributes.sought)
+        return self._with_signals(self.tasks.queue.flow_runs.of_flow(self.name, self._attributes.sought))
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -169,11 +172,68 @@ class Flow(Generic[Result]):
         known = StageSettings.__annotations__
         refuse_options(settings.keys() - known.keys(), "stage() takes", known)
         declaration = FlowDeclaration(self.name, self.tasks, self._stages, task, settings)
-        made = declaration.stage()
+        return self._declared(declaration.stage(), declaration, result=bool(settings.get("result")))
+
+    @overload
+    def signal(
+        self, name: str, /, *, type: type[R], otherwise: None, **settings: Unpack[SignalSettings]
+    ) -> Stage[R | None]: ...
+    @overload
+    def signal(
+        self, name: str, /, *, type: type[R], otherwise: R = ..., **settings: Unpack[SignalSettings]
+    ) -> Stage[R]: ...
+    @overload
+    def signal(
+        self, name: str, /, *, type: Any = ..., otherwise: Any = ..., **settings: Unpack[SignalSettings]
+    ) -> Stage[Any]: ...
+
+    def signal(
+        self,
+        name: str,
+        /,
+        *,
+        type: Any = Any,  # noqa: A002 - reads best beside the name
+        otherwise: Any = NOT_GIVEN,
+        **settings: Unpack[SignalSettings],
+    ) -> Stage[Any]:
+        """Declare a stage that waits for a signal, whose value the stages after it take.
+
+            approval = requests.signal("approval", type=Approval, after=asked, within=86_400, otherwise=None)
+
+            await run.signal("approval", by="ann")  # in any process: `requests.flow_run(id)` is the run
+
+        While it waits, it occupies neither a worker nor a lease: its item is scheduled, and due when the time
+        is over. A signal may be sent before the stage waits, and counts once. The server's clock decides
+        whether it comes in time; if not, the next worker that leases the item ends the stage.
+
+        Args:
+            name: The name of the signal and of the stage, 1 to 100 bytes of UTF-8.
+            type: The type of its value. That, or its members by name, are the arguments of `FlowRun.signal`.
+            otherwise: What the stage gives if no signal comes in time; left out: it fails. With None, the
+                stages after it take a value or None.
+            settings: See `SignalSettings`.
+
+        Raises:
+            InvalidFlow: As in `stage`.
+            InvalidArgument: If the type cannot be read from JSON, `otherwise` is not of it or has no
+                `within`, or another setting cannot be used.
+        """
+        known = SignalSettings.__annotations__
+        refuse_options(settings.keys() - known.keys(), "signal() takes", ("type", "otherwise", *known))
+        plan = SignalPlan.declared(name, type, settings.pop("within", None), otherwise)
+        given: StageSettings = {**settings, "queue": self.tasks.queue}  # type: ignore[typeddict-item] # without within
+        declaration = FlowDeclaration(self.name, self.tasks, self._stages, name, given)
+        made = dataclasses.replace(
+            declaration.stage(), signal=plan, tasks=self.tasks, output=plan.output, delay_ms=plan.within_ms
+        )
+        self.tasks._has_signals = True  # noqa: SLF001 - not for users
+        return self._declared(made, declaration, result=bool(settings.get("result")))
+
+    def _declared(self, made: Stage[Any], declaration: FlowDeclaration, *, result: bool) -> Stage[Any]:
+        """Add a stage to the graph."""
         self._check_name(made)
         order = {**self._order, made.name: made.planned()}
         self._inputs({**self._stages, made.name: made}, order).of(made, final=False)
-        result = settings.get("result")
         if result and self._result is not None:
             raise self._error(
                 f"its result is that of stage {self._result!r}, and not that of {made.name!r}, too"
@@ -281,9 +341,15 @@ class Flow(Generic[Result]):
                         *([one.task.name] if one.task is not None and one.task.name != one.name else []),
                         *([one.queue] if one.queue != home else []),
                         *joined(one.join, len(one.after)),
+                        *waits_for(self._order[one.name]),
                     ],
                     after=one.after,
-                    shape=shape_of(fans=one.fans, chooses=one.chooses, foreign=one.foreign),
+                    shape=shape_of(
+                        fans=one.fans,
+                        chooses=one.chooses,
+                        foreign=one.foreign,
+                        signal=one.signal is not None,
+                    ),
                 )
                 for one in self._stages.values()
             }
@@ -339,6 +405,9 @@ class Flow(Generic[Result]):
         run_id = uuid.uuid4().hex if id is None else check_run_id(id)
         for stage in self._hand_overs:
             check_run_id(f"{run_id}.{stage}")
+        for one in self._stages.values():
+            if isinstance(one.at, str) and isinstance(attributes.get(one.at), datetime):
+                moment_ms(one.at, attributes[one.at])  # which needs a zone
         plan = self._plan(
             self._attributes.encode(attributes),
             run_id,
@@ -363,7 +432,7 @@ class Flow(Generic[Result]):
             self._taken = self._check()
         stages = (
             one
-            if stage.task is not None
+            if stage.task is not None or stage.signal is not None
             else dataclasses.replace(one, data=self._own_data(stage, written, run_id))
             for stage, one in zip(self._stages.values(), self._stage_plans(self._taken), strict=True)
         )
@@ -423,9 +492,14 @@ class Flow(Generic[Result]):
 
     def _run_of(self, run_id: str, *, created: bool | None) -> FlowRun[Result]:
         name = self._result_stage()
-        task = self._stages[name].task if name is not None else None
+        task, signal = (self._stages[name].task, self._stages[name].signal) if name else (None, None)
         read = codec.decoder(Any) if task is None else task.definition.read_output
-        return FlowRun(self.tasks.queue.flow_runs, run_id, One(name or "", read), created=created)
+        output = One(name or "", read if signal is None else signal.read)
+        return FlowRun(self._with_signals(self.tasks.queue.flow_runs), run_id, output, created=created)
+
+    def _with_signals(self, runs: FlowRuns) -> FlowRuns:
+        signals = {one.name: one.signal.write for one in self._stages.values() if one.signal is not None}
+        return runs.with_signals(f"flow {self.name!r}", signals)
 
     def _check_result(self, name: str | None) -> None:
         if name is None:
@@ -469,6 +543,8 @@ class Flow(Generic[Result]):
 
 def _task_data(stage: Stage[Any], taken: Mapping[str, Input]) -> bytes:
     """Return the data of a stage that calls a task; empty: it has no task."""
+    if stage.signal is not None:
+        return stage.signal.data
     if stage.task is None:
         return b""
     needs = {name: one.need for name, one in taken.items()}

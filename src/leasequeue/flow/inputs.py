@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.durations import check_list
@@ -13,7 +14,7 @@ from leasequeue.flow.stage import Member, Stage
 from leasequeue.item import codec
 from leasequeue.queue.plans.flow_runs import lookup_texts
 from leasequeue.queue.plans.plan import certain_before, no_stage, stages_before
-from leasequeue.tasks.fitting import accepts_none, list_of, misfit, name_of, plain
+from leasequeue.tasks.fitting import accepts_none, fits, list_of, misfit, name_of, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -144,6 +145,7 @@ class FlowInputs:
                 found[name] = one
         if before is not None:
             self._check_order(stage, found, before)
+        self._check_time(stage, before)
         types = _types_of(stage)
         for name, one in found.items():
             if name in types and (problem := misfit(name, types[name], one.shown, one.type)):
@@ -203,6 +205,26 @@ class FlowInputs:
 
     def _of_attribute(self, name: str) -> Input:
         return Input(f"@{name}", self._attributes[name], f"the attribute {name!r}")
+
+    def _check_time(self, stage: Stage[Any], before: Collection[str] | None) -> None:
+        """Check that what says when a stage begins is a time, and known before it."""
+        if stage.at is None or isinstance(stage.at, int):
+            return
+        if isinstance(stage.at, str):
+            if stage.at not in self._attributes:
+                has = ", ".join(self._attributes) or "none"
+                raise self._error(stage, f"at= names {stage.at!r}, which is no attribute (there are {has})")
+            one = self._of_attribute(stage.at)
+        else:
+            of = stage.at.stage if isinstance(stage.at, Member) else stage.at
+            if self._stages.get(of.name) is not of or (before is not None and of.name not in before):
+                raise self._error(stage, f"at= takes {of}, which does not come before it: see after=")
+            kind = stage.at.type if isinstance(stage.at, Member) else of.output
+            one = Input(
+                of.name, kind, f"{stage.at.name!r} of {of}" if of is not stage.at else f"that of {of}"
+            )
+        if not fits(one.type, datetime | None):
+            raise self._error(stage, f"at= takes datetime, and {one.shown} is {name_of(one.type)}")
 
     def _check_order(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypedDict, TypeVar, cast
 
-from leasequeue.durations import check_bool, check_int, check_list, to_ms
+from leasequeue.durations import LONGEST_KEPT_SECONDS, check_bool, check_int, check_list, to_ms
 from leasequeue.errors import InvalidArgument, InvalidCall, InvalidFlow
 from leasequeue.errors.describing import text_of
 from leasequeue.item import codec
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from leasequeue.durations import Duration
     from leasequeue.queue.plans.plan import Join
     from leasequeue.tasks.queue import TaskQueue
+    from leasequeue.tasks.signals import SignalPlan
     from leasequeue.worker.retry import RetryPolicy
 
 R_co = TypeVar("R_co", covariant=True)
@@ -92,12 +93,20 @@ class Stage(Generic[R_co]):
     group: str | None = field(repr=False)
     #: After how many ms its items may begin.
     delay_ms: int = field(repr=False)
+    #: When it begins: the name of an attribute, a result, or ms after the start of the run; None: at once.
+    at: str | Stage[Any] | Member | int | None = field(repr=False)
     #: After how many ms its items expire.
     expires_ms: int = field(repr=False)
+    #: The signal that it waits for; None: it runs a task, or a handler.
+    signal: SignalPlan | None = field(repr=False, default=None)
+    #: The task queue on whose queue its item is, if it waits for a signal.
+    tasks: TaskQueue | None = field(repr=False, default=None)
 
     @property
     def queue(self) -> str:
         """The name of the queue of its items."""
+        if self.tasks is not None:
+            return self.tasks.queue.name
         return (self.own_queue or "") if self.task is None else self.task.queue.name
 
     def planned(self, data: bytes = b"") -> StagePlan:
@@ -114,8 +123,17 @@ class Stage(Generic[R_co]):
             level=self.level,
             group=self.group if limit is None else limit.group,
             delay_ms=self.delay_ms,
+            at=self._place_of_time(),
+            signal=self.signal is not None,
             expires_ms=self.expires_ms,
         )
+
+    def _place_of_time(self) -> str | int | None:
+        if isinstance(self.at, Stage):
+            return self.at.name
+        if isinstance(self.at, Member):
+            return f"{self.at.stage.name}.{self.at.written}"
+        return f"@{self.at}" if isinstance(self.at, str) else self.at
 
     def member(self, name: str) -> Member:
         """Return a member of the result, for `takes`.
@@ -164,8 +182,11 @@ class HandOverSettings(TypedDict, total=False):
     args: Mapping[str, Any] | None
     #: The level of its items, -9 to 9; a run may shift it. None: that of the task's options, or 0.
     priority: int | None
-    #: Seconds before it may begin.
+    #: Seconds before it may begin, from when all that it follows is done.
     delay: Duration | None
+    #: Or when it begins, unless what it follows is done later: an attribute, by name, a stage, or a member of
+    #: one that is a `datetime` with a zone (None: at once); or so many seconds after the start of the run.
+    at: str | Stage[Any] | Member | Duration | None
     #: When failed calls are tried again, if not as the task says.
     retry: RetryPolicy | None
 
@@ -196,6 +217,19 @@ class StageSettings(HandOverSettings, total=False):
     concurrency: int | None
     #: How many may be leased in a time, such as `"10/s"`.
     rate: str | None
+
+
+class SignalSettings(TypedDict, total=False):
+    """What a stage may have that waits for a signal. Each may be left out, or None."""
+
+    #: As in `StageSettings`: from then on it waits.
+    after: Stage[Any] | str | Sequence[Stage[Any] | str] | None
+    #: As in `StageSettings`.
+    join: Join | None
+    #: How many seconds it waits at most, up to 100 years; None: without limit.
+    within: Duration | None
+    #: As in `StageSettings`.
+    result: bool | None
 
 
 class FlowDeclaration:
@@ -429,11 +463,16 @@ class FlowDeclaration:
                 raise self._error("it has limits, which are those of a separate group: leave group= out")
         elif group is not None:
             check_group(group)
-        delay, expires = chosen("delay"), chosen("expires_in")
+        delay, expires, at = chosen("delay"), chosen("expires_in"), given.get("at")
+        if at is not None and delay:
+            raise self._error("it has both at= and delay=: leave one out")
+        if at is not None and not isinstance(at, (str, Stage, Member)):
+            at = to_ms("at", at, zero=True, longest=LONGEST_KEPT_SECONDS)
         return {
             "level": check_int("priority", chosen("priority") or 0, minimum=-MAX_LEVEL, maximum=MAX_LEVEL),
             "group": group,
             "delay_ms": to_ms("delay", delay, zero=True) if delay else 0,
+            "at": at,
             "expires_ms": 0 if expires is None else to_ms("expires_in", expires),
         }
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from leasequeue.tasks.fan_outs import fan_out
     from leasequeue.tasks.job import Job, JobStatus
     from leasequeue.tasks.queue import TaskQueue
+    from leasequeue.tasks.signals import signal
     from leasequeue.tasks.task import AsyncTask, BatchTask, Call, PlainTask, Task
 
 __all__ = [
@@ -31,7 +32,10 @@ __all__ = [
     "TaskQueue",
     "fan_out",
     "group",
+    "signal",
 ]
 
 if not TYPE_CHECKING:  # type checkers would accept any name
-    __getattr__ = lazy_names(__name__, __all__, ("arguments", "job", "chains", "task", "queue", "fan_outs"))
+    __getattr__ = lazy_names(
+        __name__, __all__, ("arguments", "job", "chains", "task", "queue", "fan_outs", "signals")
+    )

@@ -222,7 +222,8 @@ class Flowing(Step[R_co]):
         end = self._build(builder, End())
         if builder.first is None:
             raise InvalidArgument("calls", [], "at least one call")
-        return builder, builder.first.runs, *builder.result_of(end)
+        runs = builder.first.runs.with_signals("flow run", builder.signals)
+        return builder, runs, *builder.result_of(end)
 
 
 class Chain(Flowing[R_co], OneCall[R_co]):

@@ -103,6 +103,8 @@ class TaskQueue:
         self._foreign: dict[str, None] = {}
         #: What returns the name of the queue of each stage of its flows.
         self._stage_queues: list[Callable[[], str]] = []
+        #: Whether its flows wait for signals, the items of which are on its queue.
+        self._has_signals = False
 
     @classmethod
     def from_url(  # noqa: PLR0913 - as above
@@ -323,7 +325,7 @@ class TaskQueue:
             lease_time: The worker's lease time, in seconds, for tasks without one.
         """
         self._import_modules()
-        by_queue: dict[AsyncWorkQueue, list[Task[..., Any]]] = {}
+        by_queue: dict[AsyncWorkQueue, list[Task[..., Any]]] = {self.queue: []} if self._has_signals else {}
         for task in self._tasks.values():
             by_queue.setdefault(task.queue, []).append(task)
         found = [

@@ -52,9 +52,10 @@ class Dispatcher(Consumer):
         self.declarations = declarations
         self.limits = limits
         self.name = queue.name
-        self.batch = min(handler.batch or 1 for handler in handlers)
-        self.weight = max(handler.weight for handler in handlers)
-        self.lease_time = max(handler.lease_time for handler in handlers)
+        known = handlers or [otherwise]
+        self.batch = min(handler.batch or 1 for handler in known)
+        self.weight = max(handler.weight for handler in known)
+        self.lease_time = max(handler.lease_time for handler in known)
         self._choose = choose
         self._by_name: dict[str, Handler] = {}
         for handler in handlers:

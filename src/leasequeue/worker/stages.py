@@ -11,6 +11,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from msgspec import UNSET
+
 from leasequeue.errors import AccessDenied, LeasequeueError, ResultError, ResultMismatch, copied
 from leasequeue.errors.describing import describe, shown, text_of
 from leasequeue.errors.log import Log
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from leasequeue.queue.lease import Lease
     from leasequeue.queue.plans.flow_runs import FlowRuns
+    from leasequeue.queue.plans.inputs import AwaitedSignal
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.worker.retry import RetryPolicy
     from leasequeue.worker.run import ActiveRun
@@ -291,8 +294,15 @@ def _without_a_run(lease: Lease, state: EntryState) -> Outcome | None:
     if state.stage == "f":
         return StageFailed(state.error or f"the stage of {lease.id!r} has failed before")
     if state.stage == "w" and state.run in ("active", "failed"):
-        return None
+        return None if state.signal is None else _without_its_signal(state.signal)
     return StageDropped(f"its flow run {'is ' + state.run if state.run else 'is gone'}")
+
+
+def _without_its_signal(signal: AwaitedSignal) -> Outcome:
+    """Return the outcome of a stage whose item is due, as it has waited long enough for its signal."""
+    if signal.otherwise is UNSET:
+        return StageFailed(f"SignalMissing: the signal {signal.name!r} has not come in time")
+    return StageDone(bytes(signal.otherwise))
 
 
 async def write_children(run: ActiveRun, value: Any) -> Any:

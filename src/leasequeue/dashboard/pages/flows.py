@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.alive import Fleet
 from leasequeue.dashboard.action import Action, Question
 from leasequeue.dashboard.layout import NARROW, WIDE, Layers
-from leasequeue.dashboard.view import NotFound, Page, checked_query
-from leasequeue.errors import JobUnknown
+from leasequeue.dashboard.view import NotFound, Page, checked_query, read_segment
+from leasequeue.errors import FlowRunEnded, InvalidArgument, JobUnknown
 from leasequeue.errors.describing import plain
 from leasequeue.item import codec
 from leasequeue.queue.plans.diagram import joined
@@ -242,7 +243,9 @@ def _drawn(
     path = f"{run_id}/{plan.name}"
     worker, since = runs.get(path, (None, None))
     state: str = view.state
-    if state == "entered":
+    if state == "entered" and plan.signal and not worker:
+        state = "scheduled"
+    elif state == "entered":
         state = "running" if worker else _RUNNING.get(item.state, item.state) if item else "waiting"
     elif state == "fanned out":
         state = "running"
@@ -264,6 +267,19 @@ async def _cancel(view: View) -> int:
 
 async def _retry(view: View) -> int:
     return int(await view.queue(view.text("queue")).flow_runs.retry(view.text("run")))
+
+
+async def _signal(view: View) -> int:
+    text = view.field("value") or "null"
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument("value", text, f'JSON, such as true or {{"by": "ann"}} ({error})') from error
+    runs = view.queue(view.text("queue")).flow_runs
+    try:
+        return int(await runs.signal(view.text("run"), read_segment(view.field("signal")), value))
+    except FlowRunEnded:  # since the page was shown
+        return 0
 
 
 async def _replay(view: View) -> None:
@@ -326,6 +342,13 @@ ACTIONS = (
         call=_retry,
         done="Flow runs that go on: {}. Only one that has failed is retried.",
         ask=_ask_retry,
+    ),
+    Action(
+        name="signal_flow",
+        path="/flows/{queue}/{run}/signal_flow",
+        call=_signal,
+        named=("signal",),
+        done="Signals given: {}. A run takes each once, and in time.",
     ),
     Action(
         name="replay_flow",

@@ -15,7 +15,7 @@ from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan, join_tex
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from leasequeue.queue.plans.flow_runs import FlowRuns, Output
+    from leasequeue.queue.plans.flow_runs import FlowRuns, Output, WriteSignal
     from leasequeue.queue.plans.plan import Need
 
 _MAX_NAME_BYTES = 90
@@ -87,6 +87,8 @@ class PlanBuilder:
     def __init__(self, stages: Iterable[StagePlan] = (), flow: str = "") -> None:
         self.first: PlannedCall | None = None
         self.stages = [*stages]
+        #: What writes the values of the signals that it waits for.
+        self.signals: dict[str, WriteSignal] = {}
         self._flow = flow
         self._names: dict[str, int] = {}
 
@@ -108,6 +110,38 @@ class PlanBuilder:
             )
         )
         return End((name,), "all", name, One(name, call.read))
+
+    def signal(
+        self,
+        name: str,
+        before: End,
+        *,
+        data: bytes,
+        within_ms: int,
+        read: Callable[[bytes], Any],
+        write: WriteSignal,
+    ) -> End:
+        """Add a stage that waits for a signal, whose item is on the queue of the first call."""
+        if self.first is None:
+            raise InvalidCall(
+                name, "a run begins with a call, on whose queue it is kept, and not with a signal"
+            )
+        if name in self._names:
+            raise InvalidCall(name, "two parts have this name: give the signal another one")
+        self._names[name] = 1
+        self.signals[name] = write
+        self.stages.append(
+            StagePlan(
+                name,
+                self.first.queue.name,
+                data,
+                after=before.after,
+                join=before.join,
+                delay_ms=within_ms,
+                signal=True,
+            )
+        )
+        return End((name,), "all", name, One(name, read))
 
     def children(self, calls: Sequence[PlannedCall], join: str, before: End) -> End:
         """Add a stage whose children are calls, of any number: a group of nothing else."""

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from leasequeue.durations import duration_text
 from leasequeue.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from leasequeue.queue.plans.plan import StagePlan
     from leasequeue.queue.plans.reading import FlowRunView, StageView
 
-#: What kind of stage a box is: a call, one with children, one that chooses, or one of another program.
-Shape: TypeAlias = Literal["stage", "fans", "chooses", "foreign"]
+#: What kind of stage a box is: a call, one with children, one that chooses, one of another program, or one
+#: that waits for a signal.
+Shape: TypeAlias = Literal["stage", "fans", "chooses", "foreign", "signal"]
 
 #: Words of all alphabets, with at most one mark or space between two of them.
 _SAFE = re.compile(r"\w+(?:(?:[:,]? |[-./:])\w+)*")
@@ -38,6 +40,7 @@ _BORDERS: dict[Shape, tuple[str, str]] = {
     "fans": ('[["', '"]]'),
     "chooses": ('{{"', '"}}'),
     "foreign": ('[/"', '"/]'),
+    "signal": ('(["', '"])'),
 }
 
 
@@ -111,8 +114,25 @@ def joined(join: str, count: int) -> list[str]:
     return [f"join: {shown}"] if count > 1 or join != "all" else []
 
 
-def shape_of(*, fans: bool, chooses: bool, foreign: bool) -> Shape:
+def waits_for(stage: StagePlan) -> list[str]:
+    """Return the line that says what a stage waits for beside those that it follows, if it is to be said."""
+    if stage.signal:
+        return [f"signal, within {_duration(stage.delay_ms)}" if stage.delay_ms else "signal"]
+    if isinstance(stage.at, str):
+        return [f"at {stage.at.removeprefix('@')}"]
+    if stage.at is not None:
+        return [f"{_duration(stage.at)} after the start"]
+    return [f"after {_duration(stage.delay_ms)}"] if stage.delay_ms else []
+
+
+def _duration(ms: int) -> str:
+    return duration_text(ms / 1000)
+
+
+def shape_of(*, fans: bool, chooses: bool, foreign: bool, signal: bool) -> Shape:
     """Return the kind of box for a stage."""
+    if signal:
+        return "signal"
     if chooses:
         return "chooses"
     if foreign:
@@ -132,9 +152,14 @@ def _of_run(stage: StagePlan, view: StageView) -> Box:
     if view.children is not None:
         counts = [f"{count} {what}" for what, count in view.children.items() if count and what != "total"]
         lines.append(", ".join([f"{view.children['total']} children", *counts]))
+    if view.until is not None:
+        until = view.until.isoformat(" ", "seconds")
+        lines.append(f"waits for its signal until {until}" if stage.signal else f"begins at {until}")
+    elif stage.signal and view.state == "entered":
+        lines.append("waits for its signal")
     if view.error:
         lines.append(view.error.strip().splitlines()[-1])
     fans = bool(stage.children) or view.children is not None
-    shape = shape_of(fans=fans, chooses=stage.choice, foreign=stage.foreign)
+    shape = shape_of(fans=fans, chooses=stage.choice, foreign=stage.foreign, signal=stage.signal)
     state = "entered" if view.state == "fanned out" else view.state
     return Box(lines=lines, after=stage.after, shape=shape, state=state if state in _COLOURS else None)

@@ -21,6 +21,7 @@ from leasequeue.errors import (
     JobFailed,
     JobUnknown,
     ResultError,
+    UnknownSignal,
 )
 from leasequeue.errors.describing import text_of
 from leasequeue.item import codec
@@ -38,6 +39,7 @@ from leasequeue.queue.plans.reading import (
     FlowRunState,
     FlowRunView,
 )
+from leasequeue.queue.plans.signals import NOT_GIVEN, give_signal, write_signal
 from leasequeue.queue.plans.stages import cancel_rest, report, settle_at, stages_of, start_run
 from leasequeue.queue.views import CleanReport
 
@@ -96,6 +98,8 @@ class Many:
 
 #: Where the results are of which that of a run is made.
 Output: TypeAlias = "One | Many"
+#: Writes the value of a signal in JSON: one value, or values by name.
+WriteSignal: TypeAlias = "Callable[[Any, Mapping[str, Any]], bytes]"
 #: Runs, each with when it has entered its state, in ms; and the cursor of the next page, or nothing.
 RunsPage: TypeAlias = "tuple[list[tuple[int, str]], bytes]"
 
@@ -141,6 +145,9 @@ class FlowRuns:
         #: The flow whose runs these are, and what checks values of its attributes; None: those of all flows.
         self._flow: str | None = None
         self._sought: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+        #: What writes the value of each signal, by its name; None: any, as JSON has it.
+        self._signals: Mapping[str, WriteSignal] | None = None
+        self._of = ""
 
     def of_flow(self, flow: str, sought: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Self:
         """Return the runs of one flow, with the same methods. `Flow.runs` calls it.
@@ -151,6 +158,12 @@ class FlowRuns:
         """
         bound = copy.copy(self)
         bound._flow, bound._sought = flow, sought  # noqa: SLF001 - of this class
+        return bound
+
+    def with_signals(self, of: str, signals: Mapping[str, WriteSignal] | None) -> Self:
+        """Return runs whose signals are known: what writes the value of each, by its name."""
+        bound = copy.copy(self)
+        bound._signals, bound._of = signals, of  # noqa: SLF001 - of this class
         return bound
 
     async def start(self, plan: FlowPlan, run_id: str) -> bool:
@@ -440,6 +453,35 @@ class FlowRuns:
         """
         return await report(self._engine(), self._ref(run_id, stage), result=None, error=error)
 
+    async def signal(self, run_id: str, name: str, value: Any = NOT_GIVEN, /, **values: Any) -> bool:
+        """Give a run the signal that a stage of it waits for, or will wait for, once.
+
+            await requests.runs.signal("request-7", "approval", by="ann")
+
+        The runs of a flow know its signals, and check the value; those of a queue take any.
+
+        Args:
+            run_id: The run's id.
+            name: The name of the signal.
+            value: Its value; the stages after the one that waits take it.
+            values: Or the members of its value, by name. Without both, it is None.
+
+        Returns:
+            Whether the run has it: of several callers exactly one gets True. False if there was one before,
+            the stage was skipped or has ended, or its time is over by the server's clock.
+
+        Raises:
+            UnknownSignal: If no stage waits for a signal of this name. Nothing has changed.
+            FlowRunEnded: If the run has ended. Nothing has changed.
+        """
+        if self._signals is None:
+            written = write_signal("value", value, values)
+        elif name in self._signals:
+            written = self._signals[name](value, values)
+        else:
+            raise UnknownSignal(self._of, name, self._signals)
+        return await give_signal(self._engine(), self._ref(run_id, name), written)
+
     async def result(self, run_id: str, *, timeout: Duration | None = None) -> Any:
         """Wait until a run has ended, and return the result of its result stage, from JSON.
 
@@ -685,6 +727,27 @@ class FlowRun(Generic[R_co]):
             FlowRunUnfinished: If it has failed at once, and some of its calls are unfinished.
         """
         return await self._runs.retry(self.id)
+
+    async def signal(self, name: str, value: Any = NOT_GIVEN, /, **values: Any) -> bool:
+        """Give the run the signal that a stage of it waits for, or will wait for, once.
+
+            await run.signal("approval", by="ann")
+
+        Args:
+            name: The name of the signal.
+            value: Its value, of the type that it was declared with.
+            values: Or the members of its value, by name. Without both, it is None.
+
+        Returns:
+            Whether the run has it: of several callers exactly one gets True. False if there was one before,
+            the stage was skipped or has ended, or its time is over by the server's clock.
+
+        Raises:
+            UnknownSignal: If no stage waits for a signal of this name. Nothing was sent.
+            FlowRunEnded: If the run has ended. Nothing has changed.
+            InvalidArgument: If the value is of another type. Nothing was sent.
+        """
+        return await self._runs.signal(self.id, name, value, **values)
 
     async def _value(self, raw: bytes | None) -> Any:
         """Return the result of a run that was completed.

@@ -44,6 +44,7 @@ class EntryState(NamedTuple):
         stage: The state of the stage in it, one letter; empty: it was never entered.
         error: Why the stage has failed, if it has.
         inputs: The inputs by parameter, in JSON.
+        signal: Of a stage that waits for a signal, what its item says of it.
     """
 
     run: str
@@ -52,14 +53,30 @@ class EntryState(NamedTuple):
     correlation: str | None
     error: str
     inputs: Mapping[str, bytes]
+    signal: AwaitedSignal | None = None
 
 
-class _Meta(msgspec.Struct):
+class AwaitedSignal(msgspec.Struct):
+    """What the item of a stage says that waits for a signal.
+
+    Attributes:
+        name: The name of the signal, that of the stage.
+        otherwise: What the stage gives, in JSON, if the signal has not come; left out: it fails.
+    """
+
+    name: str
+    otherwise: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class Meta(msgspec.Struct, omit_defaults=True):
+    """What the item of a stage says of its stage."""
+
     needs: dict[str, Any] = {}
+    signal: AwaitedSignal | None = None
 
 
 class _WithMeta(msgspec.Struct):
-    meta: _Meta
+    meta: Meta
 
 
 class _Place(msgspec.Struct):
@@ -71,12 +88,17 @@ _PLACE = msgspec.json.Decoder(_Place)
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def needs_of(data: bytes) -> dict[str, Need]:
-    """Return what the stage of an item takes of its run, by parameter, as the item's data says."""
+def signal_data(signal: AwaitedSignal) -> bytes:
+    """Return the data of the item of a stage that waits for a signal."""
+    return msgspec.json.encode(_WithMeta(Meta(signal=signal)))
+
+
+def meta_of(data: bytes) -> Meta:
+    """Return what the stage of an item takes of its run, by parameter, and whether it waits for a signal."""
     try:
-        return _WITH_META.decode(data).meta.needs
+        return _WITH_META.decode(data).meta
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return {}
+        return Meta()
 
 
 async def read_stages(engine: Engine, leases: Sequence[Lease]) -> list[EntryState]:
@@ -90,12 +112,12 @@ async def read_stages(engine: Engine, leases: Sequence[Lease]) -> list[EntryStat
     for (home, run), some in runs.items():
         fields = _Fields(engine, home, run)
         fields.want(b"state", b"flow", b"correlation", b"mark")
-        stages = [(at, ref, needs_of(lease.data)) for at, lease, ref in some]
-        for _, ref, needs in stages:
+        stages = [(at, ref, meta_of(lease.data)) for at, lease, ref in some]
+        for _, ref, meta in stages:
             fields.want(b"s:" + as_bytes(ref.path), b"e:" + as_bytes(ref.path))
             if home != engine.name:
                 fields.want(definition_field(as_bytes(ref.path)))
-            for need in needs.values():
+            for need in meta.needs.values():
                 fields.want(*_fields_of(need))
         reads.append((fields, stages))
     await _read_first(engine, [fields for fields, _ in reads])
@@ -121,20 +143,20 @@ async def _read_first(engine: Engine, several: Sequence[_Fields]) -> None:
 
 
 async def _states_of(
-    fields: _Fields, stages: Iterable[tuple[int, StageRef, Mapping[str, Need]]]
+    fields: _Fields, stages: Iterable[tuple[int, StageRef, Meta]]
 ) -> list[tuple[int, EntryState]]:
     await fields.read_parents()
-    return [(at, await _state_of(fields, ref, needs)) for at, ref, needs in stages]
+    return [(at, await _state_of(fields, ref, meta)) for at, ref, meta in stages]
 
 
-async def _state_of(fields: _Fields, ref: StageRef, needs: Mapping[str, Need]) -> EntryState:
+async def _state_of(fields: _Fields, ref: StageRef, meta: Meta) -> EntryState:
     path = as_bytes(ref.path)
     stage = fields.text(b"s:" + path)
     # That of an earlier run of this id, or an item that was not added by the run.
     if fields.text(b"mark") != ref.mark or (stage == "w" and not fields.is_here(ref.home, path)):
         return EntryState("", "", "", None, "", {})
     inputs = {}
-    for parameter, need in needs.items() if stage == "w" else ():
+    for parameter, need in meta.needs.items() if stage == "w" else ():
         if (value := await _value_of(fields, need)) is not None:
             inputs[parameter] = value
     return EntryState(
@@ -144,6 +166,7 @@ async def _state_of(fields: _Fields, ref: StageRef, needs: Mapping[str, Need]) -
         fields.text(b"correlation") or None,
         fields.text(b"e:" + path),
         inputs,
+        meta.signal,
     )
 
 

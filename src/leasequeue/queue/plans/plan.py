@@ -162,6 +162,10 @@ class StagePlan:
         choice: Whether its result chooses which of its successors are entered.
         foreign: Whether clients of other libraries work on it: once its item vanishes, it is done.
         level: Its priority, before that of the run is added.
+        delay_ms: How long its item is scheduled; of a signal, how long it is waited for (0: without limit).
+        at: When it is due: ms after the start of the run; or where this has a time, `@attribute`, `stage` or
+            `stage.member`. None: see `delay_ms`.
+        signal: Whether it waits for the signal of its name, and its item is due when that has not come.
         expires_ms: After how long its item expires if no worker has begun with it; 0: never.
         children: What it fans out to when it is entered; then it has no item that a handler sees.
         policy: How these are joined.
@@ -178,6 +182,8 @@ class StagePlan:
     level: int = 0
     group: str | None = None
     delay_ms: int = 0
+    at: str | int | None = None
+    signal: bool = False
     expires_ms: int = 0
     children: tuple[ChildPlan, ...] = ()
     policy: str = "all"
@@ -187,6 +193,10 @@ class StagePlan:
         fields = _item_fields(self)
         if self.expires_ms:
             fields["expires_in"] = self.expires_ms
+        if self.at is not None:
+            fields["at"] = self.at
+        if self.signal:
+            fields["signal"] = True
         if self.then:
             fields["then"] = [*self.then]
         if len(self.after) > 1:
@@ -350,6 +360,8 @@ def _parsed(name: str, fields: Mapping[bytes, bytes]) -> StagePlan:
         level=facts.get("level", 0),
         group=facts.get("group", "") or None,
         delay_ms=facts.get("delay", 0),
+        at=facts.get("at", "") or facts.get("at", 0) or None,
+        signal=facts.get("signal", False),
         expires_ms=facts.get("expires_in", 0),
         children=tuple(parse_child(definition) for definition in definitions if definition),
         policy=facts.get("policy", "all"),

@@ -73,6 +73,8 @@ class StageView:
     error: str | None = None
     #: When it ended.
     ended: datetime | None = None
+    #: Until when an entered stage waits for its signal, or for its time to begin; None: without limit.
+    until: datetime | None = None
     #: Of a stage that has fanned out, how many children it has (`total`), and how many are `unfinished`,
     #: `done`, `failed` and `cancelled`; else None.
     children: Mapping[str, int] | None = None
@@ -348,6 +350,7 @@ def _stage_view(facts: Sequence[bytes | None], result: bytes | None = None) -> S
         result=_value(result),
         error=_text(error) or None if state in (None, b"f") else None,
         ended=moment(read_number(ended, 0)) if has_ended and ended else None,
+        until=moment(read_number(ended, 0)) if state == b"w" and ended else None,
         children=child_counts(counts) if state and counts else None,
     )
 

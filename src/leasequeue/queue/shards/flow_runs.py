@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from leasequeue.errors import InvalidArgument, InvalidFlow
 from leasequeue.queue.plans.flow_runs import FlowRuns, joined_pages, place_of
 from leasequeue.queue.plans.plan import ChildPlan, StagePlan, check_run_id
+from leasequeue.queue.plans.signals import NOT_GIVEN
 from leasequeue.queue.shards.parts import merged
 from leasequeue.queue.views import CleanReport
 
@@ -105,6 +106,11 @@ class ShardedFlowRuns(FlowRuns):
     async def report_failed(self, run_id: str, stage: str, error: str) -> bool:
         """See `FlowRuns.report_failed`."""
         return await (await self._at(run_id)).report_failed(run_id, stage, error)
+
+    async def signal(self, run_id: str, name: str, value: Any = NOT_GIVEN, /, **values: Any) -> bool:
+        """See `FlowRuns.signal`."""
+        runs = (await self._at(run_id)).with_signals(self._of, self._signals)
+        return await runs.signal(run_id, name, value, **values)
 
     def placed(self, child: ChildPlan, home: str) -> ChildPlan:
         """Return a child as it is added by a run in a shard.
