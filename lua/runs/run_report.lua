@@ -1,8 +1,8 @@
--- End stages of flow runs that were handed over to other systems, or wait for a signal, no matter which client
--- holds their items, or whether any does.
+-- End stages of flow runs that were handed over to other systems, or wait for a signal, no matter
+-- which client holds their items, or whether any does.
 --
--- A signal ends a stage that waits for it, until its time is over, and is kept for one that does not wait yet.
--- It is given once.
+-- A signal ends a stage that waits for it, until its time is over, and is kept for one that does not
+-- wait yet. It is given once.
 --
 -- The item is removed as by `cancel_many`: a worker that still runs its handler is notified. If it has
 -- become a dead letter before, and the stage is done now, that is dropped.
@@ -11,11 +11,11 @@
 -- Arguments:
 --   prefix   text     the name of the queue of the items
 --   now_ms   integer  the time; empty: the server's time
---   entries  rest     reference, kind (`done`, `failed` or `signal`), value (the result, or the signal, as raw
---       JSON; the error), …
--- Reply: two lists: an entry per row: 1 ended, or the run has the signal, 0 the stage was not waiting for its
---   item, -2 not handled, send it again, -3 a signal, and the run has ended; and the references of stages whose
---   rest is to be cancelled.
+--   entries  rest     reference, kind (`done`, `failed` or `signal`), value (the result, or the signal, as
+--       raw JSON; the error), …
+-- Reply: two lists: an entry per row: 1 ended, or the run has the signal, 0 the stage was not waiting for
+--   its item, -2 not handled, send it again, -3 a signal, and the run has ended; and the references of
+--   stages whose rest is to be cancelled.
 -- Cost: O(log n) per row, and O(1) per item that follows.
 -- Limits: at most 1,000 rows a call; it adds about 60 items.
 -- Needs: check

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lua.space import NOW, listed
+from tests.lua.space import NOW, Call, listed
+from tests.stateful.interruption import Interrupter
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from leasequeue.queue.plans.plan import StagePlan
     from tests.lua.runs import Row, Runs
 
@@ -105,6 +108,37 @@ async def test_of_a_signal_and_the_end_of_the_time_one_decides(runs: Runs) -> No
     assert await runs.step() == ["b"]
 
 
+async def test_a_signal_that_is_interrupted_decides_or_leaves_it_to_the_deadline(
+    runs: Runs, redis: Redis
+) -> None:
+    """A worker has the item, and ends the stage, however far the call of the signal has come."""
+    call = Call("run_report", [(f"{runs.home}\0r\0s", "signal", '"yes"')])
+    allowed, is_done = 0, False
+    while not is_done:
+        await redis.flushdb()
+        await waiting(runs)
+        await runs.space.run("promote", item="r/s")
+        [row] = await runs.lease()
+        is_done = (await Interrupter(runs.space).run(call, allowed)).ended
+        decided = (await runs.states())["s"] == "d"
+        await runs.finish(row.done("null"))
+        assert (await runs.hash())["r:s"] == ('"yes"' if decided else "null"), allowed
+        assert await send(runs) == 0
+        assert await runs.step() == ["b"]
+        allowed += 1
+    assert allowed > 5
+
+
+async def test_a_step_that_continues_an_interrupted_one_does_not_begin_the_time_anew(runs: Runs) -> None:
+    await runs.start(*plan(runs))
+    [row] = await runs.lease()
+    finish = Call("run_finish", [row.done()])
+    assert not (await Interrupter(runs.space).run(finish, 2)).ended
+    assert ((await runs.states())["s"], await due(runs)) == ("w", {})
+    assert await runs.finish(row.done(), at=NOW + 1_000) == [1]
+    assert await due(runs) == {"r/s": OVER}
+
+
 async def test_a_signal_without_a_deadline_is_waited_for_a_hundred_years(runs: Runs) -> None:
     await waiting(runs, signal=True)
     assert await due(runs) == {"r/s": NOW + 3_153_600_000_000}
@@ -119,6 +153,7 @@ async def test_a_run_that_is_retried_waits_again_for_the_whole_time(runs: Runs) 
     again = {"of_run": "r", "caller": "c", "is_last": 1}
     assert await runs.space.run("run_reopen", [("s",)], now_ms=OVER, **again) == [1, 1]
     assert await due(runs) == {"r/s": OVER + WITHIN}
+    assert await send(runs, at=OVER + WITHIN) == 0
     assert await send(runs, at=OVER + 1) == 1
 
 

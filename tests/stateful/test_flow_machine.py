@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from leasequeue.errors import FlowRunEnded, JobUnknown, UnknownSignal
 from leasequeue.queue.plans.stages import FinishRow, fan, report, settle
 from leasequeue.queue.queue import engine_of
 from tests.stateful.flows.cutting import stoppable_scripts
-from tests.stateful.flows.plans import children, plans
+from tests.stateful.flows.plans import NAMES, children, plans
 from tests.stateful.flows.world import World
 from tests.stateful.live import run_machine
 
@@ -135,6 +137,14 @@ class FlowMachine(RuleBasedStateMachine):
             ),
             stop=stop,
         )
+
+    @rule(run=RUNS, name=st.sampled_from(NAMES), value=st.integers(1, 3), stop=STOPS)
+    def signal(self, run: str, name: str, value: int, stop: int | None) -> None:
+        async def send() -> None:
+            with suppress(JobUnknown, UnknownSignal, FlowRunEnded):
+                await self.world.home.flow_runs.signal(run, name, value)
+
+        self.world.call(send, stop=stop)
 
     @rule(queue=QUEUES, stop=STOPS)
     def settle(self, queue: int, stop: int | None) -> None:

@@ -201,7 +201,7 @@ end
 
 -- Return when a stage may begin, given its `at`: ms after the start of the run; or where the run has a time,
 -- an attribute (`@name`), the result of a stage (`stage`) or a member of it (`stage.name`). nil: that is null
--- or missing, so the stage begins at once; false: it is no time, or in more text than is read quickly (64 KiB).
+-- or missing, so the stage begins at once; false: it is no time, or in more text than is read (64 KiB).
 local function begin_of(run, at)
   if type(at) == 'number' then return run_number(run, 'created') + at end
   at = tostring(at)

@@ -111,7 +111,7 @@ local function start_children(run, path, total, policy, in_plan)
   return enter_batch(run, path)
 end
 
--- Enter a stage: add its item, or its children; end it if it has neither, has its signal, or no time to begin.
+-- Enter a stage: add its item, or its children. End it if it has neither, or its signal, or cannot begin.
 local function enter_stage(run, name, todo)
   if not is_run_active(run) then return end
   local found = stage_definition(run, name)

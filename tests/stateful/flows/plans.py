@@ -37,6 +37,7 @@ def plans(draw: st.DrawFn, queues: Sequence[str]) -> FlowPlan:
         after = draw(st.lists(st.sampled_from(earlier), unique=True, max_size=3)) if earlier else []
         kind = draw(st.sampled_from(["item", "item", "item", "item", "none", "children"]))
         fans, policy = draw(children(queues)) if kind == "children" else ((), "all")
+        waits = kind == "item" and draw(st.integers(0, 4)) == 0  # for a signal
         stages.append(
             StagePlan(
                 NAMES[number],
@@ -44,8 +45,11 @@ def plans(draw: st.DrawFn, queues: Sequence[str]) -> FlowPlan:
                 b'"stage"' if kind == "item" else b"",
                 tuple(after),
                 join=draw(joins(len(after))) if after else "all",
-                choice=kind == "item" and draw(st.integers(0, 4)) == 0,
-                delay_ms=draw(st.sampled_from([0, 0, 0, 90_000])) if kind == "item" else 0,
+                signal=waits,
+                choice=kind == "item" and not waits and draw(st.integers(0, 4)) == 0,
+                delay_ms=draw(st.sampled_from([90_000] if waits else [0, 0, 0, 90_000]))
+                if kind == "item"
+                else 0,
                 expires_ms=draw(st.sampled_from([0, 0, 0, 200_000])) if kind == "item" else 0,
                 level=draw(st.sampled_from([0, 0, 0, 2])) if kind == "item" else 0,
                 children=fans,
