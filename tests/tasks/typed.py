@@ -27,6 +27,7 @@ from leasequeue import (
     Worker,
     fan_out,
     group,
+    signal,
 )
 from leasequeue.flow import Stage
 from leasequeue.views import JobStatus
@@ -243,6 +244,13 @@ async def flows() -> None:
     assert_type(await flow.start(number=1, priority=2), FlowRun[Any])
     assert_type(await Flow("sum", tasks, returns=int).start(), FlowRun[int])
     assert_type(Flow("sums", tasks, returns=list[int]).flow_run("7"), FlowRun[list[int]])
+    assert_type(flow.signal("yes", type=int, after=first, within=60, otherwise=1), Stage[int])
+    assert_type(flow.signal("maybe", type=int, after="yes", within=60, otherwise=None), Stage[int | None])
+    assert_type(flow.signal("any"), Stage[Any])
+    assert_type(await flow.flow_run("7").signal("yes", 1), bool)
+    assert_type(await plain.call(1).then(signal("yes", type=int)).then(plain).add(), FlowRun[int])
+    votes = group([signal(f"{n}", type=str) for n in range(3)], join=AtLeast(2))
+    assert_type(plain.call(1).then(votes, drop_result=True), Chain[list[str]])
     Worker(flow, flow.only(first, "split"))
 
 
@@ -252,4 +260,6 @@ async def mistakes_in_flows() -> None:
     flow.stage(plain, concurency=1)  # type: ignore[call-overload]
     flow.stage(plain, join="any")  # type: ignore[call-overload]
     flow.stage(plain, after=1)  # type: ignore[call-overload]
+    flow.signal("yes", withn=1)  # type: ignore[call-overload]
+    plain.call(1).then(signal("yes", type=str)).then(plain)  # type: ignore[call-overload]
     flow.stage(plain.call(1))  # type: ignore[call-overload]

@@ -11,7 +11,7 @@ from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, to_ms
 from leasequeue.errors import InvalidArgument
 from leasequeue.item import codec
 from leasequeue.queue.plans.inputs import AwaitedSignal, signal_data
-from leasequeue.queue.plans.plan import check_stage_name
+from leasequeue.queue.plans.plan import StagePlan, check_stage_name
 from leasequeue.queue.plans.signals import NOT_GIVEN, write_signal
 from leasequeue.tasks.chains import OneCall
 from leasequeue.tasks.fitting import is_union, member_of, name_of, plain
@@ -87,9 +87,8 @@ class SignalPart(OneCall[R_co]):
 
     def _build(self, builder: PlanBuilder, before: End) -> End:
         plan = self._plan
-        return builder.signal(
-            plan.name, before, data=plan.data, within_ms=plan.within_ms, read=plan.read, write=plan.write
-        )
+        stage = StagePlan(plan.name, data=plan.data, delay_ms=plan.within_ms, signal=True)
+        return builder.signal(stage, before, plan.read, plan.write)
 
     def __repr__(self) -> str:
         return f"<signal {self._plan.name!r}>"

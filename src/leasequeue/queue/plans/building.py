@@ -111,17 +111,9 @@ class PlanBuilder:
         )
         return End((name,), "all", name, One(name, call.read))
 
-    def signal(
-        self,
-        name: str,
-        before: End,
-        *,
-        data: bytes,
-        within_ms: int,
-        read: Callable[[bytes], Any],
-        write: WriteSignal,
-    ) -> End:
+    def signal(self, stage: StagePlan, before: End, read: Callable[[bytes], Any], write: WriteSignal) -> End:
         """Add a stage that waits for a signal, whose item is on the queue of the first call."""
+        name = stage.name
         if self.first is None:
             raise InvalidCall(
                 name, "a run begins with a call, on whose queue it is kept, and not with a signal"
@@ -130,17 +122,7 @@ class PlanBuilder:
             raise InvalidCall(name, "two parts have this name: give the signal another one")
         self._names[name] = 1
         self.signals[name] = write
-        self.stages.append(
-            StagePlan(
-                name,
-                self.first.queue.name,
-                data,
-                after=before.after,
-                join=before.join,
-                delay_ms=within_ms,
-                signal=True,
-            )
-        )
+        self.stages.append(replace(stage, queue=self.first.queue.name, after=before.after, join=before.join))
         return End((name,), "all", name, One(name, read))
 
     def children(self, calls: Sequence[PlannedCall], join: str, before: End) -> End:

@@ -454,21 +454,11 @@ class FlowRuns:
         return await report(self._engine(), self._ref(run_id, stage), result=None, error=error)
 
     async def signal(self, run_id: str, name: str, value: Any = NOT_GIVEN, /, **values: Any) -> bool:
-        """Give a run the signal that a stage of it waits for, or will wait for, once.
+        """Give a run the signal that a stage of it waits for, or will wait for, once. See `FlowRun.signal`.
 
             await requests.runs.signal("request-7", "approval", by="ann")
 
         The runs of a flow know its signals, and check the value; those of a queue take any.
-
-        Args:
-            run_id: The run's id.
-            name: The name of the signal.
-            value: Its value; the stages after the one that waits take it.
-            values: Or the members of its value, by name. Without both, it is None.
-
-        Returns:
-            Whether the run has it: of several callers exactly one gets True. False if there was one before,
-            the stage was skipped or has ended, or its time is over by the server's clock.
 
         Raises:
             UnknownSignal: If no stage waits for a signal of this name. Nothing has changed.
