@@ -112,13 +112,13 @@ test-pythons: ## Run all tests but the long ones on each of PYTHONS, install the
 test-python: test test-servers test-spark test-cluster
 	$(PYTEST) -m long tests/house/test_installing.py tests/cli/test_many_starts.py $(ARGS)
 
-test-newest: ## Run the core tests and the examples of the docs on the newest of PYTHONS
+test-newest: ## Run the core tests, on SERVER, and the examples of the docs on the newest of PYTHONS
 	@python=$$(tests/find-python.sh $(NEWEST)); \
 	$(MAKE) --no-print-directory test-core VENV=build/pythons/$(NEWEST) PYTHON=$$python
 
 test-core: $(FOR_TESTS) $(FOR_SPARK)
-	@echo "The core tests and the examples of the docs, with $$($(BIN)/python --version)"
-	$(PYTEST) $(NO_SPARK) $(CORE) -m "core and $(QUICK)" $(ARGS)
+	@echo "The core tests, on $(strip $(SERVER)), and the examples of the docs, with $$($(BIN)/python --version)"
+	LEASEQUEUE_TEST_SERVER=$(strip $(SERVER)) $(PYTEST) $(NO_SPARK) $(CORE) -m "core and $(QUICK)" $(ARGS)
 	$(PYTEST) tests/docs -m "not long and not containers" $(ARGS)
 
 # Each process of the tests would rewrite their modules itself, where none has done so before.

@@ -35,8 +35,8 @@ local EXPIRED_MARK = 0.5
 -- the time. Until the year 2800 it stays below 2^53, up to which a score is exact.
 local IDLE_UNIT_MS = 100
 local IDLE_LEASES = 32768
--- An odd lease time: the session makes no blocking move, and looks for items when it is notified. A lease time
--- of 0 says so, too, and that nothing can be delivered to it.
+-- An odd lease time: the session makes no blocking move, and looks for items when it is notified. A lease
+-- time of 0 says so, too, and that nothing can be delivered to it.
 local LOOKS_MARK = 1
 
 -- The byte with which the names of shards begin: each is a hash tag as a whole.

@@ -1,8 +1,9 @@
 -- Notify sessions that wait without a blocking move that they have to look for items: those of a queue with
 -- shards, which has no clients of other libraries, and most of those that wait for one queue if many do.
 --
--- Such a session is in `idle` with a lease time of 0 or with `LOOKS_MARK`. It gets `look <word>`, with the word
--- of its registration, which ends; a message that is lost costs seconds, as it looks by itself after a while.
+-- Such a session is in `idle` with a lease time of 0 or with `LOOKS_MARK`. It gets `look <word>`, with the
+-- word of its registration, which ends; a message that is lost costs seconds, as it looks by itself after a
+-- while.
 --
 -- Needs: nothing
 -- Gives: have_look
@@ -14,7 +15,8 @@
 local function have_look(name, most, was_returned)
   if most == 0 or (most == 1 and not was_returned and string.byte(name) ~= BRACE) then return end
   local key, left = name .. ':idle', math.min(most, 100)
-  local found = redis.pcall('ZRANGE', key, 0, left + 2 * ASK_WHEN_DUE - 1, 'WITHSCORES') -- some may be blocked
+  -- Some of them may be blocked.
+  local found = redis.pcall('ZRANGE', key, 0, left + 2 * ASK_WHEN_DUE - 1, 'WITHSCORES')
   for i = 2, #found, 2 do
     local lease_time = tonumber(found[i]) % IDLE_LEASES
     if lease_time == 0 or lease_time % 2 == LOOKS_MARK then

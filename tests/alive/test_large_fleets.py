@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 #: How many workers there are, of a queue with how many shards (0: none).
-FLEETS = [(60, 0), *(pytest.param(1000, one, marks=pytest.mark.long) for one in (0, 16))]
+FLEETS = [(30, 0), *(pytest.param(1000, one, marks=pytest.mark.long) for one in (0, 16))]
 #: How long a test may wait: 1,000 workers take a minute to start on a busy machine (s).
 LONG_SECONDS = 600.0
 

@@ -52,7 +52,7 @@ def openapi_of(app: Starlette) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("examples", [10, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [5, pytest.param(60, marks=pytest.mark.long)])
 # As in tests/fastapi/test_schema.py.
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
 def test_random_requests_to_every_route_find_nothing(redis_url: str, examples: int) -> None:
@@ -74,7 +74,7 @@ def test_random_requests_to_every_route_find_nothing(redis_url: str, examples: i
         {
             "seed": 27,
             "suppress-health-check": ["all"],
-            "phases": {"stateful": {"enabled": False}, "coverage": {"enabled": examples > 10}},
+            "phases": {"stateful": {"enabled": False}, "coverage": {"enabled": examples > 5}},
             "checks": {"enabled": False, "not_a_server_error": {"enabled": True}},
             "generation": {"mode": "positive", "max-examples": examples, "database": "none"},
         }

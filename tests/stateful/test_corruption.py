@@ -64,6 +64,7 @@ def test_all_invariants_hold_again_after_any_corruption(
         )
 
 
+@pytest.mark.slow
 def test_all_invariants_hold_again_after_any_key_was_lost(redis_url: str, name: str) -> None:
     """Of a controlled queue with items in all places."""
     failures = asyncio.run(_lose_each_key(redis_url, name))
