@@ -97,14 +97,19 @@ local function read_runs()
   end
 end
 
--- Store the definitions of children.
-local function store_children(run, path, list, first)
-  local children = cjson.decode(list)
+-- Store the definitions of children, given as a table, and of the parts of those that are chains or groups.
+local function store_each(run, path, children, first)
   for i, child in ipairs(children) do
-    set_run(run, 'k:' .. path .. '/' .. first + i - 1, cjson.encode(child)) -- texts and small numbers
+    local at, parts = path .. '/' .. first + i - 1, child.parts
+    child.parts = nil
+    set_run(run, 'k:' .. at, cjson.encode(child)) -- texts and small numbers
+    if parts then store_each(run, at, parts, 0) end
   end
   return #children
 end
+
+-- Store the definitions of children, given in JSON.
+local function store_children(run, path, list, first) return store_each(run, path, cjson.decode(list), first) end
 
 -- Return which successors a result chooses, name -> true (nil: all), and whether all of them are successors.
 local function picked_by(row, run, path)

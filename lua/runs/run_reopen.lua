@@ -20,7 +20,7 @@
 -- Limits: at most 1,000 paths a call.
 -- Calls: run_forget
 -- Uses: arguments_at, keys_at (elsewhere), add_active, add_driver, add_stage_item, counts_of, drop_from_run,
---   open_run, parent_of, queue_of_stage, read_fields, run_field, run_number, set_counts, set_run,
+--   has_more, open_run, parent_of, queue_of_stage, read_fields, run_field, run_number, set_counts, set_run,
 --   stage_definition (run), commit_runs (run_commit), call_run_forget, keys_of_run_forget (run_forget),
 --   enter_stage, is_run_active, join_decision, resolve (run_step)
 
@@ -101,7 +101,7 @@ local function untell(path, state)
     clear('e:' .. parent)
     drop_from_run(it, 't:' .. parent)
     add_active(it, 1)
-    if counts[2] < counts[1] then
+    if has_more(it, parent) then
       add_again(parent) -- the worker that leases it adds the other children
     end
     untell(parent, before)
@@ -122,10 +122,7 @@ local function may_reopen(path)
 end
 
 -- Return whether a stage has fanned out, and some of its children were not added.
-local function is_adding(path)
-  local counts = run_field(it, 'm:' .. path) and counts_of(it, 'j:' .. path) or {}
-  return counts[1] and counts[2] < counts[1]
-end
+local function is_adding(path) return run_field(it, 'm:' .. path) and has_more(it, path) end
 
 local function reopen(path)
   local state = run_field(it, 's:' .. path)

@@ -28,7 +28,7 @@
 -- Calls: run_forget
 -- Uses: cancelled_key, unsettled_key (RARE_KEYS), dead_key (dead_letter), arguments_at, keys_at (elsewhere),
 --   REF_CUT, WHOLE_MS (encodings), forget_facts, read_options (facts), data_key, in_chunks, read_in_chunks
---   (keys), split_reference (reference), counts_of, heal_run, is_marked, is_meant, is_of_stage, open_run,
+--   (keys), split_reference (reference), has_more, heal_run, is_marked, is_meant, is_of_stage, open_run,
 --   opened_runs, read_fields, run_field, stage_definition (run), commit_runs, is_undeclared, rest_of_runs
 --   (run_commit), call_run_forget, keys_of_run_forget (run_forget), end_stage, is_run_active, room_to_add
 --   (run_step)
@@ -140,11 +140,11 @@ for i, id in ipairs(ids) do
     if is_its then heal_run(run) end
     notes[#notes + 1], run_of[id] = id, run
     if not is_adding(run, path) then
-      local state, counts = run_field(run, 's:' .. path), counts_of(run, 'j:' .. path)
+      local state = run_field(run, 's:' .. path)
       if redis.call('EXISTS', data_key(id)) == 0 then over[#over + 1] = id end
       if not is_its then
         letters[#letters + 1] = '=' .. of_stage -- of an earlier run of this id
-      elseif state == 'w' or (state == 'x' and counts[2] < counts[1]) then
+      elseif state == 'w' or (state == 'x' and has_more(run, path)) then
         answers[i] = 1
         end_vanished(run, id, path, completed ~= '')
       elseif state == 'd' or state == 'x' then

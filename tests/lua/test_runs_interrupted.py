@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue.queue.plans.plan import FlowPlan, StagePlan
+from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
 from tests.lua.runs import Row, Runs
 from tests.lua.space import NOW, Call, Space, State, listed
 from tests.lua.test_runs_settled import settle
@@ -30,6 +30,7 @@ def ending(runs: Runs, row: Row, how: str) -> tuple[object, ...]:
         "failed": row.failed(),
         "fan": row.fan(children),
         "fan n:1": row.fan(children, "n:1"),
+        "fan chain": row.fan([ChildPlan("", b"", parts=tuple(children), policy="chain"), children[0]]),
         "yes": row.done("1", '["yes"]'),
         "drop": row.ending("drop"),
     }
@@ -76,6 +77,15 @@ SCENARIOS: dict[str, tuple[Callable[[Runs], FlowPlan], list[Step]]] = {
     "fan": (
         lambda runs: plan(runs.stage("a"), runs.stage("b", "a")),
         [finish(("a", "fan")), finish(("a/0", "done")), finish(("a/1", "done")), finish(("b", "done"))],
+    ),
+    "a chain in a fan": (
+        lambda runs: plan(runs.stage("a"), runs.stage("b", "a")),
+        [
+            finish(("a", "fan chain")),
+            finish(("a/0/0", "done"), ("a/1", "done")),
+            finish(("a/0/1", "done")),
+            finish(("b", "done")),
+        ],
     ),
     "the rest of a fan": (
         lambda runs: plan(runs.stage("a"), runs.stage("b", "a")),

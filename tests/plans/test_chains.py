@@ -210,6 +210,19 @@ async def test_a_group_in_the_middle_and_one_of_nothing(
         assert [await run.result(timeout=120) for run in runs] == [15, 5, 1, 4]
 
 
+async def test_a_result_is_passed_to_each_part_of_a_group(
+    tasks: TaskQueue, add_one: Task[[int], int], total: Task[[list[int]], int]
+) -> None:
+    part = group([add_one.partial(), add_one.partial().then(add_one), add_one.call(7)])
+    runs = [
+        await add_one.call(1).then(part).then(total).add(),  # 3 + 4 + 8
+        await add_one.call(1).then(group([add_one.partial() for _ in range(70)])).then(total).add(),
+        await group([add_one.call(1), add_one.call(2)]).then(group([total.partial()])).then(total).add(),
+    ]
+    async with working(new_worker(tasks)):
+        assert [await run.result(timeout=120) for run in runs] == [15, 210, 5]
+
+
 @pytest.mark.seed("GLD-T8")
 async def test_batches_threads_and_processes_are_stages(tasks: TaskQueue) -> None:
     local = tasks.task(run_in="process", name="pid")(pid.function)

@@ -130,7 +130,7 @@ def test_the_calls_of_a_group_are_children_of_a_stage_without_an_item() -> None:
 def test_a_group_may_follow_a_call_if_its_result_is_dropped_openly() -> None:
     calls = group([one.call(1), one.call(2)])
     for before in (two.call(1), split.call(1), two.call(1).then(one.call(2)), untyped.call(1)):
-        with pytest.raises(InvalidCall, match=r"would be dropped\. To pass it to each .* fan_out"):
+        with pytest.raises(InvalidCall, match=r"would be dropped\. To pass it to one .* task\.partial"):
             before.then(calls)  # type: ignore[call-overload]
         with pytest.raises(InvalidCall, match="would be dropped"):
             before.then(calls, drop_result=False)  # type: ignore[call-overload]
@@ -143,6 +143,39 @@ def test_a_group_may_follow_a_call_if_its_result_is_dropped_openly() -> None:
         "group": (("two",), [call_of("one", {"number": 1}), call_of("one", {"number": 2})]),
         "sum_all": (("group",), call_of("sum/all", {}, needs={"numbers": "group/*"})),
     }
+
+
+def test_a_result_is_passed_to_the_parts_of_a_group_that_take_it() -> None:
+    calls = [one.partial(), two.partial(times=3), one.call(5)]
+    plan = one.call(1).then(group(calls, join="settled")).then(total).plan()
+    assert stages_of(plan) == {
+        "one": ((), call_of("one", {"number": 1}, at=AT)),
+        "group": (
+            ("one",),
+            [
+                call_of("one", {}, needs={"number": "one"}),
+                call_of("two", {"times": 3}, needs={"number": "one"}),
+                call_of("one", {"number": 5}),
+            ],
+        ),
+        "sum_all": (("group",), call_of("sum/all", {}, needs={"numbers": "group/*"})),
+    }
+    parts: list[Any] = [one.partial().then(one), group([add_up.partial()])]
+    chains = group(parts)
+    with pytest.raises(InvalidCall, match=r"add_up: its parameter 'numbers' takes .*, and the result before"):
+        one.call(1).then(chains)
+    with pytest.raises(InvalidCall, match=r"one: its parameter 'number' takes int, and .* is list"):
+        split.call(1).then(chains)
+    assert stages_of(split.call(1).then(group([add_up.partial().then(one)])).plan())["add_up"] == (
+        ("split",),
+        call_of("add_up", {}, needs={"numbers": "split"}),
+    )
+    with pytest.raises(InvalidCall, match="result before it is None"):
+        nothing.call().then(group([one.partial()]))
+    with pytest.raises(InvalidCall, match="no positional argument"):
+        by_name.partial()  # type: ignore[misc]
+    with pytest.raises(InvalidArgument, match="further arguments"):
+        one.call(1).then(one.partial(), 5)  # type: ignore[call-overload]
 
 
 def test_a_group_of_chains_is_joined_by_what_follows() -> None:
@@ -355,11 +388,35 @@ def test_a_function_fans_out_to_calls_of_any_tasks() -> None:
     assert [*fan_out(NOTHING).children] == []
 
 
+def test_a_part_of_a_child_takes_the_result_of_the_one_before() -> None:
+    middle = group([add_up.partial(), add_up.partial().then(one), one.call(5)], join="settled")
+    [child] = fan_out([two.call(1).then(two.call(3)), split.call(2).then(middle).then(add_up)]).children[1:]
+    assert (child.policy, child.queue, len(child.parts)) == ("chain", "", 3)
+    first, between, last = child.parts
+    assert data_of(first) == call_of("split", {"number": 2}, at=AT)
+    assert (between.policy, len(between.parts)) == ("settled", 3)
+    assert data_of(between.parts[0]) == call_of("add_up", {}, needs={"numbers": "<1"})
+    assert [data_of(part) for part in between.parts[1].parts] == [
+        call_of("add_up", {}, needs={"numbers": "<2"}),
+        call_of("one", {}, needs={"number": "<0"}),
+    ]
+    assert data_of(between.parts[2]) == call_of("one", {"number": 5})
+    assert data_of(last) == call_of("add_up", {}, needs={"numbers": "<0"})
+    assert json.loads(child.json())["parts"][1]["children"] == 3
+
+
 def test_children_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InvalidFanOut, match="a chain can be no child"):
-        fan_out([one.call(1).then(one)])  # type: ignore[arg-type]
-    with pytest.raises(InvalidFanOut, match="nor a group"):
-        fan_out([one.call(1), group([one.call(1)])])  # type: ignore[arg-type]
+    with pytest.raises(InvalidFanOut, match="at least one call"):
+        fan_out([one.call(1), group(NOTHING)])
+    with pytest.raises(InvalidFanOut, match="251 calls, more than 250"):
+        fan_out([group([one.call(1)] * 251)])
+    with pytest.raises(InvalidFanOut, match="begins after another call"):
+        fan_out([one.call(1).then(one.options(at=datetime(2100, 1, 1, tzinfo=UTC)))])
+    deep: Any = one.call(1)
+    for _ in range(11):
+        deep = group([deep])
+    with pytest.raises(InvalidFanOut, match="10 deep"):
+        fan_out([deep])
     with pytest.raises(InvalidFanOut, match="a child does not expire"):
         fan_out([one.options(expires_in=5).call(1)])
     with pytest.raises(InvalidFanOut, match="the id of its run"):

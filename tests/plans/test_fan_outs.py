@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import AtLeast, FanOut, JobFailed, TaskQueue, fan_out, group
-from leasequeue.queue.plans.stages import child_text
-from leasequeue.worker import stages
-from tests.plans.flows import ONE_QUEUE
+from leasequeue import AtLeast, FanOut, FlowRun, JobFailed, RetryPolicy, Task, TaskQueue, fan_out, group
+from leasequeue.queue.plans.stages import FinishRow, child_text, finish_stages
+from leasequeue.queue.queue import engine_of
+from leasequeue.worker import stages as worker_stages
+from tests.plans.flows import ONE_QUEUE, ended, stage, start, states
+from tests.queue.asking import take
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
@@ -48,6 +51,134 @@ async def test_a_function_fans_out_to_children_of_several_kinds(tasks: TaskQueue
             assert await run.result(timeout=120) == await alone.result(timeout=120)
         assert await chain.result(timeout=120) == 3
         assert [one[0] for one in await pair.result(timeout=120)] == ["discord 3", "discord 4"]
+
+
+@pytest.fixture
+def add_one(tasks: TaskQueue) -> Task[[int], int]:
+    @tasks.task
+    async def add_one(number: int) -> int:
+        return number + 1
+
+    return add_one
+
+
+async def test_a_child_may_be_a_chain_or_a_group(tasks: TaskQueue, add_one: Task[[int], int]) -> None:
+    @tasks.task
+    async def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    @tasks.task
+    async def count(number: int) -> FanOut[int]:
+        return fan_out([add_one.call(n) for n in range(number)])
+
+    @tasks.task
+    async def split(size: int) -> FanOut[int]:
+        middle = group([add_one.partial(), add_one.partial().then(add_one), add_one.call(100)])
+        chains = [add_one.call(n).then(middle).then(total) for n in range(size)]
+        fanning = add_one.call(2).then(count).then(total)
+        return fan_out([*chains, add_one.call(7).then(add_one.call(8)), fanning])
+
+    @tasks.task
+    async def nested(size: int) -> FanOut[list[int]]:
+        calls: list[Any] = [add_one.call(n).then(count) for n in range(size)]
+        return fan_out([*calls, group([add_one.call(5)])])
+
+    runs: list[FlowRun[Any]] = [
+        await split.add(2),
+        await split.call(70).then(total).add(),  # more than one step adds
+        await nested.add(2),
+        await split.add(0),
+    ]
+    expected = [[106, 108, 9, 6], sum(106 + 2 * n for n in range(70)) + 15, [[1], [1, 2], [6]], [9, 6]]
+    async with working(new_worker(tasks)):
+        assert [await run.result(timeout=120) for run in runs] == expected
+    for run in runs:
+        view = await run.view()
+        assert (view.state, view.unfinished) == ("completed", 0)
+    stages = (await runs[0].view()).stages
+    assert stages["split/0"].is_chain
+    assert not stages["split/0/1"].is_chain
+    assert [stages[f"split/0/1/{n}"].result for n in (0, 2)] == [2, 101]
+
+
+async def test_a_part_of_a_child_that_fails_fails_it_and_is_done_again(
+    tasks: TaskQueue, add_one: Task[[int], int]
+) -> None:
+    broken, calls = {"yes"}, Counter[str]()
+
+    @tasks.task(retry=RetryPolicy(attempts=1))
+    async def check(number: int) -> int:
+        calls["check"] += 1
+        if broken:
+            raise ValueError("broken")
+        return number
+
+    @tasks.task
+    async def split() -> FanOut[int]:
+        return fan_out([add_one.call(1).then(check).then(add_one), add_one.call(5)])
+
+    run = await split.add()
+    async with working(new_worker(tasks)):
+        with pytest.raises(JobFailed, match="broken"):
+            await run.result(timeout=120)
+        stages = (await run.view()).stages
+        assert [stages[f"split/{path}"].state for path in ("0", "0/0", "0/1", "0/2", "1")] == [
+            *("failed", "done", "failed", "not entered", "done")
+        ]
+        broken.clear()
+        assert await run.retry()
+        assert await run.result(timeout=120) == [3, 6]
+    assert calls["check"] == 2
+    assert await run.status() == "completed"
+    assert await tasks.queue.dead_letters.count() == 0
+
+
+async def test_a_run_with_chains_is_cancelled_wherever_they_are(tasks: TaskQueue) -> None:
+    waits, lost = asyncio.Event(), Counter[str]()
+
+    @tasks.task
+    async def first() -> None:
+        waits.set()
+        await asyncio.sleep(3600)
+
+    @tasks.task
+    async def second() -> None:
+        lost["second"] += 1
+
+    @tasks.task
+    async def split() -> FanOut[None]:
+        later = second.options(delay=60).call()
+        return fan_out([first.call().then(second.call()), later.then(second.call())])
+
+    run = await split.add()
+    async with working(new_worker(tasks)):
+        await waits.wait()
+        assert not (await tasks.queue.flow_runs.check()).findings  # its parts that wait are not lost
+        assert await run.cancel()
+        await ended(tasks.queue, "cancelled", run.id)
+    assert not lost
+    view = await run.view()
+    assert [view.stages[path].state for path in ("split/0/0", "split/0/1")] == ["cancelled", "not entered"]
+
+
+async def test_a_chain_that_ends_after_its_run_was_cancelled_leaves_nothing_open(
+    tasks: TaskQueue, add_one: Task[[int], int]
+) -> None:
+    split = fan_out([add_one.call(1).then(add_one)])
+    run = "r"
+    await start(tasks.queue, stage(tasks.queue, "plan"), run=run)
+    queue = tasks.queue.shard_of(run)
+    lease = await take(queue, 3600)
+    assert lease.stage is not None
+    texts = [child_text(lease.stage, tasks.queue.flow_runs.placed(one, queue.name)) for one in split.children]
+    row = FinishRow(lease, "fan", b"[" + b",".join(texts) + b"]", b"all")
+    assert await finish_stages(engine_of(queue), [row]) == [True]
+    part = await take(queue, 3600)
+    # As another client does that cancels the run, and dies before it cancels the items.
+    assert await engine_of(queue).run("run_cancel", of_run=b"r") == 1
+    assert await finish_stages(engine_of(queue), [FinishRow(part, "done", b"2")]) == [True]
+    assert await states(tasks.queue) == {"": "cancelled", "plan": "f", "plan/0": "f", "plan/0/0": "d"}
+    await ended(tasks.queue, "cancelled")
 
 
 async def test_the_items_of_a_batch_fan_out(tasks: TaskQueue) -> None:
@@ -87,15 +218,15 @@ async def test_many_children_are_written_in_many_turns_of_the_event_loop(
     async def split(size: int) -> FanOut[int]:
         return fan_out([same.call(number) for number in range(size)], join=AtLeast(1))
 
-    monkeypatch.setattr(stages, "child_text", counted)
-    size = 3 * stages.CHILDREN_PER_TURN + 1
+    monkeypatch.setattr(worker_stages, "child_text", counted)
+    size = 3 * worker_stages.CHILDREN_PER_TURN + 1
     run = await split.add(size)
     turns = asyncio.create_task(count_turns())
     async with working(new_worker(tasks)):
         await run.result(timeout=120)
     turns.cancel()
     assert written.total() == size
-    assert max(written.values()) == stages.CHILDREN_PER_TURN
+    assert max(written.values()) == worker_stages.CHILDREN_PER_TURN
 
 
 async def test_a_fan_out_to_what_can_be_no_child_fails_at_once(
@@ -110,8 +241,10 @@ async def test_a_fan_out_to_what_can_be_no_child_fails_at_once(
     async with TaskQueue.from_url(redis_url.replace("127.0.0.1", "localhost"), f"{name}-other") as elsewhere:
         other = elsewhere.task(word.function)
         wrong: dict[str, Any] = {
-            "chain": word.call(1).then(word.call(2)),
-            "group": group([word.call(1)]),
+            "chain": word.call(1).then(word.options(expires_in=5).call(2)),
+            "later": word.call(1).then(word.options(at=datetime(2100, 1, 1, tzinfo=UTC)).call(2)),
+            "group": group([word.call(1), group([])]),
+            "large": group([word.call(1)] * 251),
             "expires": word.options(expires_in=5).call(1),
             "elsewhere": other.call(1),
             "no call": 5,
@@ -133,5 +266,5 @@ async def test_a_fan_out_to_what_can_be_no_child_fails_at_once(
                 with pytest.raises(JobFailed, match="InvalidFanOut: fan_out of"):
                     await run.result(timeout=120)
     assert set(attempts.values()) == {1}
-    assert len(attempts) == 6
-    assert await tasks.queue.dead_letters.count() == 6
+    assert len(attempts) == 8
+    assert await tasks.queue.dead_letters.count() == 8

@@ -192,6 +192,22 @@ async def groups() -> None:
     group([plain.call(1), send.call("ann")])
 
 
+async def partial_calls() -> None:
+    taking = group([describe.partial(), describe.partial(unit="m")])
+    assert_type(plain.call(1).then(taking), Chain[list[str]])
+    assert_type(plain.call(1).then(group([describe.partial(), describe.partial()])), Chain[list[str]])
+    assert_type(plain.call(1).then(group([plain.partial().then(plain)])).then(add_up), Chain[int])
+    assert_type(is_odd.call(1).then(plain.partial()), Chain[int])
+    mixed = group([add_up.partial(5), plain.call(7)])
+    assert_type(split.call(1).then(mixed).then(add_up), Chain[int])
+    assert_type(split.call(1).then(add_up.partial()), Chain[int])
+    numbers = group([plain.partial()])
+    describe.call(1).then(plain.partial())  # type: ignore[arg-type]
+    describe.call(1).then(numbers)  # type: ignore[arg-type]
+    describe.partial(cm=5)  # type: ignore[call-arg]
+    await numbers.add()  # type: ignore[attr-defined]
+
+
 async def fan_outs() -> None:
     assert_type(split.call(3).then(add_up), Chain[int])
     assert_type(plain.call(3).then(split).then(add_up), Chain[int])
@@ -207,6 +223,9 @@ async def fan_outs() -> None:
     assert_type(group([split.call(1), split.call(2)]), Group[list[int]])
     assert_type(await split_twice.call(3).chain().add(), FlowRun[list[list[int]]])
     assert_type(fan_out([plain.call(1)]), FanOut[int])
+    assert_type(fan_out([plain.call(1).then(describe).then(describe)]), FanOut[str])
+    assert_type(fan_out([plain.call(1).then(split)]), FanOut[list[int]])
+    assert_type(fan_out([group([plain.call(1)])]), FanOut[list[int]])
 
 
 async def mistakes_in_chains() -> None:
@@ -223,7 +242,7 @@ async def mistakes_in_chains() -> None:
     group([plain])  # type: ignore[arg-type]
     group([plain.call(1)], join="any")  # type: ignore[call-overload]
     split.call(1).then(plain)  # type: ignore[call-overload]
-    fan_out([plain.call(1).then(plain)])  # type: ignore[arg-type]
+    fan_out([plain])  # type: ignore[arg-type]
     select.call(1).then(plain)  # type: ignore[call-overload]
     await split.add("3")  # type: ignore[call-overload]
     run: FlowRun[str] = await plain.call(1).chain().add()  # type: ignore[assignment]

@@ -7,8 +7,8 @@
 --
 -- Needs: prefix
 -- Gives: opened_runs, open_run, read_fields, run_field, run_number, set_run, drop_from_run, stage_definition,
---   queue_of_stage, counts_of, set_counts, parent_of, add_active, begin_of, is_marked, is_meant, is_of_stage,
---   add_trace, add_stage_item, add_driver, heal_run
+--   queue_of_stage, counts_of, set_counts, has_more, parent_of, add_active, begin_of, is_marked, is_meant,
+--   is_of_stage, add_trace, add_stage_item, add_driver, heal_run
 -- Uses: REF_CUT, TOKEN_LIMIT (encodings), read_in_chunks (keys), parse_time (parse_time), read_clock
 --   (read_clock)
 
@@ -104,6 +104,7 @@ local function drop_from_run(run, name) run.dropped[#run.dropped + 1] = name end
 -- The types of the facts of a definition; a scripted name has no other.
 -- stylua: ignore
 local fact_types = { queue = 'string', data = 'string', level = 'number', group = 'string', delay = 'number',
+  flow = 'string',
   expires_in = 'number', of = 'number', join = 'string', children = 'number', policy = 'string' }
 
 -- Return the definition in a text. What another client has written there and cannot be read is left out.
@@ -156,6 +157,13 @@ end
 
 local function set_counts(run, name, counts)
   set_run(run, name, counts) -- `write_run` makes them a text
+end
+
+-- Return whether the holder of the item of a stage is to add further children: not of a chain, each of whose
+-- parts is entered when the one before it is done.
+local function has_more(run, path)
+  local counts = counts_of(run, 'j:' .. path)
+  return counts[1] and counts[2] < counts[1] and counts[6] ~= 2
 end
 
 -- Return the path of the stage whose child this is; nil: it is no child.

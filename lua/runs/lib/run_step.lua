@@ -51,6 +51,7 @@ end
 
 -- Return what a join of children decides: `d`, `f`, or `fail` (the run at once); nil: it waits.
 local function children_decision(policy, total, done, failed)
+  if policy == 'chain' then return (failed > 0 and 'f') or (done >= total and 'd') or nil end
   local wanted = tonumber(string.match(policy, '^n:(%d+)$'))
   if wanted then
     return (done >= wanted and 'd') or (total - failed < wanted and 'f') or nil
@@ -73,12 +74,27 @@ local function note_end(run, path, state)
   set_run(run, 't:' .. path, opened_runs.time)
 end
 
--- Enter the next children of a stage that has fanned out, as many as one call may add.
--- Returns whether some are left.
+local start_children
+
+-- Enter a child: add its item, or enter what it consists of itself, a chain or a group.
+local function enter_child(run, child)
+  local found = stage_definition(run, child)
+  if not found.children then
+    set_run(run, 's:' .. child, 'w')
+    add_stage_item(run, child, found)
+  elseif
+    start_children(run, child, found.children, found.policy or 'all', found.policy == 'chain' and 2 or 0)
+  then
+    add_driver(run, child)
+  end
+end
+
+-- Enter the next children of a stage that has fanned out, as many as one call may add; of a chain, the next
+-- one. Returns whether some are left to the holder of an item.
 local function enter_batch(run, path)
   local counts, names = counts_of(run, 'j:' .. path), { 'l:' .. path }
-  local first = counts[2]
-  local last = math.min(counts[1], first + room_to_add())
+  local first, is_chain = counts[2], counts[6] == 2
+  local last = math.min(counts[1], is_chain and counts[3] + 1 or first + room_to_add())
   if not is_run_active(run) or run_field(run, 's:' .. path) ~= 'x' then return false end
   for i = first, last - 1 do
     names[#names + 1] = 'k:' .. path .. '/' .. i
@@ -86,25 +102,23 @@ local function enter_batch(run, path)
   read_fields(run, names)
   run.led = run_field(run, 'l:' .. path) or run.led
   for i = first, last - 1 do
-    local child = path .. '/' .. i
-    set_run(run, 's:' .. child, 'w')
-    add_stage_item(run, child, stage_definition(run, child))
+    enter_child(run, path .. '/' .. i)
   end
   if last > first then
     counts[2] = last
     set_counts(run, 'j:' .. path, counts)
     add_active(run, last - first)
   end
-  return last < counts[1]
+  return last < counts[1] and not is_chain
 end
 
--- Have a stage fan out. `in_plan`: 1 if its children are those of the plan, whose definitions are kept;
--- else 0. Its item is done when all children are added, and the stage when they are joined. Returns
--- whether some children are left.
-local function start_children(run, path, total, policy, in_plan)
+-- Have a stage fan out. `kind`: 1 if its children are those of the plan, whose definitions are kept; 2 if
+-- they follow each other, as the parts of a chain; else 0. Its item is done when all children are added, and
+-- the stage when they are joined. Returns whether some children are left.
+function start_children(run, path, total, policy, kind)
   set_run(run, 's:' .. path, 'x')
   set_run(run, 'm:' .. path, policy)
-  set_counts(run, 'j:' .. path, { total, 0, 0, 0, 0, in_plan })
+  set_counts(run, 'j:' .. path, { total, 0, 0, 0, 0, kind })
   if run.led then
     set_run(run, 'l:' .. path, run.led) -- for those that are added in later steps
   end
@@ -182,11 +196,13 @@ local function arrive(run, name, edge, reason, todo)
   end
 end
 
--- Remove the definition of a child that is done, unless it is one of the plan.
-local function forget_child(run, path)
+-- Remove the definition of a child that is done, unless it is one of the plan; and of what it is a part of.
+local forget_child
+function forget_child(run, path)
   local parent = parent_of(path)
-  if parent and run_field(run, 's:' .. path) == 'd' and counts_of(run, 'j:' .. parent)[6] ~= 1 then
-    drop_from_run(run, 'k:' .. path)
+  if parent and run_field(run, 's:' .. path) == 'd' then
+    if counts_of(run, 'j:' .. parent)[6] ~= 1 then drop_from_run(run, 'k:' .. path) end
+    forget_child(run, parent)
   end
 end
 
@@ -202,6 +218,14 @@ local function tell_parent(run, path, one, todo)
   forget_child(run, one.path)
   local decision = children_decision(policy, counts[1], counts[3], counts[4] + counts[5])
   if run_field(run, 's:' .. path) ~= 'x' then return end
+  if policy == 'chain' and not decision then
+    if is_run_active(run) then
+      run.led = led
+      enter_batch(run, path)
+      return
+    end
+    decision, one.reason = 'f', path .. ': cancelled'
+  end
   if place > 3 and policy == 'all' and not has_text(run, 'e:' .. path) then
     set_run(run, 'e:' .. path, one.reason)
   end

@@ -10,7 +10,7 @@ from leasequeue.lazy import lazy_names
 if TYPE_CHECKING:
     from leasequeue.queue.plans.flow_runs import FlowRun
     from leasequeue.tasks.arguments import Provided
-    from leasequeue.tasks.chains import Chain, Group, group
+    from leasequeue.tasks.chains import Chain, Group, Partial, group
     from leasequeue.tasks.fan_outs import fan_out
     from leasequeue.tasks.job import Job, JobStatus
     from leasequeue.tasks.queue import TaskQueue
@@ -26,6 +26,7 @@ __all__ = [
     "Group",
     "Job",
     "JobStatus",
+    "Partial",
     "PlainTask",
     "Provided",
     "Task",

@@ -6,14 +6,25 @@ from __future__ import annotations
 
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, check_list, to_ms
 from leasequeue.errors import InvalidArgument, InvalidCall
 from leasequeue.queue.plans.building import End, PlanBuilder, join_of
 from leasequeue.queue.plans.flow_runs import FlowRun, lookup_texts
 from leasequeue.queue.plans.plan import KEEP_MS, FlowPlan, Join, check_run_id
-from leasequeue.tasks.fitting import list_of, name_of
+from leasequeue.tasks.fitting import list_of, misfit, name_of
 from leasequeue.worker.stage_context import correlation_id
 
 if TYPE_CHECKING:
@@ -29,6 +40,9 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 
+#: What takes the result before it: the name of a task, its parameter, and the type of that.
+Wanted: TypeAlias = "tuple[str, str, Any]"
+
 
 class Takes(Protocol[T_contra, P, R_co]):
     """A task whose first positional argument takes a value of a type."""
@@ -38,7 +52,11 @@ class Takes(Protocol[T_contra, P, R_co]):
         ...
 
 
-class Step(Generic[R_co]):
+class Part(Generic[R_co]):
+    """What a group may hold: calls, with all their arguments or without the first. Results are an `R_co`."""
+
+
+class Step(Part[R_co]):
     """What can begin a chain or be a part of one: a call, a chain or a group. Its result is an `R_co`."""
 
     @property
@@ -68,6 +86,10 @@ class Step(Generic[R_co]):
     @overload
     def then(self, task: Takes[R_co, P, R], /, *args: P.args, **kwargs: P.kwargs) -> Chain[R]: ...
     @overload
+    def then(self: Step[FanOut[T]], task: Partial[list[T], R], /) -> Chain[R]: ...
+    @overload
+    def then(self, task: Partial[R_co, R], /) -> Chain[R]: ...
+    @overload
     def then(self: Step[None], task: Group[R], /) -> Chain[list[R]]: ...
     @overload
     def then(self, task: Group[R], /, *, drop_result: Literal[True]) -> Chain[list[R]]: ...
@@ -84,18 +106,23 @@ class Step(Generic[R_co]):
         Args:
             task: The task; `task.options(…)` gives it a delay, a priority and others. Or a call or a chain,
                 which begins when this is done, without its result; or a group, with `drop_result=True` if
-                there is a result, as it is passed to none of its calls.
+                there is a result, as it is passed to none of its calls. Or what `Task.partial` makes, and a
+                group with such parts: the result is passed to each of them.
             args: Its further arguments.
             kwargs: Its further arguments by name.
 
         Raises:
-            InvalidCall: If the task has no positional argument, its type is not that of the result, or the
-                further arguments do not fit it; if a group follows a result, without `drop_result`; or if a
-                call has an id, or chooses successors.
+            InvalidCall: If the task, or a partial call, has no positional argument, its type is not that of
+                the result, or the further arguments do not fit it; if a group follows a result, without
+                `drop_result`; or if a call has an id, or chooses successors.
             InvalidArgument: If `task` is none.
         """
         before = self._as_part()
         parts = before._parts if isinstance(before, Chain) else (before,)
+        if isinstance(task, Partial):
+            if args or kwargs:
+                raise InvalidArgument("task", task, "a task, if there are further arguments")
+            return Chain((*parts, task._taking(before._returns)))
         if isinstance(task, Step):
             if isinstance(task, Group) and kwargs.pop("drop_result", False) is not True:
                 _check_nothing_is_dropped(before._returns)
@@ -114,14 +141,49 @@ def _check_nothing_is_dropped(returned: Any) -> None:
     raise InvalidCall(
         "group",
         f"its calls have all their arguments, so that the result before it, {name_of(returned)}, would "
-        "be dropped. To pass it to each of them, continue with a task that takes it and returns fan_out([…]) "
-        "of such calls, or declare a Flow, whose stages take it by name; to drop it, write "
-        ".then(group(…), drop_result=True)",
+        "be dropped. To pass it to one of them, as its first argument, write task.partial(…) and not "
+        "task.call(…); to drop it, write .then(group(…), drop_result=True)",
     )
 
 
 class OneCall(Step[R_co]):
     """A step that follows a result without taking it: a call, or a chain."""
+
+
+class Partial(Part[R_co], Generic[T_contra, R_co]):
+    """Calls that take the result before them as their first argument. `Task.partial` and `group` make it.
+
+    fetch.call(7).then(group([weigh.partial(), pack.partial(box="big").then(label)]))
+
+    It cannot be added, only follow what has a result.
+    """
+
+    def __init__(self, step: Step[R_co], wanted: tuple[Wanted, ...]) -> None:
+        self._step = step
+        self._wanted = wanted
+
+    @overload
+    def then(
+        self: Partial[T_contra, FanOut[T]], task: Takes[list[T], P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Partial[T_contra, R]: ...
+    @overload
+    def then(self, task: Takes[R_co, P, R], /, *args: P.args, **kwargs: P.kwargs) -> Partial[T_contra, R]: ...
+    @overload
+    def then(self, task: Partial[R_co, R] | OneCall[R], /) -> Partial[T_contra, R]: ...
+
+    def then(self, task: Any, /, *args: Any, **kwargs: Any) -> Partial[T_contra, Any]:
+        """Return these calls, continued as `Step.then` does."""
+        return Partial(self._step.then(task, *args, **kwargs), self._wanted)
+
+    def _taking(self, given: Any) -> Step[R_co]:
+        """Return the calls after a result of a type, checked."""
+        for task, parameter, kind in self._wanted:
+            if problem := misfit(parameter, kind, "the result before it", given):
+                raise InvalidCall(task, problem)
+        return self._step
+
+    def __repr__(self) -> str:
+        return f"<partial {self._step!r}>"
 
 
 class Flowing(Step[R_co]):
@@ -273,13 +335,22 @@ class Group(Flowing[list[R]]):
         return f"<group of {len(self._parts)} parts, join {self._join!r}>"
 
 
+# An empty list may be of any of these.
 @overload
-def group(calls: Iterable[Step[FanOut[T]]], *, join: Join = "all") -> Group[list[T]]: ...
+def group(calls: Iterable[Partial[T, R]], *, join: Join = "all") -> Partial[T, list[R]]: ...
 @overload
-def group(calls: Iterable[Step[R]], *, join: Join = "all") -> Group[R]: ...
+def group(  # type: ignore[overload-overlap] # as said above
+    calls: Iterable[Step[FanOut[T]]], *, join: Join = "all"
+) -> Group[list[T]]: ...
+@overload
+def group(  # type: ignore[overload-overlap] # as said above
+    calls: Iterable[Step[R]], *, join: Join = "all"
+) -> Group[R]: ...
+@overload
+def group(calls: Iterable[Part[R]], *, join: Join = "all") -> Partial[Any, list[R]]: ...
 
 
-def group(calls: Iterable[Step[Any]], *, join: Join = "all") -> Group[Any]:
+def group(calls: Iterable[Any], *, join: Join = "all") -> Group[Any] | Partial[Any, list[Any]]:
     """Return a group of calls, chains or groups, which run side by side.
 
         run = await group([resize.call(path) for path in paths]).then(pack, name="all.zip").add()
@@ -287,7 +358,8 @@ def group(calls: Iterable[Step[Any]], *, join: Join = "all") -> Group[Any]:
     The result is the list of their results, in their order.
 
     Args:
-        calls: The calls; 10,000 or more, or up to 2,000 calls in chains and groups.
+        calls: The calls; 10,000 or more, or up to 2,000 calls in chains and groups. With partial calls among
+            them, the group follows a result, which each of these takes; the others do not.
         join: What to do if one fails, or is cancelled. `"all"`: nothing follows, and the run fails when the
             others are done. `"settled"`: the list has the results of those that succeeded. `"fail"`: the run
             fails at once; `"fail_fast"`: and the others are cancelled. `AtLeast(n)`: as soon as `n`
@@ -299,7 +371,10 @@ def group(calls: Iterable[Step[Any]], *, join: Join = "all") -> Group[Any]:
             than there are.
     """
     steps = check_list("calls", calls, "calls, chains or groups")
+    wanted = [each for one in steps if isinstance(one, Partial) for each in one._wanted]
+    steps = [one._step if isinstance(one, Partial) else one for one in steps]
     for one in steps:
         if not isinstance(one, Step):
             raise InvalidArgument("calls", one, "calls, chains or groups: task.call(…)")
-    return Group(tuple(one._as_part() for one in steps), join_of(join, len(steps)))
+    made: Group[Any] = Group(tuple(one._as_part() for one in steps), join_of(join, len(steps)))
+    return Partial(made, tuple(dict.fromkeys(wanted))) if wanted else made

@@ -31,7 +31,7 @@ from leasequeue.queue.cancelling import KEEP_SECONDS
 from leasequeue.queue.encoding import AddOptions, adding, refuse_options
 from leasequeue.queue.plans.building import PlannedCall, QueuePlace, takes_nothing
 from leasequeue.queue.shards.queue import ShardedQueue
-from leasequeue.tasks.chains import Chain, OneCall
+from leasequeue.tasks.chains import Chain, OneCall, Partial, Takes
 from leasequeue.tasks.fitting import misfit
 from leasequeue.tasks.job import Job
 from leasequeue.tasks.wire import content_id_of, data_of
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from leasequeue.tasks.definition import Definition
 
 P = ParamSpec("P")
+Rest = ParamSpec("Rest")
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 T = TypeVar("T")
@@ -370,6 +371,24 @@ class Task(Generic[P, R_co]):
         ordered = self._options.content_id
         written = self._definition.arguments.encode(args, kwargs, ordered=ordered)
         return Call(self._definition, written, self._options, self._clock)
+
+    def partial(self: Takes[T, Rest, R], /, *args: Rest.args, **kwargs: Rest.kwargs) -> Partial[T, R]:
+        """Return a call without its first argument, which is the result of what it follows.
+
+            run = await fetch.call(7).then(group([weigh.partial(), price.partial(currency="EUR")])).add()
+
+        Args:
+            args: The arguments after the first.
+            kwargs: Further arguments by name.
+
+        Raises:
+            InvalidCall: If the function has no positional argument, or the others do not fit it; or as in
+                `Call.then`. Its type is compared with that of the result by `then`.
+        """
+        task = cast("Task[..., R]", self)
+        first = task.definition.arguments.first
+        call = task._link(args, kwargs, Any)  # noqa: SLF001 - of this file
+        return Partial(call, ((task.name, first, task.definition.arguments.types[first]),))
 
     @overload
     async def add(  # type: ignore[overload-overlap] # as in `Call.add`

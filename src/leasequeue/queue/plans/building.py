@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_NAME_BYTES = 90
 #: What the name of a task may contain and that of a stage not, or what has a meaning in a `Need`.
-_SPECIAL = re.compile(r"[/.\0]|^[@?]")
+_SPECIAL = re.compile(r"[/.\0]|^[@?<]")
 
 
 class QueuePlace(NamedTuple):
@@ -58,9 +58,9 @@ class PlannedCall:
     write: Callable[[int | None, Need], bytes]
     read: Callable[[bytes], Any]
 
-    def child(self, *, first: bool) -> ChildPlan:
-        """Return the call as a child; `first`: it begins now."""
-        data = self.write(self.due_ms if first else None, [])
+    def child(self, need: Need, *, first: bool) -> ChildPlan:
+        """Return the call as a child, which takes a result if it is partial; `first`: it begins now."""
+        data = self.write(self.due_ms if first else None, need)
         return ChildPlan(self.queue.name, data, level=self.level, group=self.group, delay_ms=self.delay_ms)
 
 
@@ -128,7 +128,7 @@ class PlanBuilder:
     def children(self, calls: Sequence[PlannedCall], join: str, before: End) -> End:
         """Add a stage whose children are calls, of any number: a group of nothing else."""
         name = self._name("group")
-        children = tuple(call.child(first=not before.after) for call in calls)
+        children = tuple(call.child(before.need, first=not before.after) for call in calls)
         self.stages.append(
             StagePlan(name, after=before.after, join=before.join, children=children, policy=join)
         )

@@ -5,6 +5,8 @@ An item says in `meta.needs` of its data what its stage takes of the run, by par
     `@name`         an attribute of the run          `stage`      the result of a stage
     `@name.field`   a member of it                   `stage.field`  a member of that
                                                      `stage/*`    the same as `stage`
+    `<n`            the result of the part before, in a chain that is a child: that of `<0` has the path of
+                    this stage, with one less as its last number; for each of n, the last is left out first
 
 A list of these is the list of what they give. If its first element is `?stage`, there is no list unless that
 stage has a result: one that joins a group has none if the group has failed. The result of a stage that has
@@ -15,11 +17,12 @@ have is left out. Each call raises QueueClosed and ServerError as those of `Asyn
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from leasequeue.queue.plans.plan import as_bytes, definition_field, run_key
+from leasequeue.queue.plans.plan import CHAIN, as_bytes, definition_field, run_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,6 +88,7 @@ class _Place(msgspec.Struct):
 
 _WITH_META = msgspec.json.Decoder(_WithMeta)
 _PLACE = msgspec.json.Decoder(_Place)
+_BEFORE = re.compile(r"<\d")
 _MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -112,7 +116,7 @@ async def read_stages(engine: Engine, leases: Sequence[Lease]) -> list[EntryStat
     for (home, run), some in runs.items():
         fields = _Fields(engine, home, run)
         fields.want(b"state", b"flow", b"correlation", b"mark")
-        stages = [(at, ref, meta_of(lease.data)) for at, lease, ref in some]
+        stages = [(at, ref, _placed(meta_of(lease.data), ref.path)) for at, lease, ref in some]
         for _, ref, meta in stages:
             fields.want(b"s:" + as_bytes(ref.path), b"e:" + as_bytes(ref.path))
             if home != engine.name:
@@ -126,6 +130,20 @@ async def read_stages(engine: Engine, leases: Sequence[Lease]) -> list[EntryStat
     found += await asyncio.gather(*(_states_of(*one) for one in reads if one[0].without_result))
     states = {at: state for part in found for at, state in part}
     return [states[at] for at in range(len(leases))]
+
+
+def _placed(meta: Meta, path: str) -> Meta:
+    """Return what the item says of its stage, with the path of the part before for `<n`."""
+    if "/" in path:
+        for name, need in meta.needs.items():
+            if isinstance(need, str) and _BEFORE.fullmatch(need):
+                meta.needs[name] = _part_before(path, int(need[1:]))
+    return meta
+
+
+def _part_before(path: str, levels: int) -> str:
+    *above, number = path.split("/")[: -levels or None]
+    return "/".join([*above, str(int(number) - 1)])
 
 
 async def read_needs(engine: Engine, run_id: str, needs: Sequence[Need]) -> list[bytes | None]:
@@ -289,12 +307,12 @@ def _member(value: bytes | None, path: str) -> bytes | None:
 
 
 def _of_parent(path: bytes) -> tuple[bytes, ...]:
-    """Return the fields that say whether a stage has fanned out, and to how many children."""
-    return b"s:" + path, b"j:" + path
+    """Return the fields that say whether a stage has fanned out, to how many children, and how these join."""
+    return b"s:" + path, b"j:" + path, b"m:" + path
 
 
 async def _children_of(fields: _Fields, path: bytes) -> bytes | None:
-    """Return the list of the results of the children of a stage that have succeeded.
+    """Return the list of the results of the children of a stage that have succeeded; of a chain, its last.
 
     None: the stage has not fanned out, or its children are not joined.
     """
@@ -302,6 +320,11 @@ async def _children_of(fields: _Fields, path: bytes) -> bytes | None:
     counts = (fields.get(b"j:" + path) or b"").split()
     if len(counts) < COUNTS_OF_CHILDREN or fields.get(b"s:" + path) != b"d":
         return None
+    if fields.get(b"m:" + path) == CHAIN.encode():
+        last = b"%b/%d" % (path, int(counts[0]) - 1)
+        await fields.read(b"r:" + last)
+        result = fields.get(b"r:" + last)
+        return await _children_of(fields, last) if result is None else result
     results = []
     for at in range(0, int(counts[0]), FIELDS_PER_READ // 2):
         some = [b"%b/%d" % (path, i) for i in range(at, min(at + FIELDS_PER_READ // 2, int(counts[0])))]

@@ -18,7 +18,7 @@ from leasequeue.item.codec import read_stored
 from leasequeue.keys import check_prefix, hash_tag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 #: How many stages a plan has at most, successors one of them, and values the look-ups of a run.
 MAX_STAGES = 2_000
@@ -31,6 +31,10 @@ MAX_CHILDREN = 1_000_000
 #: The longest id of a run, and the longest name of a stage, in bytes of UTF-8.
 MAX_RUN_ID_BYTES = 200
 MAX_STAGE_BYTES = 100
+#: How many items a child may consist of, and how deep its parts may be in each other.
+MAX_CHILD_ITEMS, MAX_CHILD_DEPTH = 250, 10
+#: The policy of parts that follow each other.
+CHAIN = "chain"
 #: How long a finished run is kept if the flow does not say: a day, in ms.
 KEEP_MS = 86_400_000
 
@@ -128,13 +132,15 @@ def _is_name(name: object, longest: int) -> bool:
 
 @dataclass(frozen=True)
 class ChildPlan:
-    """A child of a stage that fans out: one item, without successors.
+    """A child of a stage that fans out: one item, or parts that follow each other or are side by side.
 
     Attributes:
-        queue: The name of its queue, in the slot of the run's home queue.
+        queue: The name of its queue, in the slot of the run's home queue. Empty: it has parts.
         data: The data of its item, text in UTF-8.
         level: Its priority, before that of the run is added.
         foreign: Whether clients of other libraries work on it: once its item vanishes, it is done.
+        parts: What it consists of.
+        policy: How these are joined; `CHAIN`: each begins when the one before it is done.
     """
 
     queue: str
@@ -143,10 +149,24 @@ class ChildPlan:
     group: str | None = None
     delay_ms: int = 0
     foreign: bool = False
+    parts: tuple[ChildPlan, ...] = ()
+    policy: str = "all"
 
     def json(self) -> bytes:
-        """Return the definition as it is stored: a JSON object without what is the default."""
-        return _compact(_item_fields(self)).encode()
+        """Return the definition as it is sent: a JSON object without what is the default."""
+        return _compact(self._fields()).encode()
+
+    def on(self, place: Callable[[ChildPlan], ChildPlan]) -> ChildPlan:
+        """Return the child with each of its items placed."""
+        if not self.parts:
+            return place(self)
+        return replace(self, parts=tuple(part.on(place) for part in self.parts))
+
+    def _fields(self) -> dict[str, Any]:
+        if not self.parts:
+            return _item_fields(self)
+        parts = [part._fields() for part in self.parts]
+        return {"children": len(parts), "policy": self.policy, "parts": parts}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from leasequeue.item.codec import read_number, read_stored
 from leasequeue.queue.cron import moment
 from leasequeue.queue.encoding import MAX_REPLY_BYTES
 from leasequeue.queue.plans.plan import (
+    CHAIN,
     MAX_CHILDREN,
     FlowPlan,
     as_bytes,
@@ -78,6 +79,8 @@ class StageView:
     #: Of a stage that has fanned out, how many children it has (`total`), and how many are `unfinished`,
     #: `done`, `failed` and `cancelled`; else None.
     children: Mapping[str, int] | None = None
+    #: Whether its children follow each other, as the parts of a chain do that is a child.
+    is_chain: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,12 +326,13 @@ class FlowRunReader:
 
 
 def _not_added(view: FlowRunView) -> set[str]:
-    """Return the paths of the stages of which some children were not added."""
-    return {
+    """Return the paths of the stages whose item stands for children that were not added."""
+    above = {
         path.rpartition("/")[0]
         for path, one in view.stages.items()
         if one.state == "not entered" and "/" in path
     }
+    return {path for path in above if not view.stages[path].is_chain}
 
 
 def _children_in(stages: Iterable[str], fields: Mapping[bytes, bytes]) -> Iterable[bytes]:
@@ -343,7 +347,7 @@ def _names_in(text: bytes | None) -> list[str]:
 
 
 def _stage_view(facts: Sequence[bytes | None], result: bytes | None = None) -> StageView:
-    state, error, ended, counts, _ = facts
+    state, error, ended, counts, policy = facts
     has_ended = _STATES.get(state or b"") in _ENDED
     return StageView(
         state=_STATES.get(state or b"", "not entered"),
@@ -352,6 +356,7 @@ def _stage_view(facts: Sequence[bytes | None], result: bytes | None = None) -> S
         ended=moment(read_number(ended, 0)) if has_ended and ended else None,
         until=moment(read_number(ended, 0)) if state == b"w" and ended else None,
         children=child_counts(counts) if state and counts else None,
+        is_chain=policy == CHAIN.encode(),
     )
 
 

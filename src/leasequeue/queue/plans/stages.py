@@ -18,7 +18,7 @@ from leasequeue.errors.describing import describe
 from leasequeue.errors.log import Log
 from leasequeue.item.codec import read_stored
 from leasequeue.keys import check_prefix, escaped
-from leasequeue.queue.encoding import ROW_BYTES, SLOW_ROWS, encoded, error_text, trips
+from leasequeue.queue.encoding import ROW_BYTES, SLOW_ROWS, TRIP_BYTES, encoded, error_text, trips
 from leasequeue.queue.lease import StageRef
 from leasequeue.queue.plans.plan import (
     as_bytes,
@@ -51,6 +51,8 @@ MAX_SETTLED, SCANNED = 100, 1000
 MAX_LISTED, NEAR_AN_END = 100_000, 256
 #: How often the rest of a run is listed until nothing of it is left.
 MAX_PASSES = 5
+#: What a part of a child counts as, so that one call stores at most about 1,000 of them.
+PART_BYTES = TRIP_BYTES // 1000
 #: For how long callers that ask for the result of a cancelled item get JobCancelled, in ms, as a row has it.
 KEEP_MS = b"3600000"
 
@@ -91,8 +93,23 @@ class FinishRow(NamedTuple):
 
 def child_text(parent: StageRef, child: ChildPlan) -> bytes:
     """Return the definition of a child, checked."""
+    if child.parts:
+
+        def checked(part: ChildPlan) -> ChildPlan:
+            _check_place(parent.home, part.queue)
+            return part
+
+        return child.on(checked).json()
     _check_place(parent.home, child.queue)
     return child.json()
+
+
+def _child_sizes(children: Sequence[bytes]) -> list[int]:
+    """Return the sizes of definitions, for `trips`: one with parts counts as large as its fields need."""
+    return [
+        len(one) if b'"parts":' not in one else max(len(one), (one.count(b'"data":') + 1) * PART_BYTES)
+        for one in children
+    ]
 
 
 @functools.lru_cache(1000)  # of many children, most are on the same queue
@@ -180,7 +197,7 @@ async def fan_all(
     async def one(lease: Lease, children: Sequence[bytes] | None, policy: bytes, trace: bytes | None) -> bool:
         if children is None:
             return await fan(engine, lease)
-        if next(trips([len(child) for child in children]), None) == (0, len(children)):  # one call
+        if next(trips(_child_sizes(children)), None) == (0, len(children)):  # one call
             value = b"[" + b",".join(children) + b"]"
         elif await stage_children(engine, lease, children):
             value = b"%d" % len(children)
@@ -196,7 +213,7 @@ async def stage_children(engine: Engine, lease: Lease, children: Sequence[bytes]
 
     Return False if the lease was lost.
     """
-    for start, stop in trips([len(child) for child in children]):
+    for start, stop in trips(_child_sizes(children)):
         value = b"[" + b",".join(children[start:stop]) + b"]"
         if (await _send(engine, [FinishRow(lease, "stage", value, b"%d" % start)]))[0] != MORE:
             return False

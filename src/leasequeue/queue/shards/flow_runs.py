@@ -118,8 +118,12 @@ class ShardedFlowRuns(FlowRuns):
         Raises:
             InvalidArgument: If it is on another queue, or has a group with `shard_by="group"`.
         """
-        self._check(child)
-        return replace(child, queue=home)
+
+        def here(part: ChildPlan) -> ChildPlan:
+            self._check(part)
+            return replace(part, queue=home)
+
+        return child.on(here)
 
     def _check(self, *items: StagePlan | ChildPlan) -> None:
         for one in items:
