@@ -6,9 +6,10 @@
 --
 -- Keys: queue, watchers
 -- Arguments:
---   prefix   text     the home queue's name
---   now_ms   integer  the time; empty: the server's time
---   of_run   text     the run's id
+--   prefix     text     the home queue's name
+--   now_ms     integer  the time; empty: the server's time
+--   of_run     text     the run's id
+--   as_failed  text     what a stage that waits for it fails with; empty: that is cancelled, too
 -- Reply: 1 cancelled; 2 it was cancelled or has failed before, and its unfinished items are to be cancelled;
 --   0 it has ended; -1 there is no such run.
 -- Cost: O(log n) per value by which it is found.
@@ -26,6 +27,9 @@ elseif state ~= 'active' and run_number(it, 'active') <= 0 then
   return 0
 end
 it.rest[1] = ''
-if state == 'active' then set_run(it, 'state', 'cancelled') end
+if state == 'active' then
+  set_run(it, 'state', 'cancelled')
+  if as_failed ~= '' or run_field(it, 'error') then set_run(it, 'error', as_failed) end
+end
 it.ends = true -- publish it again, if an interrupted call has not
 return commit_runs() or (state == 'active' and 1 or 2)

@@ -19,15 +19,15 @@
 -- Cost: O(1) per path and per stage that follows.
 -- Limits: at most 1,000 paths a call.
 -- Calls: run_forget
--- Uses: arguments_at, keys_at (elsewhere), add_active, add_driver, add_stage_item, counts_of, drop_from_run,
---   has_more, open_run, parent_of, queue_of_stage, read_fields, run_field, run_number, set_counts, set_run,
---   stage_definition (run), commit_runs (run_commit), call_run_forget, keys_of_run_forget (run_forget),
---   enter_stage, is_run_active, join_decision, resolve (run_step)
+-- Uses: arguments_at, keys_at (elsewhere), read_clock (read_clock), add_active, add_driver, add_stage_item,
+--   counts_of, drop_from_run, has_more, open_run, parent_of, queue_of_stage, read_fields, run_field,
+--   run_number, set_counts, set_run, stage_definition (run), commit_runs (run_commit), call_run_forget,
+--   keys_of_run_forget (run_forget), enter_stage, is_run_active, join_decision, resolve (run_step)
 
 redis.call('LLEN', queue)
 redis.call('HLEN', watchers)
 local it = open_run(prefix, of_run)
-read_fields(it, { 'state', 'active', 'error', 'reopening', 'deleting', 'level', 'trace', 'mark' })
+read_fields(it, { 'state', 'active', 'error', 'reopening', 'deleting', 'level', 'trace', 'mark', 'parent' })
 local is_going_on = run_field(it, 'reopening') == caller
 local is_idle = run_number(it, 'active') <= 0
 if not run_field(it, 'state') then
@@ -172,6 +172,7 @@ end
 if reopened == 0 and not is_going_on then return { 1, 0 } end
 it.reopens, it.starts, it.indexes = true, true, true
 set_run(it, 'reopening', caller)
+if run_field(it, 'parent') then set_run(it, 'reopened', string.format('%.0f', read_clock())) end
 drop_from_run(it, 'ended')
 if is_last and run_field(it, 's:') == 'c' then -- not all of the first stages were entered
   set_run(it, 's:', 'x')

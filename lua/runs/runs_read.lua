@@ -7,8 +7,8 @@
 --   entries  rest     run ids
 -- Reply: an entry per id: false: there is no such run; 0: not read, nor any after it: ask again; else a list
 --   of `flow`, `state`, `created`, `ended`, `keep`, `correlation`, `level`, `trace`, `active`, `error`,
---   `result`, `lookup`, `attributes` and `stages` of its hash, and then, unless it has more than 250 stages,
---   `s:`, `e:`, `t:`, `j:` and `m:` of each of them (false: the hash does not have it).
+--   `result`, `lookup`, `parent`, `attributes` and `stages` of its hash, and then, unless it has more than
+--   250 stages, `s:`, `e:`, `t:`, `j:` and `m:` of each of them (false: the hash does not have it).
 -- Cost: O(1) per run and stage.
 -- Limits: at most 1,000 ids a call; after 250 stages no more runs are read.
 -- Uses: read_in_chunks (keys)
@@ -17,7 +17,7 @@ redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 
 -- stylua: ignore
 local facts = { 'flow', 'state', 'created', 'ended', 'keep', 'correlation', 'level', 'trace', 'active',
-  'error', 'result', 'lookup', 'attributes', 'stages' }
+  'error', 'result', 'lookup', 'parent', 'attributes', 'stages' }
 
 -- Return the names of the fields of the stages whose names are in a JSON list; none if these are too many.
 local function fields_of(names)

@@ -132,6 +132,7 @@ async def test_show_prints_json_and_a_diagram(leasequeue: Leasequeue, program: P
     await program.start("bad", broken=True)
     document = (await leasequeue("flow", "show", program.name, "bad", "--json")).document
     stage = {"ended": None, "until": None, "signal": False, "result": None, "error": None, "children": None}
+    stage["run"] = None
     times = {"created": document["created"], "ended": document["ended"]}
     ended, error = document["stages"]["check"]["ended"], document["stages"]["check"]["error"]
     assert error.endswith("ValueError: no access\n")
@@ -144,6 +145,7 @@ async def test_show_prints_json_and_a_diagram(leasequeue: Leasequeue, program: P
         **times,
         "correlation": None,
         "error": "check: ValueError: no access",
+        "parent": None,
         "progress": {"done": 1, "total": 3},
         "attributes": {"user_id": 62, "guilds": [1985, 7]},
         "stages": {
@@ -154,6 +156,24 @@ async def test_show_prints_json_and_a_diagram(leasequeue: Leasequeue, program: P
     }
     outcome = await leasequeue("flow", "show", program.name, "bad", "--mermaid")
     assert (outcome.code, outcome.out.splitlines()[0]) == (0, "flowchart LR")
+
+
+async def test_show_names_the_run_that_a_stage_waits_for_and_back(
+    leasequeue: Leasequeue, program: Program
+) -> None:
+    outer = Flow("outer", program.tasks, attributes={"user_id": int, "guilds": list[int]})
+    outer.stage(program.flow, name="inner")
+    await outer.start(user_id=62, guilds=[7], id="a")
+    await program.drain()
+    shown = (await leasequeue("flow", "show", program.name, "a")).out.splitlines()
+    assert shown[-1].split("  ")[-1].strip() == '"62: role in 7"'
+    assert "run a~~inner" in shown[-1]
+    shown = (await leasequeue("flow", "show", program.name, "a~~inner")).out.splitlines()
+    assert ["part", "of", "a"] in [line.split() for line in shown]
+    document = (await leasequeue("flow", "show", program.name, "a", "--json")).document
+    assert document["stages"]["inner"]["run"] == "a~~inner"
+    document = (await leasequeue("flow", "show", program.name, "a~~inner", "--json")).document
+    assert document["parent"] == "a"
 
 
 async def test_find_finds_by_all_of_the_attributes(leasequeue: Leasequeue, program: Program) -> None:

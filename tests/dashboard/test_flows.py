@@ -23,6 +23,7 @@ from leasequeue.queue.queue import engine_of
 from tests.dashboard.boards import open_board
 from tests.dashboard.fleets import register
 from tests.plans.run_hashes import chain
+from tests.plans.sub_flow import Nested
 from tests.queue.asking import until
 from tests.worker.working import new_worker, working
 
@@ -148,6 +149,21 @@ def test_children_are_said_to_run_only_if_that_is_known() -> None:
     )
     assert some(running=2).counts == [(4, "done"), (2, "running"), (3, "waiting")]
     assert some(running=None).counts == [(4, "done"), (5, "unfinished")]
+
+
+async def test_a_stage_leads_to_the_run_that_it_waits_for_and_back(redis_url: str) -> None:
+    tasks = TaskQueue.from_url(redis_url, "shop")
+    nested = Nested(tasks)
+    nested.waits = True
+    await nested.orders.start(item="shirt", id="r")
+    async with tasks, open_board(tasks) as (app, client), working(new_worker(nested.orders)):
+        await is_drawn(app, client, "payment", "running: payment | running | flow payment")
+        inner = f"flows/shop/{segment('r~~payment')}"
+        assert f'<small>flow <a href="../../{inner}">payment</a></small>' in await shown(
+            client, "/flows/shop/r"
+        )
+        assert 'part of <a href="../../flows/shop/r">r</a>' in await shown(client, f"/{inner}")
+        await tasks.queue.flow_runs.cancel("r")
 
 
 async def test_the_page_of_a_stage_leads_to_its_run_and_back(redis_url: str) -> None:

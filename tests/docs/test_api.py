@@ -24,6 +24,7 @@ OPTIONS = (
     "leasequeue.queue.encoding.AddOptions",
     "leasequeue.flow.stage.StageSettings",
     "leasequeue.flow.stage.SignalSettings",
+    "leasequeue.flow.stage.SubFlowSettings",
 )
 
 

@@ -277,6 +277,7 @@ class Space:
             "horizon_ms": "",
             "set_many": 0,
             "feeds": "*",
+            "as_failed": "",
             "started_ms": 0,
             "cursor": "0",
             "which": "all",

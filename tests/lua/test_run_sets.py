@@ -227,8 +227,8 @@ async def test_reading_keeps_the_places_of_runs_that_are_gone(space: Space) -> N
     a, gone, building, b = await space.run("runs_read", [("a",), ("gone",), ("building",), ("b",)])
     assert (gone, building) == (None, None)
     assert a[:2] == [b"access", b"active"]
-    assert a[14:] == [b"d", None, b"5", None, None, b"w", b"why", None, None, None]
-    assert (b[1], b[9], b[14:]) == (b"failed", b"x: why", [])
+    assert a[15:] == [b"d", None, b"5", None, None, b"w", b"why", None, None, None]
+    assert (b[1], b[9], b[15:]) == (b"failed", b"x: why", [])
 
 
 async def test_reading_stops_after_250_stages(space: Space) -> None:
@@ -236,7 +236,7 @@ async def test_reading_stops_after_250_stages(space: Space) -> None:
     runs: State = {f"run:{n}": run_hash("active", more={"stages": many[150]}) for n in range(3)}
     await space.seed(runs | {"run:larger": run_hash("active", more={"stages": many[251]})})
     larger, first, second, third = await space.run("runs_read", [(n,) for n in ("larger", 0, 1, 2)])
-    assert (len(larger), len(first), len(second), third) == (14, 764, 764, 0)
+    assert (len(larger), len(first), len(second), third) == (15, 765, 765, 0)
 
 
 async def test_fields_are_read_until_they_are_too_large(space: Space) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leasequeue.queue.plans.plan import ChildPlan
 from tests.lua.runs import Row, Runs, contents
 from tests.lua.space import NOW, Call, Expiring, Space
 from tests.stateful.interruption import Interrupter
@@ -244,3 +245,17 @@ async def test_items_of_runs_stay_where_they_are_when_a_queue_is_moved(runs: Run
     await runs.space.run("add_items", [("plain", "x", 0, 0)])
     assert await other.run("move_items", source=runs.home, spot="queue", left_out=0) == [2, 1, b"plain"]
     assert await runs.step() == ["a"]
+
+
+async def test_the_parts_of_a_chain_that_are_not_entered_are_not_missing(runs: Runs) -> None:
+    """They have no holder who would add them: neither settling nor a retry waits for one."""
+    row = await two_stages(runs)
+    parts = tuple(runs.child(number) for number in range(3))
+    assert await runs.finish(row.fan([ChildPlan("", b"", parts=parts, policy="chain")])) == [1]
+    assert await settle(runs, f"={runs.home}\0r\0a/0") == ([0], [])
+    [part] = await runs.lease()
+    assert (await runs.states())["a/0"] == "x"
+    assert await runs.finish(part.failed()) == [1]
+    steering = {"of_run": "r", "caller": "c", "is_last": 1}
+    assert await runs.space.run("run_reopen", [(part.path,)], **steering) == [1, 1]
+    assert [one.path for one in await runs.lease()] == ["a/0/0"]

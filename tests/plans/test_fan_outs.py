@@ -175,7 +175,7 @@ async def test_a_chain_that_ends_after_its_run_was_cancelled_leaves_nothing_open
     assert await finish_stages(engine_of(queue), [row]) == [True]
     part = await take(queue, 3600)
     # As another client does that cancels the run, and dies before it cancels the items.
-    assert await engine_of(queue).run("run_cancel", of_run=b"r") == 1
+    assert await engine_of(queue).run("run_cancel", of_run=b"r", as_failed=b"") == 1
     assert await finish_stages(engine_of(queue), [FinishRow(part, "done", b"2")]) == [True]
     assert await states(tasks.queue) == {"": "cancelled", "plan": "f", "plan/0": "f", "plan/0/0": "d"}
     await ended(tasks.queue, "cancelled")

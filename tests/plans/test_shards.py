@@ -377,5 +377,5 @@ async def test_another_number_of_shards_is_refused(tasks: TaskQueue, redis_url: 
 def test_no_call_of_flow_runs_is_forgotten() -> None:
     """What is not made for shards would ask an engine, and raise; these are built on others."""
     public = {name for name, one in vars(FlowRuns).items() if callable(one) and name[0] != "_"}
-    built_on_others = {"list", "mermaid", "of_flow", "page", "replay", "result", "with_signals"}
+    built_on_others = {"cancel", "list", "mermaid", "of_flow", "page", "replay", "result", "with_signals"}
     assert public - {*vars(ShardedFlowRuns)} == built_on_others

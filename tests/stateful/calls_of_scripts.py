@@ -235,7 +235,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
         is_first=1,
         seal=0,  # see tests/lua/test_runs_interrupted.py for the other calls of flow runs
     ),
-    "run_cancel": _call(of_run=["run", "ended"]),
+    "run_cancel": _call(of_run=["run", "ended"], as_failed=["", "late"]),
     "run_forget": _call(Draw.dead),
     "run_reopen": _call(lambda _: [("s",), ("s/0",)], of_run="ended", caller="c", is_last=[0, 1]),
     "run_fields": _call(lambda _: [("r:a",)], run="run"),

@@ -260,6 +260,7 @@ async def flows() -> None:
     assert_type(fanned, Stage[list[int]])
     assert_type(flow.stage("render", queue="videos", takes={"all": [first, fanned, "number"]}), Stage[Any])
     assert_type(flow.then_start(flow, after=first), Stage[str])
+    assert_type(flow.stage(Flow("sum", tasks, returns=int), after=first, timeout=60), Stage[int])
     assert_type(await flow.start(number=1, priority=2), FlowRun[Any])
     assert_type(await Flow("sum", tasks, returns=int).start(), FlowRun[int])
     assert_type(Flow("sums", tasks, returns=list[int]).flow_run("7"), FlowRun[list[int]])
@@ -282,3 +283,4 @@ async def mistakes_in_flows() -> None:
     flow.signal("yes", withn=1)  # type: ignore[call-overload]
     plain.call(1).then(signal("yes", type=str)).then(plain)  # type: ignore[call-overload]
     flow.stage(plain.call(1))  # type: ignore[call-overload]
+    flow.stage(Flow("sum", tasks), queue="other")  # type: ignore[call-overload]

@@ -11,8 +11,9 @@
 --   keys_of_cancel_many (cancel_many), call_complete_many, keys_of_complete_many (complete_many),
 --   arguments_at, keys_at (elsewhere), ADDING_END, REF_CUT (encodings), call_fail_many, keys_of_fail_many
 --   (fail_many), in_chunks (keys), push (push), read_clock (read_clock), split_reference (reference),
---   drop_from_run, is_of_stage, open_run, opened_runs, read_fields, run_field, run_number, set_run (run),
---   check_index, index_deleted, index_ended, index_started (run_index), end_stage, is_run_active (run_step)
+--   drop_from_run, heal_run, is_marked, is_of_stage, open_run, opened_runs, queue_of_stage, read_fields,
+--   run_field, run_number, set_run, stage_definition (run), check_index, index_deleted, index_ended,
+--   index_started (run_index), end_stage, is_run_active (run_step)
 
 local function is_final(run)
   local state = run_field(run, 'state')
@@ -44,7 +45,7 @@ local function close_run(run)
   run.idle = idle
   run.ends = run.ends or (is_final(run) and (run.changed.state or (idle and run.changed.active)))
   if run.ends then
-    read_fields(run, { 'result', 'keep', 'flow', 'lookup', 'error', 'ended' })
+    read_fields(run, { 'result', 'keep', 'flow', 'lookup', 'error', 'ended', 'parent' })
     run.result_field = 'r:' .. (run.fields.result or '')
     read_fields(run, { run.result_field })
   end
@@ -57,20 +58,25 @@ end
 -- Why no items can be added to a queue, by its name; false: they can.
 local known_refusals = {}
 
--- Read the keys of a queue to which items are added, to find one of a wrong type before the first write; not
--- those of `opened_runs.checked`, which were read. Returns an error if the queue is being deleted.
+-- Read the keys of a queue that is written, to find one of a wrong type before the first write.
+local function check_types(there)
+  for command, names in pairs({
+    LLEN = { 'queue', 'processing' },
+    ZCARD = { 'gone', 'deadlines', 'scheduled' },
+    HLEN = { 'ledger', 'errors' },
+    XLEN = { 'events' },
+  }) do
+    for _, name in ipairs(names) do
+      redis.call(command, there .. ':' .. name)
+    end
+  end
+end
+
+-- Check a queue to which items are added; its types only if it is not `opened_runs.checked`, which was read.
+-- Returns an error if it is being deleted.
 local function check_queue(there)
   if there ~= opened_runs.checked then
-    for command, names in pairs({
-      LLEN = { 'queue', 'processing' },
-      ZCARD = { 'gone', 'deadlines', 'scheduled' },
-      HLEN = { 'ledger', 'errors' },
-      XLEN = { 'events' },
-    }) do
-      for _, name in ipairs(names) do
-        redis.call(command, there .. ':' .. name)
-      end
-    end
+    check_types(there)
     if known_refusals[there] == false then
       redis.call('HLEN', there .. ':options')
       return
@@ -158,6 +164,75 @@ local function note_adding(run)
     set_run(run, 'adding', added[1].path .. ADDING_END)
   end
   if run_field(run, 'adding') then drop_from_run(run, 'adding') end
+end
+
+-- End the stage of another run that waits for a run which ends, and is its `parent`. Its item, which is due
+-- when a worker is to look after the stage again, is removed in the end. Returns the other run if it changes.
+local function tell_waiting(run)
+  local fields = run.fields
+  local home, run_id, path, mark = split_reference(fields.parent or '')
+  if home ~= run.home then return end
+  local waiting = open_run(home, run_id)
+  read_fields(
+    waiting,
+    { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path, 'n:' .. path }
+  )
+  if not is_marked(waiting, mark) or not stage_definition(waiting, path).flow then return end
+  local is_waiting = run_field(waiting, 's:' .. path) == 'w'
+  local changes = is_waiting or not waiting.is_healed
+  heal_run(waiting)
+  waiting.led = run.led
+  if not is_waiting then
+    changes = changes and #waiting.added > 0
+  elseif fields.state == 'completed' then
+    local value = (fields.result or '') == '' and 'null' or fields[run.result_field]
+    local reason = 'the result of the run ' .. run.id .. ' is that of children: add a stage that takes it'
+    end_stage(waiting, path, value and 'd' or 'f', value or reason)
+  elseif fields.state == 'cancelled' and (fields.error or '') == '' then
+    end_stage(waiting, path, 'c')
+  else
+    end_stage(waiting, path, 'f', fields.error or '')
+  end
+  local there = queue_of_stage(waiting, path)
+  check_types(there)
+  redis.call('ZCARD', there .. ':cancelled')
+  redis.call('HLEN', there .. ':options')
+  redis.call('HLEN', there .. ':unsettled')
+  waiting.awaited = waiting.awaited or {}
+  waiting.awaited[#waiting.awaited + 1] = path
+  return changes and waiting
+end
+
+-- Decide how runs end, and what follows from it in those that wait for them. A run is written before one that
+-- waits for it: its own step, which is repeated if it is interrupted, informs that again.
+local function close_runs(goes_on)
+  local at = 1
+  while opened_runs[at] do
+    local run = opened_runs[at]
+    if goes_on then fail_refused(run) end
+    note_adding(run)
+    close_run(run)
+    if #run.rest > 0 then redis.call('HLEN', run.home .. ':unsettled') end
+    local waiting = run.ends and tell_waiting(run)
+    for i = 1, waiting and at - 1 or 0 do
+      if opened_runs[i] == waiting then -- it is closed again
+        table.remove(opened_runs, i)
+        opened_runs[#opened_runs + 1], at = waiting, at - 1
+        break
+      end
+    end
+    at = at + 1
+  end
+end
+
+-- Remove the items of stages that have waited for another run.
+local function remove_awaited(run)
+  for _, path in ipairs(run.awaited or {}) do
+    local there = queue_of_stage(run, path)
+    local id = run.id .. '/' .. path
+    call_cancel_many(keys_at(there, keys_of_cancel_many), arguments_at(there, { id, '0' }))
+    redis.call('HDEL', there .. ':unsettled', id) -- its stage has ended
+  end
 end
 
 -- Return the items to be added, by queue, without those that may have been added and have ended otherwise.
@@ -311,12 +386,7 @@ end
 -- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted.
 -- `goes_on`: instead, the stages fail whose queues are being deleted or forbidden.
 local function commit_runs(goes_on)
-  for _, run in ipairs(opened_runs) do
-    if goes_on then fail_refused(run) end
-    note_adding(run)
-    close_run(run)
-    if #run.rest > 0 then redis.call('HLEN', run.home .. ':unsettled') end
-  end
+  close_runs(goes_on)
   local queues, by_queue = sort_added()
   local refused = begin_step(queues)
   if refused then return refused end
@@ -346,6 +416,7 @@ local function commit_runs(goes_on)
   for _, run in ipairs(opened_runs) do
     if run.dropped[1] then in_chunks('HDEL', run.key, run.dropped) end
     if run.ends then publish_end(run) end
+    remove_awaited(run)
   end
 end
 

@@ -218,6 +218,9 @@ local function tell_parent(run, path, one, todo)
   forget_child(run, one.path)
   local decision = children_decision(policy, counts[1], counts[3], counts[4] + counts[5])
   if run_field(run, 's:' .. path) ~= 'x' then return end
+  if place > 3 and policy == 'all' and not has_text(run, 'e:' .. path) then
+    set_run(run, 'e:' .. path, one.reason)
+  end
   if policy == 'chain' and not decision then
     if is_run_active(run) then
       run.led = led
@@ -225,9 +228,6 @@ local function tell_parent(run, path, one, todo)
       return
     end
     decision, one.reason = 'f', path .. ': cancelled'
-  end
-  if place > 3 and policy == 'all' and not has_text(run, 'e:' .. path) then
-    set_run(run, 'e:' .. path, one.reason)
   end
   -- After a retry of some of the children, the failures of the others still count: a
   -- success waits for their retries.

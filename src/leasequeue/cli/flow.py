@@ -98,6 +98,7 @@ def _print_run(view: FlowRunView) -> None:
             "created": format_time(view.created),
             "ended": format_time(view.ended),
             "correlation": view.correlation,
+            "part of": view.parent,
             "progress": f"{done:,}/{total:,}",
             "error": view.error and _error_line(view.error),
             **{f"@{name}": shortened(dump_compact(value)) for name, value in view.attributes.items()},
@@ -291,6 +292,8 @@ def _stage_row(path: str, stage: StageView, signals: Collection[str]) -> list[An
     children = None
     if stage.children is not None:
         children = ", ".join(f"{count:,} {what}" for what, count in stage.children.items() if count)
+    elif stage.run is not None:
+        children = f"run {stage.run}"
     shown = "waits for its signal" if path in signals else None
     if stage.until is not None:
         shown = f"{shown} until" if shown else "begins at"
@@ -318,6 +321,7 @@ def _document(view: FlowRunView) -> dict[str, Any]:
         "ended": format_time(view.ended),
         "correlation": view.correlation,
         "error": view.error,
+        "parent": view.parent,
         "progress": {"done": done, "total": total},
         "attributes": dict(view.attributes),
         "stages": {
@@ -329,6 +333,7 @@ def _document(view: FlowRunView) -> dict[str, Any]:
                 "result": stage.result,
                 "error": stage.error,
                 "children": None if stage.children is None else dict(stage.children),
+                "run": stage.run,
             }
             for path, stage in view.stages.items()
         },

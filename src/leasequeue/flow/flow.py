@@ -1,5 +1,7 @@
 """A flow: its stages, what each takes, and how a run of it is started."""
 
+# ruff: noqa: SLF001 - flows may be stages of each other; their methods for that are not for users
+
 from __future__ import annotations
 
 import dataclasses
@@ -7,20 +9,36 @@ import inspect
 import time
 import uuid
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
-from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, moment_ms, to_ms
+from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, moment_ms, seconds, to_ms
 from leasequeue.errors import InvalidArgument, InvalidFlow
 from leasequeue.flow.inputs import FlowAttributes, FlowInputs
-from leasequeue.flow.stage import FlowDeclaration, HandOverSettings, SignalSettings, Stage, StageSettings
+from leasequeue.flow.stage import (
+    FlowDeclaration,
+    HandOverSettings,
+    SignalSettings,
+    Stage,
+    StageSettings,
+    SubFlowSettings,
+)
+from leasequeue.flow.sub_flows import waiting_for
 from leasequeue.item import codec
 from leasequeue.queue.encoding import refuse_options
 from leasequeue.queue.plans.building import PlanBuilder
 from leasequeue.queue.plans.diagram import Box, draw, joined, shape_of, waits_for
 from leasequeue.queue.plans.flow_runs import FlowRun, One
-from leasequeue.queue.plans.plan import FlowPlan, StagePlan, check_run_id, check_stage_name, no_stage
+from leasequeue.queue.plans.plan import (
+    FlowPlan,
+    StagePlan,
+    check_run_id,
+    check_stage_name,
+    no_stage,
+    sub_run_id,
+)
 from leasequeue.queue.plans.signals import NOT_GIVEN
 from leasequeue.queue.shards.queue import ShardedQueue
 from leasequeue.tasks.definition import Definition, TaskSettings
@@ -31,7 +49,7 @@ from leasequeue.tasks.wire import data_of
 from leasequeue.worker.stage_context import correlation_id, current_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import typing_extensions
 
@@ -51,6 +69,8 @@ R = TypeVar("R")
 
 #: How long a run that was started by a hand-over is kept, at least: a day, in ms.
 HANDED_OVER_MS = 86_400_000
+#: How deep flows may be in each other.
+MAX_DEPTH = 8
 
 
 class Flow(Generic[Result]):
@@ -118,6 +138,8 @@ class Flow(Generic[Result]):
         self._result: str | None = None
         #: The stages that start runs of other flows.
         self._hand_overs: list[str] = []
+        #: The flows for whose runs stages wait, by the names of the stages.
+        self._sub_flows: dict[str, Flow[Any]] = {}
         #: What the parameters of all stages take; None: it is to be checked, as a stage is new.
         self._taken: dict[str, dict[str, Input]] | None = None
         #: The stages in a plan, and the names of their queues.
@@ -146,32 +168,48 @@ class Flow(Generic[Result]):
     def stage(self, task: Task[..., R], /, **settings: Unpack[StageSettings]) -> Stage[R]: ...
     @overload
     def stage(self, task: str, /, **settings: Unpack[StageSettings]) -> Stage[Any]: ...
+    @overload
+    def stage(self, task: Flow[R], /, **settings: Unpack[SubFlowSettings]) -> Stage[R]: ...
 
-    def stage(self, task: Task[..., Any] | str, /, **settings: Unpack[StageSettings]) -> Stage[Any]:
-        """Declare a stage: a call of a task, or an item of a queue with its handler.
+    def stage(self, task: Task[..., Any] | str | Flow[Any], /, **settings: Any) -> Stage[Any]:
+        """Declare a stage: a call of a task, an item of a queue with its handler, or a run of another flow.
 
             access.stage(finish, after=[member, rewards], join="settled", takes={"given": rewards})
             access.stage("render", queue=videos, takes={"user": "user_id"}, foreign=True)
+            access.stage(rewards, after=member, takes={"guild": "guild_id"}, timeout=3600)
 
         With `retry`, `timeout`, `lease_time`, `concurrency`, `rate` or `queue`, the call is of a task of its
         own, `<flow>.<stage>`, with the same function: workers need this program, and the limits are those of
         this stage. Without them it is a call of the task like any other.
 
+        A flow that is a stage takes its attributes as parameters are taken. A run of it is started, with the
+        id `<run>~~<stage>`, the correlation id and the priority of the run; no worker and no lease waits for
+        it. The step that ends it ends the stage: with its result, failed with its error, or cancelled. It is
+        cancelled, retried and deleted with the run of this flow.
+
         Args:
             task: The task; or the name of the stage, with `queue`: then the data of its item is a JSON object
                 of what `args` and `takes` name, and the results of other stages among them are given by
-                `current_stage().inputs`.
-            settings: See `StageSettings`.
+                `current_stage().inputs`. Or another flow on the same queue, whose stages are declared.
+            settings: See `StageSettings`; with another flow `SubFlowSettings`.
 
         Raises:
             InvalidFlow: If the name is taken, a parameter takes nothing or something that does not fit, or
-                `choose` does not fit what the function returns. The text names both types.
+                `choose` does not fit what the function returns. The text names both types. If the other flow
+                is on another queue, has this one as a stage, or its result is that of children.
             InvalidTask: If the task that is made of it cannot be registered.
             InvalidArgument: If another setting cannot be used.
         """
-        known = StageSettings.__annotations__
+        is_flow = isinstance(task, Flow)
+        known = (SubFlowSettings if is_flow else StageSettings).__annotations__
         refuse_options(settings.keys() - known.keys(), "stage() takes", known)
-        declaration = FlowDeclaration(self.name, self.tasks, self._stages, task, settings)
+        if isinstance(task, Flow):
+            return self._declare_flow(task, settings)
+        return self._declare(task, settings)
+
+    def _declare(self, task: Task[..., Any] | str, settings: Any, sub_flow: str = "") -> Stage[Any]:
+        """Declare a stage that calls a task."""
+        declaration = FlowDeclaration(self.name, self.tasks, self._stages, task, settings, sub_flow)
         return self._declared(declaration.stage(), declaration, result=bool(settings.get("result")))
 
     @overload
@@ -240,13 +278,52 @@ class Flow(Generic[Result]):
             )
         made = declaration.with_own_task(made)  # which registers it, and is the last that may fail
         self._stages[made.name], self._order = made, order
-        self.tasks._declare_stage(  # noqa: SLF001 - not for users
-            lambda: made.queue, foreign=made.foreign
-        )
+        self.tasks._declare_stage(lambda: made.queue, foreign=made.foreign)
         self._taken = self._planned = None
         if result:
             self._result = made.name
         return made
+
+    def _declare_flow(self, other: Flow[Any], settings: dict[str, Any]) -> Stage[Any]:
+        """Declare a stage that starts a run of another flow, and waits for it."""
+        name = check_stage_name(settings.get("name") or other.name)
+        home, there = self.tasks.queue, other.tasks.queue
+        if (home.name, home.url) != (there.name, there.url):
+            raise self._error(
+                f"stage {name!r}: the flow {other.name!r} is on the queue {there.name!r}, and this one on "
+                f"{home.name!r}: declare both on one task queue, whose tasks may be on others; or see "
+                "Flow.then_start, which does not wait"
+            )
+        if other._has(self):
+            raise self._error(f"stage {name!r}: the flow {other.name!r} is this one, or has it as a stage")
+        row = [self.name, *other._nested()]
+        if len(row) > MAX_DEPTH:
+            shown = " → ".join(row)
+            raise self._error(f"flows are in each other {MAX_DEPTH} deep at most, and these deeper: {shown}")
+        other.check()
+        timeout = settings.get("timeout")
+        function = waiting_for(
+            partial(other._start, keep_ms=other._keep_ms),
+            lambda: other.tasks.queue.flow_runs,
+            None if timeout is None else seconds("timeout", timeout, zero=False),
+        )
+        task = _task_for(self.tasks.queue, name, other, function, other._output(name))
+        own = {one: value for one, value in settings.items() if one != "timeout"}
+        made = self._declare(task, {**own, "name": name, "queue": self.tasks.queue}, other.name)
+        self._sub_flows[made.name] = other
+        return made
+
+    def _output(self, stage: str = "") -> Any:
+        """Return the type of the result of a run. `stage`: that of another flow which takes it."""
+        name = self._result_stage()
+        if name is None:
+            return None
+        if stage and self._stages[name].fans:
+            raise self._error(
+                f"its result is that of stage {name!r}, which fans out, and it is to be that of stage "
+                f"{stage!r} of another flow: let a stage after {name!r} take the list"
+            )
+        return self._stages[name].output if self._returns is None else self._returns
 
     def then_start(
         self, other: Flow, /, *, name: str | None = None, **settings: Unpack[HandOverSettings]
@@ -338,7 +415,7 @@ class Flow(Generic[Result]):
                 one.name: Box(
                     lines=[
                         one.name,
-                        *([one.task.name] if one.task is not None and one.task.name != one.name else []),
+                        *_called(one),
                         *([one.queue] if one.queue != home else []),
                         *joined(one.join, len(one.after)),
                         *waits_for(self._order[one.name]),
@@ -349,6 +426,7 @@ class Flow(Generic[Result]):
                         chooses=one.chooses,
                         foreign=one.foreign,
                         signal=one.signal is not None,
+                        is_flow=bool(one.sub_flow),
                     ),
                 )
                 for one in self._stages.values()
@@ -371,7 +449,7 @@ class Flow(Generic[Result]):
         found = self.tasks.consumers(retry=retry, lease_time=lease_time)
         if isinstance(self.tasks.queue, ShardedQueue):
             return found  # a run adds to its own shard
-        queues = sorted({self.tasks.queue.name, *(stage.queue for stage in self.stages if stage.queue)})
+        queues = sorted(self._queues())
         for one in found:
             one.adds_to = queues
         return found
@@ -393,6 +471,26 @@ class Flow(Generic[Result]):
                 raise self._error(f"there is no stage {name!r} to serve")
         return FlowPart(self, names)
 
+    def _has(self, other: Flow[Any]) -> bool:
+        """Return whether it is another flow, or has it as a stage, of itself or of one of its stages."""
+        return self is other or any(one._has(other) for one in self._sub_flows.values())
+
+    def _nested(self) -> list[str]:
+        """Return the names of the longest row of flows that are in each other, beginning with this one."""
+        return [self.name, *max((one._nested() for one in self._sub_flows.values()), key=len, default=[])]
+
+    def _queues(self) -> set[str]:
+        """Return the names of the queues of its stages, and of those of flows among them."""
+        own = {self.tasks.queue.name, *(stage.queue for stage in self.stages if stage.queue)}
+        return own.union(*(other._queues() for other in self._sub_flows.values()))
+
+    def _check_ids(self, run_id: str) -> None:
+        """Check the ids of the runs that a run starts."""
+        for stage in self._hand_overs:
+            check_run_id(f"{run_id}.{stage}")
+        for stage, other in self._sub_flows.items():
+            other._check_ids(check_run_id(sub_run_id(run_id, stage)))
+
     async def _start(
         self,
         attributes: Mapping[str, Any],
@@ -401,10 +499,10 @@ class Flow(Generic[Result]):
         id: str | None,  # noqa: A002 - as in `start`
         correlation: str | None,
         priority: int,
+        parent: bytes = b"",
     ) -> FlowRun[Result]:
         run_id = uuid.uuid4().hex if id is None else check_run_id(id)
-        for stage in self._hand_overs:
-            check_run_id(f"{run_id}.{stage}")
+        self._check_ids(run_id)
         for one in self._stages.values():
             if isinstance(one.at, str) and isinstance(attributes.get(one.at), datetime):
                 moment_ms(one.at, attributes[one.at])  # which needs a zone
@@ -415,6 +513,7 @@ class Flow(Generic[Result]):
             correlation=correlation_id.get() if correlation is None else correlation,
             priority=priority,
         )
+        plan = dataclasses.replace(plan, parent=parent)
         created = await self.tasks.queue.flow_runs.start(plan, run_id)
         return self._run_of(run_id, created=created)
 
@@ -461,6 +560,13 @@ class Flow(Generic[Result]):
             self._check_choices(stage, one.then)
         if self._returns is not None:
             self._check_result(plan.result)
+        for name, other in self._sub_flows.items():
+            other.check()
+            if other._output(name) != self._stages[name].output:
+                raise self._error(
+                    f"stage {name!r}: the flow {other.name!r} has another result than when this stage was "
+                    "declared: declare all stages of that flow first"
+                )
         inputs = self._inputs(self._stages, self._order)
         return {stage.name: inputs.of(stage, final=True) for stage in self._stages.values()}
 
@@ -541,6 +647,13 @@ class Flow(Generic[Result]):
         return f"<flow {self.name!r} with {len(self._stages)} stages>"
 
 
+def _called(stage: Stage[Any]) -> list[str]:
+    """Return what a diagram says of what a stage calls, if that is not its name."""
+    if stage.sub_flow:
+        return [f"flow {stage.sub_flow}"]
+    return [stage.task.name] if stage.task is not None and stage.task.name != stage.name else []
+
+
 def _task_data(stage: Stage[Any], taken: Mapping[str, Input]) -> bytes:
     """Return the data of a stage that calls a task; empty: it has no task."""
     if stage.signal is not None:
@@ -549,6 +662,22 @@ def _task_data(stage: Stage[Any], taken: Mapping[str, Input]) -> bytes:
         return b""
     needs = {name: one.need for name, one in taken.items()}
     return data_of(stage.task.name, stage.written, None, needs=needs)
+
+
+def _task_for(
+    queue: AsyncWorkQueue, name: str, other: Flow, function: Callable[..., Any], returns: Any
+) -> AsyncTask[..., Any]:
+    """Return a task, not registered, whose parameters are the attributes of another flow."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(
+            name, keyword, annotation=kind, default=None if accepts_none(kind) else inspect.Parameter.empty
+        )
+        for name, kind in other.attributes.items()
+    ]
+    signature = inspect.Signature(parameters, return_annotation=returns)
+    function.__signature__ = signature  # type: ignore[attr-defined] # read by inspect.signature
+    return AsyncTask(Definition(name, function, queue, TaskSettings()), time.time)
 
 
 def _hand_over(queue: AsyncWorkQueue, name: str, other: Flow) -> AsyncTask[..., str]:
@@ -563,29 +692,16 @@ def _hand_over(queue: AsyncWorkQueue, name: str, other: Flow) -> AsyncTask[..., 
     async def start_other(**given: Any) -> str:
         stage = current_stage()
         run_id = f"{stage.run}.{stage.path}"
-        await other._start(  # noqa: SLF001 - of this file
+        await other._start(
             given,
-            max(other._keep_ms, HANDED_OVER_MS),  # noqa: SLF001 - of this file
+            max(other._keep_ms, HANDED_OVER_MS),
             id=run_id,
             correlation=stage.correlation,
             priority=0,
         )
         return run_id
 
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    start_other.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # read by inspect.signature
-        [
-            inspect.Parameter(
-                name,
-                keyword,
-                annotation=kind,
-                default=None if accepts_none(kind) else inspect.Parameter.empty,
-            )
-            for name, kind in other.attributes.items()
-        ],
-        return_annotation=str,
-    )
-    return AsyncTask(Definition(name, start_other, queue, TaskSettings()), time.time)
+    return _task_for(queue, name, other, start_other, str)
 
 
 class FlowPart:

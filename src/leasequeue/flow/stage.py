@@ -67,6 +67,7 @@ class Stage(Generic[R_co]):
         chooses: Whether it chooses which of its successors are entered.
         choices: The names among which it says that it does; None: it does not say.
         foreign: Whether clients of other libraries work on its queue.
+        sub_flow: The name of the flow whose run it starts and waits for; empty: it waits for none.
     """
 
     flow: str
@@ -79,6 +80,7 @@ class Stage(Generic[R_co]):
     chooses: bool
     choices: tuple[str, ...] | None
     foreign: bool
+    sub_flow: str
     #: The queue of a stage without a task.
     own_queue: str | None = field(repr=False)
     #: What its parameters take, where that is not what has their name.
@@ -126,6 +128,7 @@ class Stage(Generic[R_co]):
             at=self._place_of_time(),
             signal=self.signal is not None,
             expires_ms=self.expires_ms,
+            flow=self.sub_flow,
         )
 
     def _place_of_time(self) -> str | int | None:
@@ -191,6 +194,17 @@ class HandOverSettings(TypedDict, total=False):
     retry: RetryPolicy | None
 
 
+class SubFlowSettings(HandOverSettings, total=False):
+    """What a stage may have that is another flow. Each may be left out, or None."""
+
+    #: Its name; None: that of the flow.
+    name: str | None
+    #: Whether its result is that of the run; None: if it is the only stage that nothing follows.
+    result: bool | None
+    #: How long the run of the other flow may take, in seconds. Then it is cancelled, and the stage fails.
+    timeout: Duration | None
+
+
 class StageSettings(HandOverSettings, total=False):
     """What a stage may have. Each may be left out, or None."""
 
@@ -242,8 +256,10 @@ class FlowDeclaration:
         stages: Mapping[str, Stage[Any]],
         task: Task[..., Any] | str,
         settings: StageSettings,
+        sub_flow: str = "",
     ) -> None:
         self._flow = flow
+        self._sub_flow = sub_flow
         self._tasks = tasks
         self._stages = stages
         self._task = task if isinstance(task, Task) else None
@@ -273,6 +289,7 @@ class FlowDeclaration:
             chooses=chooses,
             choices=self._choices(),
             foreign=self._is_foreign(),
+            sub_flow=self._sub_flow,
             takes=takes,
             constants=constants,
             written=self._written(constants),

@@ -243,7 +243,9 @@ def _drawn(
     path = f"{run_id}/{plan.name}"
     worker, since = runs.get(path, (None, None))
     state: str = view.state
-    if state == "entered" and plan.signal and not worker:
+    if plan.flow and item and item.state == "scheduled":  # until it is looked after again
+        state, item = "running", None
+    elif state == "entered" and plan.signal and not worker:
         state = "scheduled"
     elif state == "entered":
         state = "running" if worker else _RUNNING.get(item.state, item.state) if item else "waiting"

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from leasequeue.queue.plans.plan import StagePlan
     from leasequeue.queue.plans.reading import FlowRunView, StageView
 
-#: What kind of stage a box is: a call, one with children, one that chooses, one of another program, or one
-#: that waits for a signal.
-Shape: TypeAlias = Literal["stage", "fans", "chooses", "foreign", "signal"]
+#: What kind of stage a box is: a call, one with children, one that chooses, one of another program, one that
+#: waits for a signal, or a flow.
+Shape: TypeAlias = Literal["stage", "fans", "chooses", "foreign", "signal", "flow"]
 
 #: Words of all alphabets, with at most one mark or space between two of them.
 _SAFE = re.compile(r"\w+(?:(?:[:,]? |[-./:])\w+)*")
@@ -41,6 +41,7 @@ _BORDERS: dict[Shape, tuple[str, str]] = {
     "chooses": ('{{"', '"}}'),
     "foreign": ('[/"', '"/]'),
     "signal": ('(["', '"])'),
+    "flow": ('(["', '"])'),
 }
 
 
@@ -129,10 +130,12 @@ def _duration(ms: int) -> str:
     return duration_text(ms / 1000)
 
 
-def shape_of(*, fans: bool, chooses: bool, foreign: bool, signal: bool) -> Shape:
+def shape_of(*, fans: bool, chooses: bool, foreign: bool, signal: bool, is_flow: bool) -> Shape:
     """Return the kind of box for a stage."""
     if signal:
         return "signal"
+    if is_flow:
+        return "flow"
     if chooses:
         return "chooses"
     if foreign:
@@ -149,6 +152,8 @@ def draw_run(view: FlowRunView) -> str:
 
 def _of_run(stage: StagePlan, view: StageView) -> Box:
     lines = [stage.name, view.state]
+    if stage.flow:
+        lines.append(f"flow {stage.flow}")
     if view.children is not None:
         counts = [f"{count} {what}" for what, count in view.children.items() if count and what != "total"]
         lines.append(", ".join([f"{view.children['total']} children", *counts]))
@@ -160,6 +165,8 @@ def _of_run(stage: StagePlan, view: StageView) -> Box:
     if view.error:
         lines.append(view.error.strip().splitlines()[-1])
     fans = bool(stage.children) or view.children is not None
-    shape = shape_of(fans=fans, chooses=stage.choice, foreign=stage.foreign, signal=stage.signal)
+    shape = shape_of(
+        fans=fans, chooses=stage.choice, foreign=stage.foreign, signal=stage.signal, is_flow=bool(stage.flow)
+    )
     state = "entered" if view.state == "fanned out" else view.state
     return Box(lines=lines, after=stage.after, shape=shape, state=state if state in _COLOURS else None)

@@ -26,12 +26,12 @@ from leasequeue.errors import (
 from leasequeue.errors.describing import text_of
 from leasequeue.item import codec
 from leasequeue.queue.cleaning import check_runs
-from leasequeue.queue.encoding import SLOW_ROWS
+from leasequeue.queue.encoding import SLOW_ROWS, error_text
 from leasequeue.queue.findings import Problem, read_repairs
 from leasequeue.queue.lease import StageRef
 from leasequeue.queue.plans.diagram import draw_run
 from leasequeue.queue.plans.inputs import read_needs
-from leasequeue.queue.plans.plan import as_bytes, check_run_id
+from leasequeue.queue.plans.plan import as_bytes, check_run_id, sub_run_id
 from leasequeue.queue.plans.reading import (
     FLOW_RUN_STATES,
     RUNS_PER_STEP,
@@ -215,7 +215,11 @@ class FlowRuns:
         plan = await self._reader.plan(run_id)
         if view is None or plan is None or self._flow not in {None, view.flow}:
             raise JobUnknown(run_id, is_flow_run=True)
-        return replace(view, plan=plan)
+        stages = dict(view.stages)
+        for stage in plan.stages:
+            if stage.flow:
+                stages[stage.name] = replace(stages[stage.name], run=sub_run_id(run_id, stage.name))
+        return replace(view, plan=plan, stages=stages)
 
     async def list(
         self,
@@ -336,10 +340,15 @@ class FlowRuns:
     async def cancel(self, run_id: str) -> bool:
         """Cancel a run: what waits is removed, what runs is cancelled, and nothing follows.
 
-        From the first step on no stage of it begins. If the caller is stopped after that, a worker of the
-        queue does the rest. Return False if it has ended already.
+        From the first step on no stage of it begins. Runs that its stages wait for are cancelled, too. If the
+        caller is stopped after that, a worker of the queue does the rest. Return False if it has ended
+        already.
         """
-        answer = await self._engine().run("run_cancel", of_run=_checked(run_id))
+        return await self.cancel_for(run_id, "")
+
+    async def cancel_for(self, run_id: str, why: str) -> bool:
+        """Cancel a run; a stage that waits for it fails with a text, unless that is empty. For `Flow`."""
+        answer = await self._engine().run("run_cancel", of_run=_checked(run_id), as_failed=error_text(why))
         if answer == _REFUSED:
             raise JobUnknown(run_id, is_flow_run=True)
         if answer != _NONE:
@@ -409,14 +418,19 @@ class FlowRuns:
     async def delete(self, run_id: str) -> bool:
         """Delete a run that has ended, with its result and the dead letters of its stages. No trace is left.
 
-        Return False if there is no such run.
+        Runs that its stages have waited for are deleted, too. Return False if there is no such run.
 
         Raises:
-            FlowRunUnfinished: If it is active, or some of its items are unfinished.
+            FlowRunUnfinished: If it, or one of these, is active, or some of its items are unfinished.
         """
         run = _checked(run_id)
         answer = await self._engine().run("run_delete", run=run, is_last=0)
         if answer == _DONE:
+            plan = await self._reader.plan(run_id)
+            ids = [sub_run_id(run_id, stage.name) for stage in (plan.stages if plan else ()) if stage.flow]
+            for view in await self._reader.views(ids, (), children=False):
+                if view is not None and view.parent == run_id:
+                    await self.delete(view.id)
             await self._forget_stages(run_id)
             answer = await self._engine().run("run_delete", run=run, is_last=1)
         if answer == _REFUSED:

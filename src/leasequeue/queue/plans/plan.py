@@ -33,6 +33,8 @@ MAX_RUN_ID_BYTES = 200
 MAX_STAGE_BYTES = 100
 #: How many items a child may consist of, and how deep its parts may be in each other.
 MAX_CHILD_ITEMS, MAX_CHILD_DEPTH = 250, 10
+#: What is between the id of a run and the stage, in the id of the run that this waits for.
+SUB_RUN = "~~"
 #: The policy of parts that follow each other.
 CHAIN = "chain"
 #: How long a finished run is kept if the flow does not say: a day, in ms.
@@ -84,6 +86,11 @@ def check_run_id(run_id: object) -> str:
     if _is_name(run_id, MAX_RUN_ID_BYTES):
         return str(run_id)
     raise InvalidArgument("id", run_id, _ID_ALLOWED)
+
+
+def sub_run_id(run_id: str, stage: str) -> str:
+    """Return the id of the run of another flow for which a stage of a run waits."""
+    return f"{run_id}{SUB_RUN}{stage}"
 
 
 def check_stage_name(name: object) -> str:
@@ -189,6 +196,7 @@ class StagePlan:
         expires_ms: After how long its item expires if no worker has begun with it; 0: never.
         children: What it fans out to when it is entered; then it has no item that a handler sees.
         policy: How these are joined.
+        flow: The flow whose run it waits for: see `sub_run_id`. Empty: it is none.
     """
 
     name: str
@@ -207,6 +215,7 @@ class StagePlan:
     expires_ms: int = 0
     children: tuple[ChildPlan, ...] = ()
     policy: str = "all"
+    flow: str = ""
 
     def json(self) -> bytes:
         """Return the definition as it is stored in `n:<stage>`: a JSON object without what is the default."""
@@ -225,6 +234,8 @@ class StagePlan:
             fields["join"] = self.join
         if self.choice:
             fields["choice"] = True
+        if self.flow:
+            fields["flow"] = self.flow
         if self.children:
             fields |= {"children": len(self.children), "policy": self.policy}
         return _compact(fields).encode()
@@ -244,6 +255,8 @@ class FlowPlan:
         correlation: What logs and traces of its stages carry.
         level: What is added to the priorities of its stages.
         trace: The `traceparent` of who started it.
+        parent: The reference of the stage that waits for the run, of another run of the same home; empty:
+            none does.
     """
 
     stages: tuple[StagePlan, ...]
@@ -255,6 +268,7 @@ class FlowPlan:
     correlation: str | None = None
     level: int = 0
     trace: str | None = None
+    parent: bytes = b""
 
     @property
     def queues(self) -> set[str]:
@@ -301,6 +315,8 @@ class FlowPlan:
             "attributes": _compact([*plan.attributes]),
         }
         found = [(name.encode(), text.encode()) for name, text in fields.items()]
+        if plan.parent:
+            found.append((b"parent", plan.parent))
         found += ((b"a:" + name.encode(), value) for name, value in plan.attributes.items())
         for stage in plan.stages:
             try:
@@ -385,6 +401,7 @@ def _parsed(name: str, fields: Mapping[bytes, bytes]) -> StagePlan:
         expires_ms=facts.get("expires_in", 0),
         children=tuple(parse_child(definition) for definition in definitions if definition),
         policy=facts.get("policy", "all"),
+        flow=facts.get("flow", ""),
     )
 
 

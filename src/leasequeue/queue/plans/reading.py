@@ -11,6 +11,7 @@ from leasequeue.errors import summary_of
 from leasequeue.item.codec import read_number, read_stored
 from leasequeue.queue.cron import moment
 from leasequeue.queue.encoding import MAX_REPLY_BYTES
+from leasequeue.queue.lease import StageRef
 from leasequeue.queue.plans.plan import (
     CHAIN,
     MAX_CHILDREN,
@@ -49,7 +50,7 @@ _ENDED = frozenset({"done", "failed", "cancelled", "skipped"})
 #: The fields of a run that `runs_read` returns, and of each of its stages.
 FACTS = (
     *("flow", "state", "created", "ended", "keep", "correlation", "level", "trace", "active", "error"),
-    *("result", "lookup", "attributes", "stages"),
+    *("result", "lookup", "parent", "attributes", "stages"),
 )
 STAGE_FACTS = (b"s:", b"e:", b"t:", b"j:", b"m:")
 #: The first numbers in `j:<path>` of a stage that has fanned out.
@@ -81,6 +82,9 @@ class StageView:
     children: Mapping[str, int] | None = None
     #: Whether its children follow each other, as the parts of a chain do that is a child.
     is_chain: bool = False
+    #: The id of the run for whose end it waits, or has waited; None: it waits for none, or only
+    #: `flow_runs.get` reads that.
+    run: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +113,8 @@ class FlowRunView:
     attributes: Mapping[str, Any] = field(default_factory=dict, repr=False)
     #: Its stages in the order of the plan; after each, if asked for, its children: `<stage>/0`, `<stage>/1`.
     stages: Mapping[str, StageView] = field(default_factory=dict, repr=False)
+    #: The id of the run of which a stage waits for this one; None: none does.
+    parent: str | None = None
     #: What it does; None: only `flow_runs.get` reads that.
     plan: FlowPlan | None = field(default=None, repr=False)
 
@@ -193,6 +199,7 @@ class FlowRunReader:
             correlation=_text(facts["correlation"]) or None,
             error=_summary(_text(facts["error"])) if has_failed else None,
             unfinished=read_number(facts["active"], 0),
+            parent=parent.run if (parent := StageRef.decode(facts["parent"] or b"")) else None,
             attributes={
                 name: _value(text)
                 for name, text in zip(attributes, texts[: len(attributes)], strict=True)

@@ -28,6 +28,7 @@ from leasequeue.queue.plans.plan import (
     names_in,
     queue_in,
     run_key,
+    sub_run_id,
 )
 
 if TYPE_CHECKING:
@@ -375,8 +376,17 @@ async def _open_items(
             paths = open_[start : start + SLOW_ROWS]
             fields = [definition_field(path) for path in paths]
             fields += [b"k:" + path + b"/0" for path in paths]
-            found = await engine.read_at(b"HMGET", key, *fields)
-            definitions = [queue_in(read_stored(text, {})) for text in found]
+            texts = await engine.read_at(b"HMGET", key, *fields)
+            facts = [read_stored(text, dict[str, Any]()) for text in texts]
+            for path, definition in zip(paths, facts, strict=False):
+                if definition.get("flow"):
+                    await _cancel_sub_run(
+                        engine,
+                        home,
+                        run.decode(errors="surrogateescape"),
+                        path.decode(errors="surrogateescape"),
+                    )
+            definitions = [queue_in(one) for one in facts]
             for at, path in enumerate(paths):
                 name = definitions[at] or definitions[at + len(paths)] or home
                 by_queue.setdefault(name, {})[run + b"/" + path] = None
@@ -386,6 +396,16 @@ async def _open_items(
                 async for some in _ends_first(engine, name, ids):
                     yield name, some
             by_queue, count = {}, 0
+
+
+async def _cancel_sub_run(engine: Engine, home: str, run: str, stage: str) -> None:
+    """Cancel the run for which a stage waits, before its item: who is stopped in between finds it again."""
+    sub_run = sub_run_id(run, stage)
+    [found] = await engine.read_at(b"HMGET", run_key(home, sub_run), b"parent")
+    parent = StageRef.decode(found or b"")
+    if parent is not None and parent[:3] == (home, run, stage):
+        await engine.run_at(home, "run_cancel", of_run=as_bytes(sub_run), as_failed=b"")
+        await cancel_rest(engine, StageRef(home, sub_run, ""))
 
 
 async def _ends_first(engine: Engine, name: str, ids: dict[bytes, None]) -> AsyncIterator[list[bytes]]:

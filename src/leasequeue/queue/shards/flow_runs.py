@@ -82,9 +82,9 @@ class ShardedFlowRuns(FlowRuns):
         )
         return merged(found, lambda view: -view.ended.timestamp() if view.ended else -math.inf)[:count]
 
-    async def cancel(self, run_id: str) -> bool:
-        """See `FlowRuns.cancel`."""
-        return await (await self._at(run_id)).cancel(run_id)
+    async def cancel_for(self, run_id: str, why: str) -> bool:
+        """See `FlowRuns.cancel_for`."""
+        return await (await self._at(run_id)).cancel_for(run_id, why)
 
     async def retry(self, run_id: str) -> bool:
         """See `FlowRuns.retry`."""

@@ -12,6 +12,7 @@ from leasequeue.durations import Duration, check_int
 from leasequeue.errors import InvalidArgument, LeasequeueError, PartlyApplied, ServerError
 from leasequeue.queue.encoding import encoded_id
 from leasequeue.queue.lease import Lease
+from leasequeue.queue.plans.plan import SUB_RUN
 from leasequeue.queue.queue import AsyncWorkQueue, engine_of, engines_of, next_level_of
 from leasequeue.queue.shards.naming import place_of, shard_names
 
@@ -34,6 +35,8 @@ ShardBy = Literal["id", "group"]
 IN_PART = ContextVar("leasequeue_in_part", default=False)
 #: What a schedule appends to its name in the ids of its items, which are in the shard of the schedule.
 _STAMP = re.compile(rb"@\d{4}-\d\d-\d\dT[\d:.]+Z$")
+#: What follows the id of a run in that of a run for which one of its stages waits: both are in one shard.
+_SUB_RUN = SUB_RUN.encode()
 #: The id of an item of a flow run: that of the run, a stage, and the numbers of children.
 _STAGE = re.compile(r"([^/]+)/[^/]+(?:/\d+)*")
 
@@ -99,7 +102,8 @@ class Shards:
     def of(self, item_id: str, group: str | None = None) -> AsyncWorkQueue:
         """Return the shard of an item: by its group, if it has one and they have shards, else by its id."""
         by = encoded_id(item_id) if group is None or self.by == "id" else group.encode()
-        return self.all[place_of(_STAMP.sub(b"", by), len(self.all))]
+        by = _STAMP.sub(b"", by).partition(_SUB_RUN)[0]
+        return self.all[place_of(by, len(self.all))]
 
     def with_id(self, item_id: str) -> Sequence[AsyncWorkQueue]:
         """Return the shards in which an item of this id may be: one, unless groups have shards.
