@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
 
 Answer = TypeVar("Answer")
-#: The children of stage `b`, and those of its first child.
+#: The children of stage `b`, of which the second is a chain, and those of its first child.
 CHILDREN, GRANDCHILDREN = 3, 2
 
 
@@ -44,13 +44,16 @@ async def work(data: bytes) -> FanOut[str] | str:
     queue = stage.home
     if stage.path in {"b", "b/0"}:
         count = CHILDREN if stage.path == "b" else GRANDCHILDREN
-        return FanOut(tuple(ChildPlan(queue, data) for _ in range(count)))
+        children = [ChildPlan(queue, data) for _ in range(count)]
+        if stage.path == "b":
+            children[1] = ChildPlan("", b"", parts=(children[1],) * 2, policy="chain")
+        return FanOut(children)
     return stage.path
 
 
 #: The stages that must have ended in each run, and the results of those that do not fan out.
-FANNED = ("b", "b/0")
-PATHS = ("a", "c", "d", "b/1", "b/2", "b/0/0", "b/0/1")
+FANNED = ("b", "b/0", "b/1")
+PATHS = ("a", "c", "d", "b/2", "b/0/0", "b/0/1", "b/1/0", "b/1/1")
 
 
 @dataclass

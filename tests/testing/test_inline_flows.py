@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import FanOut, JobFailed, Provided, RetryPolicy, TaskQueue, Worker, fan_out, group
+from leasequeue import FanOut, Flow, JobFailed, Provided, RetryPolicy, TaskQueue, Worker, fan_out, group
 
 if TYPE_CHECKING:
     from leasequeue.testing import Clock, Inline
@@ -41,6 +41,17 @@ async def split(names: list[str]) -> FanOut[int]:
     return fan_out([look_up.call(name) for name in names])
 
 
+@tasks.task
+async def split_twice(names: list[str]) -> FanOut[int]:
+    return fan_out([look_up.call(name).then(double) for name in names])
+
+
+priced = Flow("priced", tasks, attributes={"name": str}, returns=int)
+priced.stage(look_up)
+orders = Flow("orders", tasks, attributes={"name": str}, returns=int)
+orders.stage(double, after=orders.stage(priced), takes={"number": "priced"})
+
+
 async def test_a_run_has_ended_when_the_call_that_starts_it_returns(leasequeue_inline: Inline) -> None:
     inline = leasequeue_inline(tasks, provide={"table": {"a": 1, "b": 2}})
     run = await look_up.call("a").then(double).add()
@@ -51,6 +62,15 @@ async def test_a_run_has_ended_when_the_call_that_starts_it_returns(leasequeue_i
     assert await (await group_of_two.then(total).add()).result() == 4
     assert await (await split.call(["b", "a"]).then(total).add(id="7")).result() == 3
     assert await split.call(["b", "a"]).then(total).flow_run("7").result() == 3
+
+
+async def test_a_stage_that_is_a_flow_and_a_child_that_is_a_chain(leasequeue_inline: Inline) -> None:
+    inline = leasequeue_inline(tasks, provide={"table": {"a": 1, "b": 2}})
+    run = await orders.start(name="b", id="7")
+    assert await run.result() == 4
+    assert await priced.flow_run("7~~priced").result() == 2
+    assert [one.task for one in inline.runs] == ["orders.priced", "look_up", "double"]
+    assert await (await split_twice.add(["a", "b"])).result() == [2, 4]
 
 
 async def test_what_a_stage_raises_is_raised_where_the_run_is_started(leasequeue_inline: Inline) -> None:
