@@ -264,6 +264,10 @@ async def test_what_cannot_be_a_stage_is_refused(tasks: TaskQueue, redis_url: st
         numbers.stage(text, after=paid)
     with pytest.raises(InvalidArgument):
         await nested.orders.start(item="shirt", id="x" * 195)  # the id of the inner run would be too long
-    nested.payment.stage(split, args={"amount": 1}, name="later")
-    with pytest.raises(InvalidFlow):
-        await numbers.start(amount=5)
+    await numbers.start(amount=5)
+    later = Flow("later", tasks, attributes={"amount": int})
+    later.stage(nested.payment)
+    nested.payment.stage(text, args={"payment": "x"}, name="later", result=True)
+    for flow in (numbers, later):  # one was checked before
+        with pytest.raises(InvalidFlow, match="result"):
+            await flow.start(amount=5)

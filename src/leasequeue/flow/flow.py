@@ -471,6 +471,10 @@ class Flow(Generic[Result]):
                 raise self._error(f"there is no stage {name!r} to serve")
         return FlowPart(self, names)
 
+    def _is_unchecked(self) -> bool:
+        """Return whether it, or a flow in it, was not checked since its last stage was declared."""
+        return self._taken is None or any(one._is_unchecked() for one in self._sub_flows.values())
+
     def _has(self, other: Flow[Any]) -> bool:
         """Return whether it is another flow, or has it as a stage, of itself or of one of its stages."""
         return self is other or any(one._has(other) for one in self._sub_flows.values())
@@ -527,7 +531,7 @@ class Flow(Generic[Result]):
         priority: int = 0,
     ) -> FlowPlan:
         """Return the plan of a run, checked, given its attributes in JSON."""
-        if self._taken is None:
+        if self._taken is None or self._is_unchecked():  # the first is for type checkers
             self._taken = self._check()
         stages = (
             one
