@@ -13,13 +13,15 @@
 --   seal     flag     1: this is the last call, which starts the run
 --   entries  rest     field, value, …
 -- Reply: 1 stored, or started by this call; 0 there is a run of this id; -1 another caller has removed what
---   was stored: begin with the first call again.
+--   was stored: begin with the first call again; -2 the stage that is to wait for it does not: it is not
+--   started.
 -- Cost: O(1) per field and per first stage.
 -- Limits: at most 1,000 fields a call; it adds about 60 items. If there are more first stages, the holder of
 --   the item `<run>/` adds the others.
 -- Needs: check
--- Uses: read_clock (read_clock), heal_run, open_run, opened_runs, read_fields, run_field, set_run (run),
---   commit_runs, write_run (run_commit), enter_first, is_run_active (run_step)
+-- Uses: read_clock (read_clock), split_reference (reference), heal_run, is_marked, open_run, opened_runs,
+--   read_fields, run_field, set_run (run), commit_runs, write_run (run_commit), enter_first, is_run_active
+--   (run_step)
 
 redis.call('HLEN', watchers)
 redis.call('HLEN', options)
@@ -27,7 +29,7 @@ redis.call('HLEN', errors)
 redis.call('XLEN', events)
 opened_runs.checked = prefix
 local it = open_run(prefix, of_run)
-read_fields(it, { 'state', 'building', 'active', 'error', 'adding', 'mark', 'j:', 's:' })
+read_fields(it, { 'state', 'building', 'active', 'error', 'adding', 'mark', 'j:', 's:', 'parent' })
 local building = run_field(it, 'building')
 if run_field(it, 'state') then
   -- An interrupted call may have left the rest undone.
@@ -56,6 +58,13 @@ if not seal then
   write_run(it)
   redis.call('PEXPIRE', it.key, 3600000)
   return 1
+end
+local home, waiting_id, path, mark = split_reference(run_field(it, 'parent') or '')
+if home == prefix then -- the stage may have ended since its holder has begun, as that of a cancelled run
+  local waiting = open_run(home, waiting_id)
+  read_fields(waiting, { 'state', 'mark', 's:' .. path })
+  local is_waiting = is_marked(waiting, mark) and run_field(waiting, 's:' .. path) == 'w'
+  if not is_waiting or run_field(waiting, 'state') == 'cancelled' then return -2 end
 end
 set_run(it, 'created', string.format('%.0f', read_clock()))
 set_run(it, 'state', 'active')

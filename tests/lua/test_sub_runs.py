@@ -31,9 +31,9 @@ async def started(runs: Runs, result: str | None = "s", **options: Any) -> tuple
     return parent, sub
 
 
-async def start_sub(runs: Runs, parent: bytes, result: str | None = "s") -> None:
+async def start_sub(runs: Runs, parent: bytes, result: str | None = "s", reply: int = 1) -> None:
     plan = FlowPlan((runs.stage("s"),), result, parent=parent)
-    assert await runs.space.run_all([runs.starting(plan, SUB)]) == [1]
+    assert await runs.space.run_all([runs.starting(plan, SUB)]) == [reply]
 
 
 async def ends(runs: Runs) -> tuple[dict[str, str], dict[str, str]]:
@@ -110,20 +110,27 @@ async def test_only_the_stage_that_waits_for_a_run_is_ended_by_it(runs: Runs) ->
     [other] = await elsewhere.lease()
     before = await runs.fields(), await elsewhere.fields()
     home, run, _ = a.reference.split(b"\0")
-    for parent in (
-        b"",
-        b"nothing",
-        b"\0".join([home, run, b"b"]),  # it waits for no run
-        b"\0".join([home, b"gone", b"a"]),
-        b"\0".join([home, run, b"a", b"another mark"]),
-        other.reference,
-        b"\0".join([home, SUB.encode(), b"s"]),  # it waits for itself
-    ):
+    for parent in (b"", b"nothing", b"\0".join([home, run, b"b"]), other.reference):
         await start_sub(runs, parent)
         [sub] = [row for row in await runs.lease() if row.path == "s"]
         assert await runs.finish(sub.done()) == [1]
         assert (await runs.fields(), await elsewhere.fields()) == before
         assert await runs.space.run("run_delete", run=SUB, is_last=1) == 1
+
+
+async def test_no_run_is_started_for_a_stage_that_does_not_wait(runs: Runs) -> None:
+    await runs.start(runs.stage("a", flow="x"), runs.stage("b"), run="r")
+    [a, b] = await runs.lease()
+    home, run, _ = a.reference.split(b"\0")
+    parts = ([b"gone", b"a"], [run, b"a", b"another mark"], [SUB.encode(), b"s"], [run, b"no stage"])
+    for one in parts:
+        await start_sub(runs, b"\0".join([home, *one]), reply=-2)
+    assert await runs.finish(b.done()) == [1]
+    await start_sub(runs, b.reference, reply=-2)
+    assert await runs.space.run("run_cancel", of_run="r") == 1
+    await start_sub(runs, a.reference, reply=-2)
+    assert await runs.fields(SUB) == {}
+    assert await items(runs) == {"r/a"}
 
 
 @pytest.mark.parametrize("how", ["repeated", "by another"])

@@ -211,7 +211,7 @@ async def test_a_run_of_that_id_is_not_taken_for_its_own(tasks: TaskQueue) -> No
         assert await run.result(timeout=120) == "coat for 5"
 
 
-async def test_a_run_is_not_deleted_before_an_inner_one(tasks: TaskQueue) -> None:
+async def test_a_run_is_not_deleted_before_an_inner_one(tasks: TaskQueue, redis: Redis) -> None:
     nested = Nested(tasks)
     run = await nested.orders.start(item="shirt", id="o1")
     async with working(new_worker(nested.orders)):
@@ -220,7 +220,8 @@ async def test_a_run_is_not_deleted_before_an_inner_one(tasks: TaskQueue) -> Non
     stage = StagePlan("a", home.name, b"{}")
     parent = f"{home.name}\0o1\0payment".encode()
     await tasks.queue.flow_runs.delete(INNER)
-    assert await home.flow_runs.start(FlowPlan((stage,), parent=parent), INNER)
+    assert await home.flow_runs.start(FlowPlan((stage,)), INNER)
+    await redis.hset(f"{home.name}:run:{INNER}", "parent", parent)
     with pytest.raises(FlowRunUnfinished):
         await tasks.queue.flow_runs.delete("o1")
 
