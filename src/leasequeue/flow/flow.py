@@ -264,7 +264,7 @@ class Flow(Generic[Result]):
         made = dataclasses.replace(
             declaration.stage(), signal=plan, tasks=self.tasks, output=plan.output, delay_ms=plan.within_ms
         )
-        self.tasks._has_signals = True  # noqa: SLF001 - not for users
+        self.tasks._has_signals = True
         return self._declared(made, declaration, result=bool(settings.get("result")))
 
     def _declared(self, made: Stage[Any], declaration: FlowDeclaration, *, result: bool) -> Stage[Any]:
