@@ -5,7 +5,8 @@
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
 --   source  text     where they are: "queue", "held" or "lanes" (waiting), "inboxes" (on their
---       way to a process), "scheduled"
+--       way to a process), "scheduled"; "promoted" (of a group: in `queue`, to wake a session)
+--   of_group text    only items of this group: then `source` is "lanes" or "promoted"; empty: all
 --   count   count    how many ids to check; 0: the purge has ended
 --   purged  integer  how many items it has removed, for the event
 -- Reply: how many ids there were in that place, how many were checked, how many items were removed.
@@ -13,13 +14,15 @@
 -- Limits: `count` ids (at most 1,000) a call, except in inboxes: 100 of each of 1,000
 --   sessions, which hold one or two.
 -- Uses: begin_writes (begin_writes), end_control (control), controlled (controlled), emit, emitting, flush
---   (emit), ID_AT, LANE_END (encodings), forget_facts (facts), foreign_lease_left, watch_foreign (foreign),
+--   (emit), HIGHEST_LEVEL, ID_AT, LANE_END, LEVEL_DIGITS, LOWEST_LEVEL (encodings), forget_facts (facts),
+--   foreign_lease_left, watch_foreign (foreign), laned_of_group, promoted_of, waiting_in_group (groups),
 --   data_key, in_chunks, read_in_chunks (keys), append, extend, reversed (lists), wake_next (slots),
---   notify_watchers (watchers)
+--   find_waiting, leave_places (waiting), notify_watchers (watchers)
 
 if count == 0 then
   begin_writes()
-  if emitting then emit('purged', '', { details = { count = purged } }) end
+  local group = of_group ~= '' and of_group or nil
+  if emitting then emit('purged', '', { details = { count = purged, group = group } }) end
   wake_next() -- not before: that would move an item to where the purge was already
   flush()
   return { 0, 0, 0 }
@@ -27,7 +30,16 @@ end
 local list_key = source == 'queue' and queue or prefix .. ':' .. source
 local ids, members = {}, {}
 local length
-if source == 'lanes' then
+if source == 'promoted' then
+  ids = promoted_of(of_group)
+  length = #ids
+elseif of_group ~= '' then
+  members, ids = laned_of_group(of_group, '', count)
+  length = 0
+  for level = HIGHEST_LEVEL, LOWEST_LEVEL do
+    length = length + waiting_in_group(string.format(LEVEL_DIGITS, level), of_group)
+  end
+elseif source == 'lanes' then
   length, members = redis.call('ZCARD', list_key), redis.call('ZRANGE', list_key, 0, count - 1)
   for i, member in ipairs(members) do
     -- `<lane>\0<16 digits><id>`, see the keys.
@@ -62,6 +74,7 @@ for i, id in ipairs(ids) do
   end
 end
 
+local places = source == 'promoted' and find_waiting(removed) or {}
 begin_writes() -- it frees memory
 in_chunks('UNLINK', nil, keys)
 forget_facts(removed)
@@ -76,6 +89,8 @@ if source == 'lanes' then
   end
 elseif source == 'scheduled' then
   in_chunks('ZREM', scheduled, ids)
+elseif source == 'promoted' then
+  leave_places(places)
 elseif source ~= 'inboxes' and #ids > 0 then
   redis.call('LTRIM', list_key, 0, -#ids - 1)
 end

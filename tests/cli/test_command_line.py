@@ -49,6 +49,7 @@ CALLS = {
     "clean": ("clean", "emails"),
     "cancel": ("cancel", "emails", "x"),
     "tags": ("tags", "emails", "x"),
+    "groups": ("groups", "emails", "x"),
     "limits": ("limits", "emails"),
     "pause": ("pause", "emails"),
     "resume": ("resume", "emails"),

@@ -22,6 +22,7 @@ from tests.queue.asking import take
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
     from tests.cli.program import Leasequeue, Outcome
+    from tests.queue.fixtures import MakeQueue
 
 
 async def data_in(queue: AsyncWorkQueue) -> list[bytes | None]:
@@ -428,3 +429,28 @@ async def test_tags_are_listed_and_act_on_what_has_one(leasequeue: Leasequeue, q
     assert (await leasequeue("tags", queue.name, "blue")).code == 1
     for wrong in (("--cancel",), ("red", "--cancel", "--requeue")):
         assert (await leasequeue("tags", queue.name, *wrong)).code == 2
+
+
+async def test_groups_are_listed_and_act_on_what_one_has(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, make_queue: MakeQueue
+) -> None:
+    other = make_queue(name=f"{queue.name}-other")
+    for item_id in ("a", "b", "c"):
+        assert (await leasequeue("add", queue.name, "data", "--id", item_id, "--group", "red")).code == 0
+    await queue.add_item(Item(b"data", id="later"), group="only later", delay=60)
+    await take(queue)
+    outcome = await leasequeue("groups", queue.name, "--json")
+    assert outcome.documents == [{"group": "red", "waiting": 2, "leased": 1, "scheduled": None}]
+    outcome = await leasequeue("groups", queue.name, "--everywhere")
+    assert [line.split()[-3:] for line in outcome.out.splitlines()[1:]] == [["0", "0", "1"], ["2", "1", "0"]]
+    outcome = await leasequeue("groups", queue.name, "red", "--json")
+    found = [(one["id"], one["state"], one["data"]) for one in outcome.documents]
+    assert found == [("a", "leased", "data"), ("b", "waiting", "data"), ("c", "waiting", "data")]
+    await other.add_item(Item(b"", id="b"))
+    outcome = await leasequeue("groups", queue.name, "red", "--to", other.name)
+    assert (outcome.code, outcome.out) == (0, "1 moved\n")
+    assert (await leasequeue("groups", queue.name, "red", "--purge")).out == "1 purged\n"
+    assert (await leasequeue("groups", queue.name, "red", "--cancel")).out == "1 cancelled\n"
+    assert (await leasequeue("groups", queue.name, "red")).code == 1
+    for wrong in (("--cancel",), ("red", "--cancel", "--purge"), ("--to", "x")):
+        assert (await leasequeue("groups", queue.name, *wrong)).code == 2

@@ -178,6 +178,15 @@ async def test_tags_of_all_shards_are_listed(leasequeue: Leasequeue, queue: Asyn
     assert await queue.tags.list() == {}
 
 
+async def test_groups_of_all_shards_are_listed(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    await queue.add_items([Item(b"x", id=f"t{n}") for n in range(9)], group="red")
+    outcome = await leasequeue("groups", queue.name, "--json")
+    assert outcome.documents == [{"group": "red", "waiting": 9, "leased": 0, "scheduled": None}]
+    assert (await leasequeue("groups", queue.name, "red", "--purge")).out == "9 purged\n"
+    outcome = await leasequeue("groups", queue.name, "red", "--to", "another")
+    assert "a queue without shards" in outcome.error
+
+
 async def test_all_shards_are_cleaned_and_checked(
     leasequeue: Leasequeue, queue: AsyncWorkQueue, redis: Redis
 ) -> None:
@@ -295,7 +304,7 @@ CALLED = {
     *("add", "cancel", "clear-leases", "dead drop", "dead ls", "dead requeue", "dead show", "events", "fsck"),
     *("clean", "limits", "ls", "pause", "peek", "purge", "recover", "resume", "rm", "schedule add"),
     *("schedule ls", "schedule rm", "schedule run", "show", "stats", "workers fail", "workers ls"),
-    *("workers quiet", "workers resume", "workers stop", "acl", "top", "tags"),
+    *("workers quiet", "workers resume", "workers stop", "acl", "top", "tags", "groups"),
 }
 
 

@@ -280,6 +280,7 @@ class Space:
             "as_failed": "",
             "started_ms": 0,
             "cursor": "0",
+            "of_group": "",
             "which": "all",
             "lease_ms": "",
             "step": "restore",

@@ -146,7 +146,7 @@ async def test_each_item_is_leased_once_though_it_moves_while_both_queues_are_wo
     assert sorted(seen, key=int) == ids
 
 
-@pytest.mark.parametrize("spot", ["queue", "ids", "held", "lanes"])
+@pytest.mark.parametrize("spot", ["queue", "ids", "held", "lanes", "group"])
 async def test_an_interrupted_move_leaves_each_item_in_one_queue(
     redis: Redis, redis_url: str, name: str, spot: str
 ) -> None:
@@ -160,11 +160,15 @@ async def test_an_interrupted_move_leaves_each_item_in_one_queue(
         ):
             if spot in ("held", "lanes"):
                 await queue.add_item(Item(b"x", id="laned"), priority=1)
-            await fill(queue, *ids)
+            if spot == "group":
+                await queue.add_items([Item(b"x", id=one) for one in ids], group="g")
+            else:
+                await fill(queue, *ids)
             await fill(other, "2")
             await queue.fail(await take(queue), "an error", retry_in=0)
-            rows = [(one,) for one in ids] if spot == "ids" else []
-            arguments = {"source": here, "spot": spot, "left_out": 0, "now_ms": ""}
+            by_id = spot in ("ids", "group")
+            rows = [(one,) for one in ids] if by_id else []
+            arguments = {"source": here, "spot": "ids" if by_id else spot, "left_out": 0, "now_ms": ""}
             call = Call("move_items", rows, arguments)
             # The first time, it runs to its end.
             run = await Interrupter(Space(redis, there)).run(call, number or ALL)

@@ -202,6 +202,8 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "lease_set": _call(**STREAM | {"set": "s:2"}, known=0, count=[3, 99], hold_ms=SHORT, keep_ms=SHORT),
     "leave": _call(session=[DEAD, ME], stays=[0, 1]),
     "light_clean": _call(count=[2, 500]),
+    "group_ids": _call(of_group=["", "g"], state=["waiting", "leased", "scheduled"], cursor=""),
+    "list_groups": _call(first=["", "g"], count=[1, 100], exact=[0, 1]),
     "list_tags": _call(first=["", "t"], count=[1, 100]),
     "tagged": _call(tag=["t", "u"], after=["", "a"], count=[1, 100]),
     "list_leases": _call(cursor="0", elapsed_ms=[0, SHORT]),

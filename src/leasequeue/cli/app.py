@@ -85,6 +85,7 @@ GROUPS = {
         "add": Command("add", "Add an item to a queue, or one for each line of a file."),
         "cancel": Command("cancel", "Cancel items, whether they wait or run."),
         "tags": Command("tags", "List the tags of items; find, cancel or requeue what has one."),
+        "groups": Command("groups", "List the groups of items; list, purge, cancel or move what one has."),
         "dead": Command("dead", "List, show, requeue and drop dead letters."),
         "schedule": Command("schedule", "List schedules; add, run or remove one."),
         "flow": Command(

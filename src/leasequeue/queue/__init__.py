@@ -3,6 +3,7 @@
 from leasequeue.queue.dead_letters import DeadLetter
 from leasequeue.queue.event import Event
 from leasequeue.queue.findings import Finding
+from leasequeue.queue.groups import GroupCounts
 from leasequeue.queue.history import HistoryCell, QueueHistory
 from leasequeue.queue.lease import Failure, Lease
 from leasequeue.queue.limits import Limit, Pause, QueueLimits
@@ -26,6 +27,7 @@ __all__ = [
     "Failure",
     "Finding",
     "FlowRunView",
+    "GroupCounts",
     "HistoryCell",
     "ItemView",
     "Lease",

@@ -115,8 +115,8 @@ async def clear_leases(engine: Engine, elapsed_ms: int, count: int | None) -> li
     return [item_id.decode(errors="surrogateescape") for item_id in ended]
 
 
-async def purge(engine: Engine, places: Sequence[str]) -> int:
-    """Remove the items that are in some places now. See `QueueAdmin.purge`."""
+async def purge(engine: Engine, places: Sequence[str], group: bytes = b"") -> int:
+    """Remove the items that are in some places now, or those of a group. See `QueueAdmin.purge`."""
     removed = 0
     for place in places:
         left: int | None = None
@@ -125,7 +125,7 @@ async def purge(engine: Engine, places: Sequence[str]) -> int:
         while checked > 0 and (left is None or left > 0):
             count = TRIP_ROWS if left is None else min(TRIP_ROWS, left)
             length, checked, some = await engine.run(
-                "purge_queue", source=place.encode(), count=count, purged=0
+                "purge_queue", source=place.encode(), of_group=group, count=count, purged=0
             )
             left = (length if left is None else left) - checked
             removed += some

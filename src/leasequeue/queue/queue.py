@@ -39,6 +39,7 @@ from leasequeue.queue.encoding import (
 )
 from leasequeue.queue.engines import Engines
 from leasequeue.queue.events import Events
+from leasequeue.queue.groups import Groups
 from leasequeue.queue.history import History
 from leasequeue.queue.lease import Failure, Lease
 from leasequeue.queue.leasing import UNKNOWN
@@ -138,6 +139,8 @@ class AsyncWorkQueue:
     schedules: Schedules
     #: The items and the dead letters by their tags: list, count, find, cancel or requeue them.
     tags: Tags
+    #: The unfinished items by their groups: list, count, find, purge, cancel or move those of one.
+    groups: Groups
     #: The queues over which its items are spread; without `shards`, it itself.
     shards: tuple[AsyncWorkQueue, ...]
     #: The queue that it is a shard of; if it is none, it itself.
@@ -181,6 +184,7 @@ class AsyncWorkQueue:
         self.flow_runs = FlowRuns(self._name, engine, self.results)
         self.schedules = Schedules(engine, self._name)
         self.tags = Tags(engine)
+        self.groups = Groups(engine, partial(_name_beside, self))
 
     # ----------------------------------------------------- opening and closing
 
@@ -976,10 +980,7 @@ class QueueAdmin:
                 another server; nothing was sent.
             QueueDeleted: If the other queue is being deleted.
         """
-        name = engines_of(self._queue).neighbour(other.name if isinstance(other, AsyncWorkQueue) else other)
-        theirs = other.url if isinstance(other, AsyncWorkQueue) else self._queue.url
-        if theirs != self._queue.url:
-            raise InvalidArgument("other", theirs, f"a queue on the same server, {self._queue.url}")
+        name = _name_beside(self._queue, other)
         if count is not None:
             check_int("count", count, minimum=1, maximum=2**53)
         chosen = None if ids is None else [encoded_id(one) for one in check_list("ids", ids, "ids")]
@@ -1006,7 +1007,9 @@ class QueueAdmin:
         if with_dead:
             removed += await self._queue.dead_letters.drop_all()
         # Which removes nothing more, and emits the event `purged`.
-        await engine_of(self._queue).run("purge_queue", source=b"queue", count=0, purged=removed)
+        await engine_of(self._queue).run(
+            "purge_queue", source=b"queue", of_group=b"", count=0, purged=removed
+        )
         return removed
 
     async def delete(self) -> int:
@@ -1041,6 +1044,15 @@ class QueueAdmin:
             The repairs, and what is left to you, in `findings`.
         """
         return await fsck(engine_of(self._queue)) + await self._queue.flow_runs.check()
+
+
+def _name_beside(queue: AsyncWorkQueue, other: AsyncWorkQueue | str) -> str:
+    """Return the name of another queue, to which items of this one can be moved."""
+    name = engines_of(queue).neighbour(other.name if isinstance(other, AsyncWorkQueue) else other)
+    theirs = other.url if isinstance(other, AsyncWorkQueue) else queue.url
+    if theirs != queue.url:
+        raise InvalidArgument("other", theirs, f"a queue on the same server, {queue.url}")
+    return name
 
 
 def engines_of(queue: AsyncWorkQueue) -> Engines:

@@ -17,8 +17,9 @@ from leasequeue.errors import EventsLost, InvalidArgument
 from leasequeue.item import MAX_DATA_BYTES
 from leasequeue.queue.cancelling import KEEP_SECONDS
 from leasequeue.queue.dead_letters import MAX_AT_ONCE, DeadLetter, DeadLetters
-from leasequeue.queue.encoding import MAX_REPLY_BYTES, encoded_id
+from leasequeue.queue.encoding import MAX_REPLY_BYTES, check_group, encoded_id
 from leasequeue.queue.events import MAX_KEPT, Events
+from leasequeue.queue.groups import FOUND_STATES, GroupCounts, Groups
 from leasequeue.queue.history import History, HistoryCell, QueueHistory, Tier
 from leasequeue.queue.limits import (
     EACH_GROUP,
@@ -39,7 +40,7 @@ from leasequeue.queue.views import Counts
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
     from datetime import datetime
 
     from leasequeue.queue.event import Event
@@ -306,6 +307,59 @@ class ShardedTags(Tags):
     async def requeue(self, tag: str) -> int:
         """See `Tags.requeue`."""
         return sum(await self._shards.each(lambda shard: shard.tags.requeue(tag)))
+
+
+class ShardedGroups(Groups):
+    """See `Groups`. With `shard_by="group"`, one shard has all items of a group."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.refuse, lambda _: shards.refuse())
+        self._shards = shards
+
+    async def list(
+        self, *, after: str | None = None, count: int = 100, everywhere: bool = False
+    ) -> dict[str, GroupCounts]:
+        """See `Groups.list`."""
+        total: dict[str, builtins.list[GroupCounts]] = {}
+        for found in await self._shards.each(
+            lambda shard: shard.groups.list(after=after, count=count, everywhere=everywhere)
+        ):
+            for group, counts in found.items():
+                total.setdefault(group, []).append(counts)
+        return {group: _sum_of(total[group]) for group in sorted(total, key=str.encode)[:count]}
+
+    async def count(self, group: str, *, scheduled: bool = False) -> GroupCounts:
+        """See `Groups.count`."""
+        return _sum_of(await self._each(group, lambda shard: shard.groups.count(group, scheduled=scheduled)))
+
+    async def peek(self, group: str, count: int = 1, *, data: bool = True) -> builtins.list[ItemView]:
+        """See `Groups.peek`. Items of one level in several shards have no common order."""
+        found = merged(
+            await self._each(group, lambda shard: shard.groups.peek(group, count, data=data)), None
+        )
+        return sorted(found, key=lambda view: -view.priority)[:count]
+
+    async def find(self, group: str, *, count: int = 100, data: bool = True) -> builtins.list[ItemView]:
+        """See `Groups.find`."""
+        each = await self._each(group, lambda shard: shard.groups.find(group, count=count, data=data))
+        return sorted(merged(each, None), key=lambda view: FOUND_STATES.index(view.state))[:count]
+
+    async def purge(self, group: str) -> int:
+        """See `Groups.purge`."""
+        return sum(await self._each(group, lambda shard: shard.groups.purge(group)))
+
+    async def cancel(self, group: str, *, keep: Duration = KEEP_SECONDS) -> int:
+        """See `Groups.cancel`."""
+        return sum(await self._each(group, lambda shard: shard.groups.cancel(group, keep=keep)))
+
+    async def _each(self, group: str, call: Callable[[AsyncWorkQueue], Awaitable[T]]) -> builtins.list[T]:
+        return await self._shards.each(call, self._shards.with_group(check_group(group)))
+
+
+def _sum_of(counts: Sequence[GroupCounts]) -> GroupCounts:
+    scheduled = [one.scheduled for one in counts if one.scheduled is not None]
+    waiting, leased = sum(one.waiting for one in counts), sum(one.leased for one in counts)
+    return GroupCounts(waiting, leased, sum(scheduled) if scheduled else None)
 
 
 class ShardedLimits(Limits):

@@ -16,6 +16,7 @@ from leasequeue.queue.shards.flow_runs import ShardedFlowRuns
 from leasequeue.queue.shards.parts import (
     ShardedDeadLetters,
     ShardedEvents,
+    ShardedGroups,
     ShardedHistory,
     ShardedLimits,
     ShardedResults,
@@ -81,6 +82,7 @@ class ShardedQueue(AsyncWorkQueue):
         self.flow_runs = ShardedFlowRuns(parts, self.results)
         self.schedules = ShardedSchedules(parts)
         self.tags = ShardedTags(parts)
+        self.groups = ShardedGroups(parts)
 
     async def check_shards(self) -> None:
         """Raise InvalidArgument if the queue was first used with another number of shards."""
