@@ -48,6 +48,8 @@ CALLS = {
     "show ID": ("show", "emails", "x"),
     "clean": ("clean", "emails"),
     "cancel": ("cancel", "emails", "x"),
+    "promote": ("promote", "emails", "x"),
+    "priority": ("priority", "emails", "x", "--level", "3"),
     "tags": ("tags", "emails", "x"),
     "groups": ("groups", "emails", "x"),
     "limits": ("limits", "emails"),

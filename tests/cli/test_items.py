@@ -454,3 +454,18 @@ async def test_groups_are_listed_and_act_on_what_one_has(
     assert (await leasequeue("groups", queue.name, "red")).code == 1
     for wrong in (("--cancel",), ("red", "--cancel", "--purge"), ("--to", "x")):
         assert (await leasequeue("groups", queue.name, *wrong)).code == 2
+
+
+async def test_items_are_promoted_and_change_their_priority(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
+) -> None:
+    for item_id, delay in (("a", "0s"), ("b", "0s"), ("c", "1h"), ("d", "1h")):
+        await leasequeue("add", queue.name, "data", "--id", item_id, "--delay", delay)
+    assert (await leasequeue("promote", queue.name, "c", "d")).out == "2 promoted\n"
+    assert [one.id for one in await queue.peek(9)] == ["c", "d", "a", "b"]
+    outcome = await leasequeue("promote", queue.name, "a")
+    assert (outcome.code, outcome.error) == (1, f"{queue.name!r} has no delayed item with the id 'a'")
+    assert (await leasequeue("priority", queue.name, "b", "--level", "9")).out == "1 changed\n"
+    assert (await take(queue)).id == "b"
+    assert (await leasequeue("priority", queue.name, "b", "--level", "1")).code == 1
+    assert (await leasequeue("priority", queue.name, "a", "--level", "10")).code == 2

@@ -178,6 +178,17 @@ async def test_tags_of_all_shards_are_listed(leasequeue: Leasequeue, queue: Asyn
     assert await queue.tags.list() == {}
 
 
+async def test_items_of_any_shard_are_promoted_and_change_their_priority(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
+) -> None:
+    ids = [f"later{n}" for n in range(6)]
+    await queue.add_items([Item(b"x", id=one) for one in ids], delay=600)
+    assert (await leasequeue("priority", queue.name, *ids, "--level", "7")).out == "6 changed\n"
+    assert (await leasequeue("promote", queue.name, *ids)).out == "6 promoted\n"
+    views = [await queue.find(one) for one in ids]
+    assert [(one.state, one.priority) for one in views if one] == [("waiting", 7)] * 6
+
+
 async def test_groups_of_all_shards_are_listed(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.add_items([Item(b"x", id=f"t{n}") for n in range(9)], group="red")
     outcome = await leasequeue("groups", queue.name, "--json")
@@ -305,6 +316,7 @@ CALLED = {
     *("clean", "limits", "ls", "pause", "peek", "purge", "recover", "resume", "rm", "schedule add"),
     *("schedule ls", "schedule rm", "schedule run", "show", "stats", "workers fail", "workers ls"),
     *("workers quiet", "workers resume", "workers stop", "acl", "top", "tags", "groups"),
+    *("promote", "priority"),
 }
 
 

@@ -125,6 +125,7 @@ ARGUMENTS = {
     "cancel_many": "item_ids",
     "cancel_data": "data limit keep",
     "promote": "item_id",
+    "set_priority": "item_id priority",
     "find": "item_id data",
     "inspect": "state start count data",
     "stats": "horizon note",
@@ -166,7 +167,7 @@ NESTED: list[tuple[str, list[Any], Call]] = [
 
 #: Arguments that are right, of calls that need them.
 RIGHT: dict[str, Any] = {
-    **dict.fromkeys(["age", "count", "elapsed", "interval", "lease_time"], 1),
+    **dict.fromkeys(["age", "count", "elapsed", "interval", "lease_time", "priority"], 1),
     **dict.fromkeys(["data", "error", "item_id", "name"], "a"),
     "item": ITEM,
     "items": [ITEM],

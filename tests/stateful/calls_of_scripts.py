@@ -219,6 +219,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "recover": _call(Draw.held, elapsed_ms=0, hold_ms=SHORT, max_bytes=[1, 1 << 20]),
     "progress": _call(lambda draw: draw.held(['"half"'])),
     "promote": _call(item=IDS),
+    "set_priority": _call(item=IDS, new_level=[-1, 0, 3]),
     "register": _call(lambda _: [("1 a",)], keep_ms=SHORT, lease_ms=["", SHORT]),
     "release_many": _call(lambda draw: draw.held([0, 0, SHORT], [0, 1])),
     "renew_many": _call(lambda draw: draw.held([SHORT, 900_000])),

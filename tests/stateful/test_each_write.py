@@ -65,6 +65,8 @@ CALLS = {
     "die": Call("fail_many", [(*one, -1, "why") for one in HELD]),
     "requeue": Call("requeue_many", [("d1",), ("d2",)]),
     "promote": Call("promote", arguments={"item": "s1"}),
+    "raise": Call("set_priority", arguments={"item": "w2", "new_level": 4}),
+    "lower": Call("set_priority", arguments={"item": "w1", "new_level": 0}),
     "end leases": Call("end_leases", HELD),
     "recover": Call("recover", HELD, {"elapsed_ms": 0, "hold_ms": 60_000}),
     "clean": Call("light_clean", arguments=LATER),

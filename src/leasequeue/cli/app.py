@@ -84,6 +84,8 @@ GROUPS = {
     "Act on items": {
         "add": Command("add", "Add an item to a queue, or one for each line of a file."),
         "cancel": Command("cancel", "Cancel items, whether they wait or run."),
+        "promote": Command("promote", "Run delayed items now, also those that are to be retried."),
+        "priority": Command("promote", "Change the priority of items that wait or are delayed."),
         "tags": Command("tags", "List the tags of items; find, cancel or requeue what has one."),
         "groups": Command("groups", "List the groups of items; list, purge, cancel or move what one has."),
         "dead": Command("dead", "List, show, requeue and drop dead letters."),

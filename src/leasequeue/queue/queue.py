@@ -18,6 +18,7 @@ from leasequeue.queue.cleaning import deep_clean, fsck, light_clean
 from leasequeue.queue.dead_letters import DeadLetters
 from leasequeue.queue.encoding import (
     CHECKED,
+    MAX_LEVEL,
     MAX_REPLY_BYTES,
     ROW_BYTES,
     TRIP_ROWS,
@@ -685,6 +686,25 @@ class AsyncWorkQueue:
             QueueDeleted: If the queue is being deleted.
         """
         return bool(await self._engine().run("promote", item=encoded_id(item_id)))
+
+    async def set_priority(self, item_id: str, priority: int) -> bool:
+        """Change the level of an item that waits or is scheduled; its group and all else stay.
+
+        It waits behind all others of its new level and group; one that has the level already keeps its place.
+        One step: no worker sees the item in both places, or in none. Repeating is safe.
+
+        Args:
+            item_id: The item's id.
+            priority: The new level, -9 to 9.
+
+        Returns:
+            False if no item with this id waits or is scheduled: it is leased, or gone.
+
+        Raises:
+            QueueDeleted: If the queue is being deleted.
+        """
+        level = check_int("priority", priority, minimum=-MAX_LEVEL, maximum=MAX_LEVEL)
+        return bool(await self._engine().run("set_priority", item=encoded_id(item_id), new_level=level))
 
     # ----------------------------------------------------------------- pausing
 

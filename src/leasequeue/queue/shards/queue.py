@@ -299,6 +299,10 @@ class ShardedQueue(AsyncWorkQueue):
         """See `AsyncWorkQueue.promote`."""
         return await self._parts.any_of(item_id, lambda shard: shard.promote(item_id))
 
+    async def set_priority(self, item_id: str, priority: int) -> bool:
+        """See `AsyncWorkQueue.set_priority`."""
+        return await self._parts.any_of(item_id, lambda shard: shard.set_priority(item_id, priority))
+
     async def pause(
         self,
         *,
