@@ -34,11 +34,9 @@ async def test_a_new_level_places_an_item_behind_the_others_of_it_and_of_its_gro
     await space.run("add_items", [("h", "x", 0, '0:{"group":"g","level":2}'), ("d", "x", 99, 0)])
     for one in ("a", "g", "d", "c"):
         assert await space.run("set_priority", item=one, new_level=2) == 1
-    assert json.loads(await space.redis.hget(space.key("options"), "g")) == {
-        "group": "g",
-        "level": 2,
-        "tags": ["t"],
-    }
+    options = (await space.snapshot())["options"]
+    assert isinstance(options, dict)
+    assert json.loads(str(options["g"])) == {"group": "g", "level": 2, "tags": ["t"]}
     assert await space.run("promote", item="d") == 1
     assert [one.id for one in await space.lease_all(9)] == ["d", "h", "c", "g", "a", "b"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -187,6 +189,60 @@ async def test_a_tag_may_be_any_text(queue: AsyncWorkQueue) -> None:
     assert (await queue.inspect("waiting"))[0].group == "g"
     assert await queue.complete(await take(queue))
     assert await queue.tags.list() == {}
+
+
+#: Leases, completes, fails and adds without end; it says when it has done so some times.
+WORKER = """
+import asyncio, sys
+from leasequeue import AsyncWorkQueue, Item
+
+async def work():
+    async with AsyncWorkQueue.from_url(sys.argv[1], sys.argv[2]) as queue:
+        for number in range(10**9):
+            lease = await queue.lease(3600)
+            if number % 3:
+                await queue.fail(lease, "why")
+            else:
+                await queue.add_item(Item(b"", id=f"{lease.id}+"), tags=["red", "made"])
+                await queue.complete(lease)
+            if number % 20 == 7:
+                print(number, flush=True)
+
+asyncio.run(work())
+"""
+
+
+@pytest.mark.slow
+async def test_the_index_agrees_with_the_items_after_workers_were_killed(
+    redis: Redis, redis_url: str, name: str
+) -> None:
+    """Items are added, cancelled and requeued by tag while workers are killed: it needs no fsck."""
+    async with AsyncWorkQueue.from_url(redis_url, name) as queue:
+        numbers = iter(range(10**6))
+        for _ in range(2):
+            worker = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", WORKER, redis_url, name), stdout=asyncio.subprocess.PIPE
+            )
+            try:
+                assert worker.stdout is not None
+                for turn in range(2):
+                    told = asyncio.create_task(worker.stdout.readline())
+                    while not told.done():
+                        ids = [f"i{next(numbers)}" for _ in range(10)]
+                        await queue.add_items([Item(b"", id=one) for one in ids], tags=["red", f"t{turn}"])
+                        await queue.tags.requeue("t0")
+                        await queue.tags.cancel("t1")
+                        await asyncio.wait([told], timeout=0.01)
+                    assert told.result(), "the worker works"
+            finally:
+                worker.kill()
+                await worker.wait()
+        await queue.admin.clear_leases()
+        places = await audit(redis, name)
+        assert places.waiting
+        assert places.dead
+        for tag, count in (await queue.tags.list()).items():
+            assert len(await queue.tags.find(tag, count=1000)) == min(count, 1000)
 
 
 @pytest.mark.parametrize(
