@@ -1,4 +1,5 @@
--- Change the level of an item that waits or is scheduled: it waits behind all others of its new level and group.
+-- Change the level of an item that waits or is scheduled: it waits behind all others of that level and
+-- its group.
 --
 -- An item that has the level already keeps its place.
 --
