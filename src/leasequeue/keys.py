@@ -178,6 +178,19 @@ MADE_KEYS = {
     "cleaner": Key("string, `PX`", "the session that does the light cleans"),
     "deep_cleaner": Key("string, `PX`", "the session that does the deep cleans"),
     "rates": Key("zset", "group (empty: the queue) → until when its rate is used up, in µs since 1970"),
+    "holds": Key(
+        "hash", "limits that handlers hold by name: `concurrency/<name>`, `rate/<name>`, as in `P:control`"
+    ),
+    "holders:<name>": Key(
+        "zset, with a time to live",
+        "ticket → until when it has a place of the limit: `<weight> <session>#<number>`",
+    ),
+    "hold_line:<name>": Key(
+        "zset, with a time to live", "ticket → since when it waits for a place of the limit"
+    ),
+    "hold_rates": Key(
+        "zset, with a time to live", "limit → until when its rate is used up, in µs since 1970"
+    ),
     "running:<group>": Key("zset", "leased items of the group → when their entry is checked"),
     "once:<run>": Key("set, with a time to live", "the ids that a run of a bulk job has added"),
     "once:<run>:ended": Key("string, `PX`", "this run of a bulk job has ended, and adds nothing more"),

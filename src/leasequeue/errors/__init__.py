@@ -43,6 +43,7 @@ LeasequeueError
 │   ├── QueueNotDeclared       a flow run would add an item to a queue that its worker does not declare
 │   └── ResultMismatch         the result of a stage does not fit its type, or what may follow it
 ├── LeaseLost                  the lease was lost, so what it permits was refused
+├── HoldLost                   a place of a limit was lost while a block held it
 ├── PayloadError               an item's data does not fit its handler
 ├── ResultError                the work was done, but its result cannot be written or read
 ├── WorkerBusy                 the worker is already running
@@ -805,6 +806,18 @@ class LeaseLost(LeasequeueError):
         self.item_id = item_id
         self.token = token
         super().__init__(f"the lease {token} of the item {item_id!r} was lost: nothing was stored")
+
+
+class HoldLost(LeasequeueError):
+    """The place of a limit was lost, so another caller may have it: the server did not answer for too long.
+
+    Attributes:
+        name: The name of the limit.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"the place of the limit {name!r} was not renewed in time, and the block cancelled")
 
 
 class PayloadError(LeasequeueError):

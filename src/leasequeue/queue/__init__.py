@@ -6,7 +6,7 @@ from leasequeue.queue.findings import Finding
 from leasequeue.queue.groups import GroupCounts
 from leasequeue.queue.history import HistoryCell, QueueHistory
 from leasequeue.queue.lease import Failure, Lease
-from leasequeue.queue.limits import Limit, Pause, QueueLimits
+from leasequeue.queue.limits import HoldLimit, Limit, Pause, QueueLimits
 from leasequeue.queue.many_queues import lease_from
 from leasequeue.queue.operations import list_queues
 from leasequeue.queue.plans.plan import AtLeast
@@ -29,6 +29,7 @@ __all__ = [
     "FlowRunView",
     "GroupCounts",
     "HistoryCell",
+    "HoldLimit",
     "ItemView",
     "Lease",
     "Limit",

@@ -10,6 +10,7 @@ from leasequeue.durations import Duration, check_int, moment_ms, to_ms
 from leasequeue.errors import InvalidArgument, LimitExceeded
 from leasequeue.keys import check_prefix, hash_tag
 from leasequeue.queue.encoding import check_group
+from leasequeue.queue.holds import MAX_HOLD_MS, Hold, check_hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,6 +115,16 @@ class QueueLimits:
     shared_leased: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class HoldLimit(Limit):
+    """The limit of a name that blocks hold, and how many do."""
+
+    #: How many blocks have a place.
+    held: int = 0
+    #: How many wait for one.
+    waiting: int = 0
+
+
 class Limits:
     """The limits of a queue: `AsyncWorkQueue.limits`.
 
@@ -142,6 +153,7 @@ class Limits:
         group: str | None = None,
         ageing: Duration | None = None,
         shared: str | None = None,
+        hold: str | None = None,
     ) -> bool:
         """Set limits; those that are None stay as they are. They are in force from the next lease on.
 
@@ -157,6 +169,7 @@ class Limits:
             shared: A name: `rate` and `concurrency` are those of all queues together that share limits under
                 it, at most 64. It contains the same hash tag as the queue's name, and is not the name of a
                 queue.
+            hold: A name: `rate` and `concurrency` are those of the blocks that `hold` it, as `hold` says.
 
         Returns:
             Whether one was changed.
@@ -166,6 +179,8 @@ class Limits:
                 was changed.
         """
         fields = _fields(rate, burst, concurrency)
+        if hold is not None:
+            return await self._set_hold(hold, fields, group=group, ageing=ageing, shared=shared)
         if ageing is not None:
             if group is not None or shared is not None:
                 raise InvalidArgument("ageing", ageing, "None with a group or with shared: it is the queue's")
@@ -203,6 +218,70 @@ class Limits:
                 raise InvalidArgument("names", name, f"one of {', '.join(allowed)}")
         suffix = _suffix(group)
         return await self._send([(name + suffix, "") for name in names or allowed])
+
+    def hold(self, name: str, *, weight: int = 1, lease_time: Duration = 30) -> Hold:
+        """Hold a place of a named limit during a block, in any process: wait until there is one.
+
+            await queue.limits.set(hold="api", concurrency=5, rate="10/s", burst=10)
+            async with queue.limits.hold("api"):
+                ...
+
+        No more blocks than the concurrency run at once, and no more begin than the rate permits, by the
+        server's clock. Who came first is served first. The place is renewed while the block runs; a process
+        that dies leaves it after `lease_time`. To wait no longer than a time, put it into `asyncio.timeout`.
+
+        Args:
+            name: The limit's name, as that of a group.
+            weight: What the block uses of the rate, at most its burst; of the concurrency each uses one.
+            lease_time: Seconds after which the place is free if the process dies, at most 3,600.
+
+        Raises:
+            InvalidArgument: If an argument cannot be used, or the name has no limits.
+            HoldLost: If the server did not answer for `lease_time`: the block was cancelled.
+        """
+        check_int("weight", weight, minimum=1, maximum=MAX_LIMIT)
+        lease_ms = to_ms("lease_time", lease_time)
+        if lease_ms > MAX_HOLD_MS:
+            raise InvalidArgument("lease_time", lease_time, "at most 3,600 seconds")
+        return Hold(self._engine, check_hold(name), weight, lease_ms)
+
+    async def holds(self) -> dict[str, HoldLimit]:
+        """Return the limits that blocks hold by name."""
+        _, *found = await self._engine().run("hold_limits")
+        texts = [one.decode(errors="replace") for one in found]
+        stored = dict(zip(texts[::2], texts[1::2], strict=True))
+        names = sorted(name for field in stored for kind, _, name in [field.partition("/")] if kind == "held")
+        limits = {
+            name: read_limit(stored.get(f"rate/{name}"), stored.get(f"concurrency/{name}")) for name in names
+        }
+        return {
+            name: HoldLimit(
+                rate=one.rate,
+                burst=one.burst,
+                concurrency=one.concurrency,
+                held=int(stored[f"held/{name}"]),
+                waiting=int(stored[f"waits/{name}"]),
+            )
+            for name, one in limits.items()
+            if one != Limit()
+        }
+
+    async def remove_hold(self, name: str) -> bool:
+        """Remove the limits of a name that blocks hold; return whether there were some.
+
+        Who waits for it gets InvalidArgument.
+        """
+        return await self._set_hold(check_hold(name), {"rate": "", "concurrency": ""})
+
+    async def _set_hold(self, hold: str, fields: dict[str, str], **others: object) -> bool:
+        for name, value in others.items():
+            if value is not None:
+                raise InvalidArgument(name, value, "None with hold: it limits blocks, not items")
+        check_hold(hold)
+        if not fields or fields.get("rate", "").startswith(":"):
+            raise InvalidArgument("rate", None, "a rate (with the burst) or a concurrency, for hold")
+        rows = [text.encode() for field, value in fields.items() for text in (f"{field}/{hold}", value)]
+        return bool((await self._engine().run("hold_limits", rows))[0])
 
     async def get(self) -> QueueLimits:
         """Return all limits and pauses."""

@@ -21,10 +21,12 @@ from leasequeue.queue.encoding import MAX_REPLY_BYTES, check_group, encoded_id
 from leasequeue.queue.events import MAX_KEPT, Events
 from leasequeue.queue.groups import FOUND_STATES, GroupCounts, Groups
 from leasequeue.queue.history import History, HistoryCell, QueueHistory, Tier
+from leasequeue.queue.holds import Hold, check_hold
 from leasequeue.queue.limits import (
     EACH_GROUP,
     MAX_LIMIT,
     DeclaredLimit,
+    HoldLimit,
     Limit,
     LimitName,
     Limits,
@@ -382,12 +384,21 @@ class ShardedLimits(Limits):
         group: str | None = None,
         ageing: Duration | None = None,
         shared: str | None = None,
+        hold: str | None = None,
     ) -> bool:
         """Set limits; see `Limits.set`.
 
         Raises:
             InvalidArgument: Also if a concurrency, or the burst of a rate, is below the number of shards.
         """
+        if hold is not None:
+            [done] = await self._shards.each(
+                lambda shard: shard.limits.set(
+                    rate=rate, burst=burst, concurrency=concurrency, group=group, ageing=ageing, hold=hold
+                ),
+                (self._shards.of(check_hold(hold)),),
+            )
+            return done
         if shared is not None:
             raise InvalidArgument(
                 "shared", shared, "None on a queue with shards, which are on different nodes"
@@ -416,6 +427,19 @@ class ShardedLimits(Limits):
                 )
             )
         )
+
+    def hold(self, name: str, *, weight: int = 1, lease_time: Duration = 30) -> Hold:
+        """See `Limits.hold`. The limit of a name is in one shard, so it is not divided."""
+        return self._shards.of(check_hold(name)).limits.hold(name, weight=weight, lease_time=lease_time)
+
+    async def holds(self) -> dict[str, HoldLimit]:
+        """See `Limits.holds`."""
+        found = await self._shards.each(lambda shard: shard.limits.holds())
+        return {name: one for some in found for name, one in some.items()}
+
+    async def remove_hold(self, name: str) -> bool:
+        """See `Limits.remove_hold`."""
+        return await self._shards.of(check_hold(name)).limits.remove_hold(name)
 
     def part_of(self, declared: DeclaredLimit, shard: AsyncWorkQueue) -> DeclaredLimit | None:
         """Return the part of a declared limit that a shard has; None: it has none."""
