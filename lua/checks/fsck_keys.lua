@@ -14,9 +14,9 @@
 -- Cost: O(count log n).
 -- Limits: one SCAN of `count` (at most 1,000) a call; 100 ids of each inbox; 1,000 leased items
 --   of groups in all, 100 of each.
--- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), now (clock), OURS, OURS_SIZE, TOKEN_LIMIT
---   (encodings), options_text, read_options (facts), empty_inbox (inbox), data_key, place_in (keys),
---   repaired, repairs (repairs)
+-- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), keeps_chunks (chunks), now (clock), OURS,
+--   OURS_SIZE, TOKEN_LIMIT (encodings), options_text, read_options (facts), empty_inbox (inbox), data_key,
+--   place_in (keys), repaired, repairs (repairs)
 
 -- The types of the keys of some families, and for how long those are kept that must
 -- have a time to live and have none.
@@ -25,12 +25,12 @@ local day = 86400000
 local types = {
   item = 'string', lease = 'string', leased_by_session = 'string', result = 'string', delivered = 'string',
   failed_session = 'string', schedule = 'string', dead = 'hash', inbox = 'list', turns = 'zset',
-  running = 'zset', rollup = 'string',
+  running = 'zset', rollup = 'string', emitted = 'stream', logged = 'stream',
 }
 -- stylua: ignore
 local kept_ms = {
   result = day, delivered = 60000, failed_session = 3600000, set = 7 * day, stream = 7 * day, once = 7 * day,
-  rollup = 366 * day,
+  rollup = 366 * day, emitted = day, logged = day,
 }
 
 redis.call('LLEN', queue)
@@ -109,7 +109,9 @@ end
 
 local function check(key, family, name)
   local is_endless = redis.call('PTTL', key) == -1
-  if is_endless and kept_ms[family] then
+  local is_begun = (family == 'emitted' or family == 'logged')
+    and keeps_chunks(redis.call('HGET', options, name), family)
+  if is_endless and kept_ms[family] and not is_begun then
     redis.call('PEXPIRE', key, kept_ms[family])
     repaired('no_time_to_live', key)
   elseif is_endless and (family == 'lease' or family == 'leased_by_session') then

@@ -117,6 +117,8 @@ local ATTEMPT_LIMIT = 2 ^ 31
 local COUNT_DIGITS = 16
 -- Blanks after a record of the ledger: a value of more than 64 bytes turns a hash into a hash table.
 local TABLE_BLANKS = 65
+-- How many bytes a chunk of a stream or a log counts beside its own, about what the server adds to it.
+local CHUNK_BYTES = 32
 -- The latest time at which an item may fall due: the year 10000.
 local LATEST_DUE = 253402300800000
 

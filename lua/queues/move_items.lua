@@ -18,12 +18,12 @@
 -- Limits: at most 1,000 ids a call.
 -- Needs: check
 -- Calls: fsck_lanes
--- Uses: find_earlier, forget_earlier (begin_incarnation), now (clock), closed_error, is_closed (closed),
---   arguments_at, keys_at (elsewhere), emit, emitting, flush (emit), FROM_NO_LEVEL, ID_AT, LANE_END, OURS,
---   OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors, read_options, write_options (facts),
---   call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key, in_chunks, place_in (keys), lanes (lanes),
---   read_ledger (ledger), reversed (lists), publish_live (live), enter_scheduled (move), wake_next (slots),
---   drop_tags (tags), enter_waiting (waiting)
+-- Uses: find_earlier, forget_earlier (begin_incarnation), chunks_key, keeps_chunks (chunks), now (clock),
+--   closed_error, is_closed (closed), arguments_at, keys_at (elsewhere), emit, emitting, flush (emit),
+--   FROM_NO_LEVEL, ID_AT, LANE_END, OURS, OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors,
+--   read_options, write_options (facts), call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key,
+--   in_chunks, place_in (keys), lanes (lanes), read_ledger (ledger), reversed (lists), publish_live (live),
+--   enter_scheduled (move), wake_next (slots), drop_tags (tags), enter_waiting (waiting)
 
 if is_closed then return closed_error() end
 local function theirs(name) return source .. ':' .. name end
@@ -187,6 +187,12 @@ note_errors(notes)
 in_chunks('HSET', ledger, attempts)
 for _, id in ipairs(moving) do
   redis.call('RENAMENX', theirs('item:') .. id, data_key(id))
+  for _, kind in ipairs({ 'emitted', 'logged' }) do
+    local key = theirs(kind) .. ':' .. id
+    if keeps_chunks(text_of[id], kind) and redis.call('EXISTS', key) == 1 then
+      redis.call('RENAME', key, chunks_key(kind, id))
+    end
+  end
 end
 leave_there()
 wake_next()

@@ -67,7 +67,8 @@ KEYS = {
         "id → the options of an unfinished item, as JSON, without those that are the default: `level`, "
         "`group`, `tags` (a list), `expires` (when it is discarded if no worker has begun with it), `trace` "
         "(`traceparent` of the span that added it), `run` (the stage of a flow run: the prefix of its home "
-        "queue, NUL, its id, NUL, the stage's path)",
+        "queue, NUL, its id, NUL, the stage's path), `emitted` and `logged` (for how many ms its chunks are kept "
+        "after its end)",
     ),
     "errors": Key("hash", "id → the error of the last attempt of an unfinished item, at most 1,000 bytes"),
     "dead": Key("zset", "id → when it became a dead letter"),
@@ -226,6 +227,15 @@ MADE_KEYS = {
         "zset, with a time to live unless a run is unfinished",
         "the flow runs that have a value of an attribute: id → when its hash expires; `inf`: it is "
         "unfinished. `<look-up>` is `<flow>`, NUL, `<attribute>`, NUL, `<value>`",
+    ),
+    "emitted:<id>": Key(
+        "stream, with a time to live once the item has ended",
+        "the chunks that the runs of the item have emitted: `token`, `attempt` and `chunk` of each, under "
+        "`<token>-<bytes>`, which counts the bytes until its end and 32 for each chunk",
+    ),
+    "logged:<id>": Key(
+        "stream, with a time to live once the item has ended",
+        "the log of the runs of the item, in chunks as in `P:emitted:<id>`",
     ),
     "result:<id>": Key(
         "string, `PX`", "the result of a completed item; under the name of a bulk job, its report"

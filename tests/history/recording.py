@@ -34,6 +34,7 @@ BATCHED_KINDS: dict[str, Kind] = {
     "fail_many": "retry",
     "cancel_many": "cancel",
     "progress": "progress",
+    "emit_chunks": "progress",
 }
 #: Scripts that take ids, with the kind of event for each id.
 _IDS: dict[str, Kind] = {"requeue_many": "requeue", "drop_many": "drop"}

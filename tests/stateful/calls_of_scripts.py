@@ -221,6 +221,8 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     ),
     "recover": _call(Draw.held, elapsed_ms=0, hold_ms=SHORT, max_bytes=[1, 1 << 20]),
     "progress": _call(lambda draw: draw.held(['"half"'])),
+    "emit_chunks": _call(lambda draw: draw.held(["emitted", "logged"], [SHORT], [99], ["", "chunk"])),
+    "read_chunks": _call(lambda _: [("a", "emitted", "0-0"), ("b", "logged", "1-1")]),
     "promote": _call(item=IDS),
     "set_priority": _call(item=IDS, new_level=[-1, 0, 3]),
     "register": _call(lambda _: [("1 a",)], keep_ms=SHORT, lease_ms=["", SHORT]),

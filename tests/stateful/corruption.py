@@ -234,6 +234,10 @@ def _types(state: State) -> Iterator[str]:
         ends = {"result", "once", "set", "stream", "delivered", "idle", "watchers", "recent"}
         if family in ends and not isinstance(contents, Expiring):
             yield f"{key} has no time to live"
+        if family in {"emitted", "logged"}:
+            noted = f'"{family}":' in str(state.get("options", {}).get(key.partition(":")[2]))  # type: ignore[union-attr,call-overload]
+            if noted == isinstance(contents, Expiring):
+                yield f"{key}: has no time to live, or its item has not ended"
 
 
 def _leases(view: View, ours: dict[str, float], now: int) -> Iterator[str]:

@@ -81,6 +81,7 @@ CALLS = {
     "limit": Call("set_limits", [("concurrency", 1)]),
     "limit no more": Call("set_limits", [("concurrency/g", "")]),
     "wait": Call("register", arguments={"keep_ms": 9_000}),
+    "emit": Call("emit_chunks", [(*one, "emitted", 9_000, 999, "chunk") for one in HELD]),
     "cancel others": Call("cancel_many", [("l1", 0), ("w1", 0)]),
     "complete others": Call("complete_many", [("l1", 2, 0)]),
 }

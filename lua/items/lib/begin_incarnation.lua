@@ -3,9 +3,9 @@
 --
 -- Needs: deadlines, scheduled, ledger, errors
 -- Gives: find_earlier, forget_earlier, any_cancelled
--- Uses: cancelled_key, progress_key (RARE_KEYS), any_facts (facts), in_chunks, read_in_chunks (keys),
---   drop_lease_keys, leave_leased, leave_scheduled (move), check_processing (processing), any_rare (rare),
---   note_options (slots)
+-- Uses: cancelled_key, progress_key (RARE_KEYS), end_chunks (chunks), any_facts, option_texts (facts),
+--   in_chunks, read_in_chunks (keys), drop_lease_keys, leave_leased, leave_scheduled (move), check_processing
+--   (processing), any_rare (rare), note_options (slots)
 
 -- Read before anything is written, as all keys are.
 local any_cancelled = any_rare and redis.call('ZCARD', cancelled_key) > 0
@@ -31,6 +31,7 @@ local function find_earlier(ids, no_keys)
     check_processing()
     note_options(earlier.leased)
   end
+  earlier.texts = #earlier.recorded > 0 and option_texts(earlier.recorded) or {}
   return earlier
 end
 
@@ -39,6 +40,9 @@ end
 local function forget_earlier(ids, earlier)
   leave_scheduled(earlier.delayed)
   in_chunks('HDEL', ledger, earlier.recorded)
+  for i, text in ipairs(earlier.texts) do
+    end_chunks(earlier.recorded[i], text, true)
+  end
   if any_facts then
     -- `write_options` has replaced their options.
     in_chunks('HDEL', errors, ids)

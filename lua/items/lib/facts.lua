@@ -4,14 +4,21 @@
 -- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9
 -- to 9), `group` (text), `tags` (a list of texts), `expires` (ms since 1970), `trace` (a `traceparent` of
 -- W3C: who added the item; of a stage, also several with commas: what led to it), `run` (which stage of a
--- flow run it is, see `runs/lib/reference`). What another client has written there and cannot be read counts
+-- flow run it is, see `runs/lib/reference`), `emitted` and `logged` (for how many ms its chunks are kept, see
+-- `items/lib/chunks`). What another client has written there and cannot be read counts
 -- as no options.
 --
 -- Needs: options, errors
 -- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts,
 --   options_of, placed, traces_of, options_text, write_options
--- Uses: progress_key, tags_key, unsettled_key (RARE_KEYS), DONE_END, GROUP_CUT, TOKEN_LIMIT (encodings),
---   in_chunks, read_in_chunks (keys), any_rare (rare), leave_tags, note_tags, tags_in (tags)
+-- Uses: progress_key, tags_key, unsettled_key (RARE_KEYS), end_chunks (chunks), DONE_END, GROUP_CUT,
+--   LATEST_DUE, TOKEN_LIMIT (encodings), in_chunks, read_in_chunks (keys), any_rare (rare), leave_tags,
+--   note_tags, tags_in (tags)
+
+-- Return a time to keep chunks, as options have it; nil: it is none.
+local function keep_of(value)
+  return type(value) == 'number' and value >= 1 and value < LATEST_DUE and value % 1 == 0 and value or nil
+end
 
 local any_facts = any_rare and redis.call('EXISTS', options, errors, progress_key) > 0
 if any_facts then
@@ -40,6 +47,8 @@ local function read_options(text)
       or nil,
     trace = type(found.trace) == 'string' and string.match(found.trace, '^[%x,-]+$') or nil,
     run = type(found.run) == 'string' and found.run or nil,
+    emitted = keep_of(found.emitted),
+    logged = keep_of(found.logged),
   }
 end
 
@@ -53,6 +62,7 @@ local function forget_facts(ids, answer_of, asked)
     asked = asked or ids
     for i, text in ipairs(read_in_chunks('HMGET', options, asked)) do
       leave_tags(asked[i], text)
+      end_chunks(asked[i], text)
       local of_run = string.find(text or '', '"run"') and read_options(text).run or ''
       local home, id, path = string.match(of_run, '^(%Z+)%z(%Z+)%z(%Z*)')
       if home then

@@ -1,0 +1,29 @@
+-- Keep what the runs of items emit: the chunks of their streams (`P:emitted:<id>`) and of their logs
+-- (`P:logged:<id>`), each in a stream of the server.
+--
+-- An entry has the id `<token>-<bytes>`: that of the run, unless an entry before it has a larger one, and how
+-- many bytes were emitted until its end; each entry counts `CHUNK_BYTES` more than its chunk has. While the
+-- item is unfinished, its options have for how many ms its chunks are to be kept after its end, as `emitted`
+-- and `logged`; where no run has emitted anything, nothing is written.
+--
+-- Needs: prefix
+-- Gives: chunks_key, keeps_chunks, end_chunks
+
+local function chunks_key(kind, id) return prefix .. ':' .. kind .. ':' .. id end
+
+-- Return for how many ms (a text) chunks of a kind are kept, as options say it; nil: the item has none.
+local function keeps_chunks(text, kind) return string.match(text or '', '"' .. kind .. '":(%d+)') end
+
+-- Begin the time for which the chunks of an item that has ended are kept; `is_replaced`: remove them, as
+-- another item has its id.
+local function end_chunks(id, text, is_replaced)
+  if not string.find(text or '', 'ed":', 1, true) then return end
+  for _, kind in ipairs({ 'emitted', 'logged' }) do
+    local kept_for = keeps_chunks(text, kind)
+    if kept_for and is_replaced then
+      redis.call('UNLINK', chunks_key(kind, id))
+    elseif kept_for then
+      redis.call('PEXPIRE', chunks_key(kind, id), kept_for)
+    end
+  end
+end
