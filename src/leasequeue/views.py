@@ -10,6 +10,7 @@ from leasequeue.lazy import lazy_names
 if TYPE_CHECKING:
     from leasequeue.alive import RunView, WorkerView
     from leasequeue.queue import (
+        Chunk,
         CleanReport,
         Counts,
         DeadLetter,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from leasequeue.worker import Health
 
 __all__ = [
+    "Chunk",
     "CleanReport",
     "Counts",
     "DeadLetter",

@@ -235,8 +235,9 @@ def _types(state: State) -> Iterator[str]:
         if family in ends and not isinstance(contents, Expiring):
             yield f"{key} has no time to live"
         if family in {"emitted", "logged"}:
-            noted = f'"{family}":' in str(state.get("options", {}).get(key.partition(":")[2]))  # type: ignore[union-attr,call-overload]
-            if noted == isinstance(contents, Expiring):
+            options = state.get("options", {})
+            text = options.get(key.partition(":")[2]) if isinstance(options, dict) else ""
+            if (f'"{family}":' in str(text)) == isinstance(contents, Expiring):
                 yield f"{key}: has no time to live, or its item has not ended"
 
 

@@ -12,8 +12,8 @@
 -- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts,
 --   options_of, placed, traces_of, options_text, write_options
 -- Uses: progress_key, tags_key, unsettled_key (RARE_KEYS), end_chunks (chunks), DONE_END, GROUP_CUT,
---   LATEST_DUE, TOKEN_LIMIT (encodings), in_chunks, read_in_chunks (keys), any_rare (rare), leave_tags,
---   note_tags, tags_in (tags)
+--   LATEST_DUE, TOKEN_LIMIT (encodings), in_chunks, read_in_chunks (keys), set_of (lists), any_rare (rare),
+--   leave_tags, note_tags, tags_in (tags)
 
 -- Return a time to keep chunks, as options have it; nil: it is none.
 local function keep_of(value)
@@ -59,21 +59,24 @@ end
 -- done: see `run_settle`. The note of an item that was completed ends in NUL.
 local function forget_facts(ids, answer_of, asked)
   if any_facts then
-    asked = asked or ids
-    for i, text in ipairs(read_in_chunks('HMGET', options, asked)) do
-      leave_tags(asked[i], text)
-      end_chunks(asked[i], text)
-      local of_run = string.find(text or '', '"run"') and read_options(text).run or ''
+    local is_asked = asked and set_of(asked)
+    for i, text in ipairs(read_in_chunks('HMGET', options, ids)) do
+      leave_tags(ids[i], text)
+      end_chunks(ids[i], text)
+      local of_run = (not asked or is_asked[ids[i]])
+          and string.find(text or '', '"run"')
+          and read_options(text).run
+        or ''
       local home, id, path = string.match(of_run, '^(%Z+)%z(%Z+)%z(%Z*)')
       if home then
         local found = redis.pcall('HMGET', home .. ':run:' .. id, 's:' .. path, 'j:' .. path)
-        local stage, is_done = found[1], answer_of and answer_of[asked[i]] == 1
+        local stage, is_done = found[1], answer_of and answer_of[ids[i]] == 1
         if
           stage == 'w'
           or (stage == 'x' and not string.find(found[2] or '', '^(%d+) %1 '))
           or (not answer_of and (stage == 'x' or stage == 'd'))
         then
-          redis.call('HSET', unsettled_key, asked[i], of_run .. (is_done and DONE_END or ''))
+          redis.call('HSET', unsettled_key, ids[i], of_run .. (is_done and DONE_END or ''))
         end
       end
     end

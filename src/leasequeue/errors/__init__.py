@@ -44,6 +44,7 @@ LeasequeueError
 │   └── ResultMismatch         the result of a stage does not fit its type, or what may follow it
 ├── LeaseLost                  the lease was lost, so what it permits was refused
 ├── HoldLost                   a place of a limit was lost while a block held it
+├── StreamFull                 the stream of an item has no room for what a run emits
 ├── PayloadError               an item's data does not fit its handler
 ├── ResultError                the work was done, but its result cannot be written or read
 ├── WorkerBusy                 the worker is already running
@@ -848,6 +849,23 @@ class ResultError(LeasequeueError):
         self.item_id = item_id
         self.problem = problem
         super().__init__(f"{item_id!r} was completed, but {problem}")
+
+
+class StreamFull(LeasequeueError):
+    """The stream of an item has no room for a chunk: its run has emitted as much as it may.
+
+    Attributes:
+        item_id: The item's id, which is that of its job.
+        max_bytes: How many bytes its stream may have.
+    """
+
+    def __init__(self, item_id: str, max_bytes: int) -> None:
+        self.item_id = item_id
+        self.max_bytes = max_bytes
+        super().__init__(
+            f"the run of {item_id!r} has emitted {max_bytes} bytes, each chunk counted with 32 more: emit "
+            "less, or fewer and larger chunks, or give its task a larger `max_stream`"
+        )
 
 
 class TimeLimitExceeded(LeasequeueError):

@@ -21,5 +21,16 @@ except ImportError as error:
 from leasequeue.fastapi.dependencies import DependencyMissing, Queue, Tasks, queue_of, tasks_of
 from leasequeue.fastapi.lifespan import lifespan
 from leasequeue.fastapi.router import anyone, router
+from leasequeue.fastapi.streams import stream_response
 
-__all__ = ["DependencyMissing", "Queue", "Tasks", "anyone", "lifespan", "queue_of", "router", "tasks_of"]
+__all__ = [
+    "DependencyMissing",
+    "Queue",
+    "Tasks",
+    "anyone",
+    "lifespan",
+    "queue_of",
+    "router",
+    "stream_response",
+    "tasks_of",
+]

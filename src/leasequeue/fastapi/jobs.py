@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,7 +48,7 @@ async def until_disconnected(request: Request, work: Coroutine[Any, Any, T], *, 
     if not watch:
         return await work
     working = asyncio.create_task(work, name="leasequeue wait")
-    gone = asyncio.create_task(_disconnected(request), name="leasequeue watch client")
+    gone = asyncio.create_task(disconnected(request), name="leasequeue watch client")
     both = (working, gone)
     try:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -58,7 +59,8 @@ async def until_disconnected(request: Request, work: Coroutine[Any, Any, T], *, 
         await asyncio.gather(*both, return_exceptions=True)
 
 
-async def _disconnected(request: Request) -> None:
+async def disconnected(request: Request) -> None:
+    """Return when the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -113,6 +115,16 @@ class Jobs:
             if one.state != "unknown":
                 return one
         raise _unknown(item_id)
+
+    async def stream(self, item_id: str, queue: str | None) -> Job[Any]:
+        """Return a job whose stream can be read, also if nothing else is kept of it."""
+        try:
+            places = self.queues((await self.find(item_id, queue)).queue)
+        except ProblemFound:
+            places = [one for one in self.queues(queue) if await _has_stream(one, _checked(item_id))]
+            if not places:
+                raise
+        return _job(places[0], item_id)
 
     async def cancel(self, item_id: str, queue: str | None) -> JobInfo:
         """Cancel a job, and return it. To cancel it twice is fine."""
@@ -169,8 +181,7 @@ class Jobs:
 
 
 async def _look_up(queue: AsyncWorkQueue, item_id: str) -> JobInfo:
-    job = Job[object](queue, "", item_id, created=None, read=_checked_json, keeps_result=True)
-    status = await job.status()
+    status = await _job(queue, item_id).status()
     state: State = status.state
     if state == "unknown":
         try:
@@ -180,6 +191,19 @@ async def _look_up(queue: AsyncWorkQueue, item_id: str) -> JobInfo:
         except (JobFailed, JobCancelled, JobUnknown, TimeoutError):
             pass  # the status is that of a moment before
     return job_info(item_id, queue.name, status, state=state)
+
+
+def _job(queue: AsyncWorkQueue, item_id: str) -> Job[Any]:
+    how: dict[str, Any] = {"read": _checked_json, "keeps_result": True, "read_chunk": msgspec.Raw}
+    return Job(queue, "", item_id, created=None, **how)
+
+
+async def _has_stream(queue: AsyncWorkQueue, item_id: str) -> bool:
+    async with contextlib.aclosing(queue.results.stream(item_id)) as chunks:
+        try:
+            return await anext(chunks, None) is not None
+        except JobUnknown:
+            return False
 
 
 def _checked(item_id: str) -> str:

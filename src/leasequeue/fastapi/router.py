@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.params import Depends
 from starlette.convertors import Convertor, register_url_convertor
 
@@ -47,6 +47,7 @@ from leasequeue.fastapi.problems import (
     answers,
     path_of,
 )
+from leasequeue.fastapi.streams import EventStream, stream_response
 
 #: The longest time that a request may wait for a result (s): proxies end silent connections, and a server
 #: that stops waits for its requests.
@@ -78,7 +79,7 @@ class NameConvertor(Convertor[str]):
 class JobConvertor(NameConvertor):
     """Match the id of a job at the end of a path: no text that ends like the path of what a job has."""
 
-    regex = "(?s:.*)(?<!/result)(?<!/cancel)(?<!/result/)(?<!/cancel/)"
+    regex = "(?s:.*)(?<!/result)(?<!/cancel)(?<!/stream)(?<!/result/)(?<!/cancel/)(?<!/stream/)"
 
 
 register_url_convertor("leasequeue", NameConvertor())
@@ -147,6 +148,7 @@ def router(
     made = APIRouter(route_class=ProblemRoute)
     if reads is not None:
         guards = _checked("reads", reads)
+        _add_streams(made, Jobs(served), guards)
         _add_jobs(made, Jobs(served), guards)
         _add_queues(made, served, guards)
     if writes is not None:
@@ -162,6 +164,36 @@ def _checked(argument: str, dependencies: Any) -> list[Depends]:
     if not found:
         raise InvalidArgument(argument, dependencies, "one or more Depends(…), or None for no such routes")
     return found
+
+
+def _add_streams(made: APIRouter, jobs: Jobs, guards: list[Depends]) -> None:
+    @made.get(
+        "/jobs/{id:leasequeue}/stream",
+        tags=["jobs"],
+        summary="Read the stream of a job",
+        response_description="Its chunks, as server-sent events.",
+        response_class=EventStream,
+        responses={
+            **answers(JOB_UNKNOWN, QUEUE_UNKNOWN, *REFUSED, REQUEST_INVALID, SERVER_UNAVAILABLE),
+            204: {"description": "`Last-Event-ID` is that of the end."},
+        },
+        dependencies=guards,
+    )
+    async def job_stream(
+        request: Request,
+        id: JobId,  # noqa: A002 - the name in the path
+        queue: QueueName = None,
+        last_event_id: Annotated[
+            str | None,
+            Header(pattern=r"^([0-9]{1,16}-[0-9]{1,16}|end)?$", description="The last event that was read."),
+        ] = None,
+    ) -> Response:
+        """Return what the runs of the job emit, from the first chunk or after `Last-Event-ID`, to the end.
+
+        The event `restart` says that another run has begun, `end` how the job has ended.
+        """
+        del last_event_id  # `stream_response` reads it
+        return stream_response(request, await jobs.stream(id, queue))
 
 
 def _add_jobs(made: APIRouter, jobs: Jobs, guards: list[Depends]) -> None:

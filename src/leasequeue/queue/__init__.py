@@ -15,11 +15,13 @@ from leasequeue.queue.queue import AsyncWorkQueue
 from leasequeue.queue.schedules import ScheduleView
 from leasequeue.queue.shards.queue import ShardedQueue as _  # noqa: F401 - so that `shards=` has it
 from leasequeue.queue.stats import QueueStats, WaitTimes, WorkerStats
+from leasequeue.queue.streams import Chunk
 from leasequeue.queue.views import CleanReport, Counts, ItemView
 
 __all__ = [
     "AsyncWorkQueue",
     "AtLeast",
+    "Chunk",
     "CleanReport",
     "Counts",
     "DeadLetter",

@@ -45,11 +45,12 @@ log = Log("leasequeue.queue")
 #: The scripts whose concurrent calls share trips.
 BATCHED = (
     "add_items", "complete_many", "renew_many", "release_many", "fail_many", "cancel_many", "progress",
+    *(STREAMING := ("emit_chunks", "read_chunks")),
 )  # fmt: skip
 #: Those that wait for replicas, if the queue does.
 REPLICATED = ("add_items", "complete_many")
 #: The scripts without which a worker can neither lease items nor acknowledge them.
-NEEDED = frozenset({"lease_many", "leave", "register", *BATCHED})
+NEEDED = frozenset({"lease_many", "leave", "register", *BATCHED}).difference(STREAMING)
 
 
 class Engine:

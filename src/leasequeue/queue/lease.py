@@ -86,6 +86,10 @@ class LeasingQueue(Protocol):
         """Report that soon."""
         ...
 
+    async def emit(self, lease: Lease, chunk: bytes, *, keep: Duration = ..., max_bytes: int = ...) -> bool:
+        """Add a chunk to the stream of the item."""
+        ...
+
     async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
         """Release the item before its lease expires."""
         ...

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack, cast, ov
 from leasequeue import telemetry
 from leasequeue.durations import Duration, check_bool, check_int, check_list, seconds, to_ms
 from leasequeue.embedded import open_server
-from leasequeue.errors import InvalidArgument, WrongKeyType
+from leasequeue.errors import InvalidArgument, StreamFull, WrongKeyType
 from leasequeue.item import MAX_DATA_BYTES
 from leasequeue.queue import operations
 from leasequeue.queue.cancelling import CANCELLED, KEEP_SECONDS, cancel_data, cancel_row, cancel_rows
@@ -51,6 +51,7 @@ from leasequeue.queue.pushes.progress import progress_text
 from leasequeue.queue.results import Results
 from leasequeue.queue.schedules import Schedules
 from leasequeue.queue.stats import QueueStats, read_stats
+from leasequeue.queue.streams import KEEP_STREAM_SECONDS, MAX_STREAM_BYTES, NO_ROOM, chunk_row
 from leasequeue.queue.tags import Tags
 from leasequeue.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
 from leasequeue.states import ITEM_STATES, State
@@ -566,6 +567,38 @@ class AsyncWorkQueue:
 
     def _report(self, lease: Lease, value: Any) -> None:
         self._engines.report(self._claim(lease), progress_text(value))
+
+    async def emit(
+        self,
+        lease: Lease,
+        chunk: bytes,
+        *,
+        keep: Duration = KEEP_STREAM_SECONDS,
+        max_bytes: int = MAX_STREAM_BYTES,
+    ) -> bool:
+        """Add a chunk to the stream of an item, for those who read `queue.results.stream`.
+
+        The first chunk of an item removes the stream of an earlier item with its id. If the reply is lost,
+        the chunk may have been added.
+
+        Args:
+            lease: The lease of the item. Only the current holder is accepted.
+            chunk: At most 65,536 bytes. Empty: nothing is added, but an earlier item's stream is removed.
+            keep: How long the stream is kept after the item has ended, in seconds.
+            max_bytes: How many bytes the stream may have, 1,000 to 64 MiB; each chunk counts 32 more than it
+                has. Chunks of earlier runs make room for those of this one.
+
+        Returns:
+            False if the item is no longer yours.
+
+        Raises:
+            StreamFull: If this run has emitted as much as fits.
+        """
+        row = self._claim(lease, *chunk_row(chunk, keep, max_bytes))
+        answer = await self._engine().one("emit_chunks", row, size=len(chunk) + ROW_BYTES)
+        if answer == NO_ROOM:
+            raise StreamFull(lease.id, max_bytes)
+        return bool(answer == 1)
 
     async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
         """Release an item before its lease expires. The lease does not count as an attempt.

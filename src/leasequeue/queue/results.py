@@ -7,14 +7,16 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.durations import Duration, seconds
-from leasequeue.queue.encoding import encoded_id
+from leasequeue.queue.encoding import ROW_BYTES, encoded_id
 from leasequeue.queue.pushes.progress import read_progress
 from leasequeue.queue.pushes.result_waits import CANCELLED, KEEP_MS
+from leasequeue.queue.streams import check_cursor, chunks_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from leasequeue.queue.engine import Engine
+    from leasequeue.queue.streams import Chunk
 
 
 class Results:
@@ -56,6 +58,55 @@ class Results:
         async with contextlib.aclosing(self._engine().result_waits.progress(encoded_id(item_id))) as texts:
             async for text in texts:
                 yield read_progress(text)
+
+    async def stream(self, item_id: str, *, after: str | None = None) -> AsyncGenerator[Chunk[bytes], None]:
+        """Yield the chunks that the holders of an item emit with `AsyncWorkQueue.emit`, until the item ends.
+
+            async for chunk in queue.results.stream("report-7"):
+                print(chunk.value)
+
+        A reader that comes late gets all that are kept, from the first, and then the end; also after the
+        item has ended, for as long as its stream is kept. The readers of one event loop share its
+        connections. One that is slow keeps nothing in memory but its place. Of an item that is retried, the
+        chunks of each run follow each other: see `Chunk.restarted`.
+
+        Args:
+            item_id: The item's id.
+            after: The cursor of a chunk after which to begin; None: with the first.
+
+        Raises:
+            InvalidArgument: If `after` is no cursor.
+            JobFailed: After the last chunk, if the item is a dead letter.
+            JobCancelled: After the last chunk, if it was cancelled.
+            JobExpired: If no worker had begun with it in time.
+            JobUnknown: If there is neither an item of this id nor a stream, a result or a dead letter.
+            QueueClosed, ServerError: As in `wait`.
+        """
+        key, place = encoded_id(item_id), check_cursor(after)
+        engine = self._engine()
+
+        async def read(after: bytes) -> list[Any]:
+            found: list[Any] = await engine.one("read_chunks", (key, b"emitted", after), size=ROW_BYTES)
+            return found
+
+        async with contextlib.aclosing(engine.result_waits.stream(key, place, read)) as pages:
+            async for page in pages:
+                for chunk in chunks_in(page, place):
+                    yield chunk
+                place = page[-4]
+
+    async def is_awaited(self, item_id: str) -> bool:
+        """Return whether any process waits for the end of an item, or reads its stream.
+
+        A process that has stopped waiting for one that is unfinished may count for up to 15 s, and longer
+        while others wait; this one does not.
+        """
+        key, engine = encoded_id(item_id), self._engine()
+        if engine.result_waits.awaits(key):
+            return True
+        notes: bytes | None = await engine.read("await_results", "HGET", "watchers", key)
+        mine = b"@" + engine.keys.session
+        return any(not note.endswith(mine) for note in (notes or b"").split())
 
     async def is_cancelled(self, item_id: str) -> bool:
         """Return whether an item was cancelled, and not added again, for as long as `cancel` has said."""

@@ -16,10 +16,12 @@ from leasequeue.item import codec
 from leasequeue.queue.encoding import check_group
 from leasequeue.queue.limits import DeclaredLimit
 from leasequeue.queue.schedules import Declaration
+from leasequeue.queue.streams import KEEP_STREAM_SECONDS, MAX_STREAM_BYTES, check_stream
 from leasequeue.tasks.arguments import Arguments
 from leasequeue.tasks.fitting import fits, list_of, name_of
 from leasequeue.tasks.wire import data_of
 from leasequeue.worker.handler import check_run_in, signature_of
+from leasequeue.worker.run import Emission
 from leasequeue.worker.stage_context import FanOut, Next
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ class TaskSettings:
         timing: When a call without arguments is added, again and again; None: never.
         concurrency: How many of its calls may be leased at once; None: any number.
         rate: How many may be leased in a time; None: any number.
+        streams: The type of the chunks that its runs emit; None: they emit none.
+        keep_stream: How long these are kept after its end.
+        max_stream: How many bytes of them are kept.
     """
 
     run_in: RunIn | None = None
@@ -52,6 +57,9 @@ class TaskSettings:
     timing: Timing | None = None
     concurrency: int | None = None
     rate: str | None = None
+    streams: Any = None
+    keep_stream: Duration = KEEP_STREAM_SECONDS
+    max_stream: int = MAX_STREAM_BYTES
 
 
 class Definition:
@@ -85,6 +93,7 @@ class Definition:
                 "a batch has many: use current_run().leases" if settings.batch else "it stays in this process"
             )
             raise InvalidTask(name, f"it cannot be passed a lease as {what}: {advice}")
+        self.stream, self.read_chunk = self._stream()
         self.read_result = self._reader() if settings.keep_result is not None else _unread
 
     @functools.cached_property
@@ -162,6 +171,33 @@ class Definition:
                 self.name, f"the name of its group, {group!r}, is to be {error.allowed}"
             ) from error
         return DeclaredLimit(group=group, rate=settings.rate, concurrency=settings.concurrency)
+
+    def _stream(self) -> tuple[Emission | None, Callable[[bytes], Any] | None]:
+        """Return how its runs emit chunks, and what reads one; nothing if they emit none."""
+        settings, kind = self.settings, self.settings.streams
+        keep, most = settings.keep_stream, settings.max_stream
+        check_stream(keep, most, names=("keep_stream", "max_stream"))
+        if kind is None:
+            return None, None
+        if settings.batch is not None or self.run_in == "process":
+            where = "a batch has many items" if settings.batch is not None else "its function runs elsewhere"
+            raise InvalidTask(self.name, f"it cannot emit chunks, as {where}: leave out `streams`")
+        try:
+            read = codec.decoder(kind)
+        except codec.UnknownType as error:
+            raise InvalidTask(self.name, f"streams={name_of(kind)}: {error}") from error
+
+        def write(chunk: Any) -> bytes:
+            try:
+                data = codec.encode(chunk)
+                read(data)
+            except Exception as error:
+                raise InvalidArgument(
+                    "chunk", chunk, f"{name_of(kind)}, as `streams` says ({error})"
+                ) from error
+            return data
+
+        return Emission(write=write, keep=keep, max_bytes=most), read
 
     def _check_schedule(self) -> None:
         if self.settings.batch is not None:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
-from leasequeue.errors import (
-    InvalidArgument,
-    ResultError,
-)
+from leasequeue.durations import Duration, seconds
+from leasequeue.errors import InvalidArgument, LeasequeueError, ResultError
+from leasequeue.errors.describing import text_of
+from leasequeue.errors.log import Log
 from leasequeue.item import check_id
 from leasequeue.queue.cancelling import KEEP_SECONDS
+from leasequeue.queue.streams import Chunk, check_cursor
 from leasequeue.tasks.wire import read_result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from leasequeue.durations import Duration
     from leasequeue.queue.queue import AsyncWorkQueue
 
 R_co = TypeVar("R_co", covariant=True)
+
+log = Log("leasequeue.tasks")
+
+#: What cancels jobs whose streams were abandoned: the event loop alone keeps no task alive.
+_CANCELLING: set[asyncio.Task[None]] = set()
 
 #: Where a job is: unfinished in one of three states, a dead letter, completed with a result that is kept,
 #: cancelled, or unknown.
@@ -62,7 +69,7 @@ class Job(Generic[R_co]):
             call.
     """
 
-    __slots__ = ("_keeps_result", "_queue", "_read", "created", "id", "task")
+    __slots__ = ("_keeps_result", "_queue", "_read", "_read_chunk", "created", "id", "task")
 
     def __init__(
         self,
@@ -73,6 +80,7 @@ class Job(Generic[R_co]):
         created: bool | None,
         read: Callable[[bytes], Any],
         keeps_result: bool,
+        read_chunk: Callable[[bytes], Any] | None = None,
     ) -> None:
         self.id = check_id(item_id)
         self.task = task
@@ -80,6 +88,7 @@ class Job(Generic[R_co]):
         self._queue = queue
         self._read = read
         self._keeps_result = keeps_result
+        self._read_chunk = read_chunk
 
     async def result(self, *, timeout: Duration | None = None) -> R_co:
         """Wait until the job is done, and return what the function returned.
@@ -122,6 +131,70 @@ class Job(Generic[R_co]):
         async with contextlib.aclosing(self._queue.results.progress(self.id)) as values:
             async for value in values:
                 yield value
+
+    def stream(
+        self, *, after: str | None = None, cancel_after: Duration | None = None
+    ) -> AsyncGenerator[Chunk[Any], None]:
+        """Yield what the runs of the job emit with `current_run().emit`, from the first chunk to the end.
+
+            async with contextlib.aclosing(job.stream(cancel_after=5)) as chunks:
+                async for chunk in chunks:
+                    print(chunk.value, end="")
+
+        See `Results.stream` for what late and slow readers get.
+
+        Args:
+            after: The cursor of a chunk after which to begin; None: with the first.
+            cancel_after: If the stream is abandoned before its end, cancel the job this many seconds later,
+                unless any process then reads its stream or waits for its result; 0: at once; None: do not.
+                A process that ends before that cancels nothing.
+
+        Raises:
+            InvalidArgument: If the task has no `streams`, or an argument cannot be used.
+            JobFailed: After the last chunk, if its last attempt has failed.
+            JobCancelled: After the last chunk, if it was cancelled.
+            JobExpired: If no worker had begun with it in time.
+            JobUnknown: If there is no such job, or nothing is kept of it.
+            ResultError: If a chunk cannot be read.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.lease`.
+        """
+        if (read := self._read_chunk) is None:
+            raise InvalidArgument("streams", None, f"a type of chunks: {self.task} has streams=None")
+        grace = None if cancel_after is None else seconds("cancel_after", cancel_after, zero=True)
+        check_cursor(after)
+        return self._stream(read, after, grace)
+
+    async def _stream(
+        self, read: Callable[[bytes], Any], after: str | None, grace: float | None
+    ) -> AsyncGenerator[Chunk[Any], None]:
+        ended = False
+        try:
+            async with contextlib.aclosing(self._queue.results.stream(self.id, after=after)) as chunks:
+                async for chunk in chunks:
+                    try:
+                        value = read(chunk.value)
+                    except Exception as error:
+                        problem = f"a chunk of its stream cannot be read: {text_of(error)}"
+                        raise ResultError(self.id, problem) from error
+                    yield dataclasses.replace(chunk, value=value)
+            ended = True
+        except LeasequeueError:
+            ended = True
+            raise
+        finally:
+            if grace is not None and not ended:
+                # A task, as whoever abandons the stream may be about to be cancelled.
+                task = asyncio.create_task(self._cancel_unread(grace), name="leasequeue cancel unread")
+                _CANCELLING.add(task)
+                task.add_done_callback(_CANCELLING.discard)
+
+    async def _cancel_unread(self, grace: float) -> None:
+        await asyncio.sleep(grace)
+        try:
+            if not await self._queue.results.is_awaited(self.id):
+                await self._queue.cancel(self.id)
+        except LeasequeueError as error:
+            log.warning("%r is not read any more, and could not be cancelled: %s", self, error)
 
     async def cancel(self, *, keep: Duration = KEEP_SECONDS) -> bool:
         """Cancel the job, whether it waits or runs: see `AsyncWorkQueue.cancel`.

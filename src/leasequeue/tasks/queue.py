@@ -15,6 +15,7 @@ from leasequeue.errors import InvalidArgument, InvalidTask
 from leasequeue.queue.cron import timing_of
 from leasequeue.queue.queue import AsyncWorkQueue
 from leasequeue.queue.shards.queue import ShardedQueue
+from leasequeue.queue.streams import KEEP_STREAM_SECONDS, MAX_STREAM_BYTES
 from leasequeue.tasks.definition import Definition, TaskSettings
 from leasequeue.tasks.serving import UnknownTasks, dispatcher_of, handler_of
 from leasequeue.tasks.task import AsyncTask, BatchTask, Call, PlainTask, Task
@@ -205,6 +206,9 @@ class TaskQueue:
         every: Duration | None = None,
         concurrency: int | None = None,
         rate: str | None = None,
+        streams: Any = None,
+        keep_stream: Duration = KEEP_STREAM_SECONDS,
+        max_stream: int = MAX_STREAM_BYTES,
     ) -> TaskDecorator: ...
 
     def task(  # noqa: PLR0913 - all but the function by name
@@ -225,6 +229,9 @@ class TaskQueue:
         every: Duration | None = None,
         concurrency: int | None = None,
         rate: str | None = None,
+        streams: Any = None,
+        keep_stream: Duration = KEEP_STREAM_SECONDS,
+        max_stream: int = MAX_STREAM_BYTES,
     ) -> Any:
         """Make a function a task: `@tasks.task`, or `@tasks.task(timeout=60)`.
 
@@ -254,6 +261,11 @@ class TaskQueue:
                 number. Its calls then have the group `task:<name>`, whose limits each worker declares when it
                 starts; see `Limits`. Not with a schedule.
             rate: How many may be leased in a time, such as `"10/s"`; see `Limits.set`.
+            streams: The type of the chunks that its runs emit with `current_run().emit`, for those who read
+                `Job.stream`; None: they emit none. Not with `batch`, nor in processes.
+            keep_stream: How long they are kept after the job has ended, in seconds.
+            max_stream: How many bytes of them are kept, 1,000 to 64 MiB; each counts 32 more than it has in
+                JSON. Chunks of earlier runs make room; a run that emits more gets StreamFull.
 
         Raises:
             InvalidTask: If the function cannot be a task, or one with a schedule: the text says what to do.
@@ -271,6 +283,9 @@ class TaskQueue:
             timing=timing_of(cron, tz, every),
             concurrency=concurrency,
             rate=rate,
+            streams=streams,
+            keep_stream=keep_stream,
+            max_stream=max_stream,
         )
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:

@@ -149,6 +149,7 @@ def handler_of(
         fits=definition.read_output,
         may_return=definition.may_return,
         fan_misfit=definition.fan_misfit,
+        stream=definition.stream,
     )
 
 

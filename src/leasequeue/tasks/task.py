@@ -523,4 +523,5 @@ def _job(definition: Definition, item_id: str, *, created: bool | None) -> Job[A
         created=created,
         read=definition.read_result,
         keeps_result=definition.settings.keep_result is not None,
+        read_chunk=definition.read_chunk,
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from leasequeue.queue.limits import DeclaredLimit
     from leasequeue.queue.schedules import Declaration
     from leasequeue.telemetry.meters import Series
+    from leasequeue.worker.run import Emission
     from leasequeue.worker.stage_context import FanOut
 
 #: Where a handler runs: in the event loop, in a thread, or in a separate process.
@@ -123,6 +124,7 @@ class Handler(Consumer):
         fits: Callable[[bytes], object] | None = None,
         may_return: Callable[[type[Any]], bool] | None = None,
         fan_misfit: Callable[[FanOut[Any]], str | None] = lambda _: None,
+        stream: Emission | None = None,
     ) -> None:
         if not isinstance(queue, AsyncWorkQueue):
             raise InvalidArgument("queue", queue, "an AsyncWorkQueue")
@@ -148,6 +150,7 @@ class Handler(Consumer):
         self.fits = fits
         self.may_return = may_return
         self.fan_misfit = fan_misfit
+        self.stream = stream
         #: The metrics of its completed runs; see `observed`.
         self.completions: Series | None = None
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from leasequeue.worker.handler import Handler
-    from leasequeue.worker.run import ActiveRun
+    from leasequeue.worker.run import ActiveRun, Emission
 
 
 #: Executes a run, and returns what the handler returned.
@@ -71,9 +71,16 @@ def build_call(
         def call(run: ActiveRun) -> Awaitable[Any]:
             return execute(handler, functools.partial(in_thread, threads, function, run), run)
 
+    if handler.stream is not None:
+        call = functools.partial(_streaming, handler.stream, call)
     for layer in reversed(middleware):
         call = functools.partial(_through, layer, call)
     return call
+
+
+async def _streaming(stream: Emission, call: Call, run: ActiveRun) -> Any:
+    await run.begin_stream(stream)
+    return await call(run)
 
 
 async def _execute(handler: Handler, invoke: Callable[..., Awaitable[Any]], run: ActiveRun) -> Any:

@@ -5,21 +5,39 @@ from __future__ import annotations
 import enum
 import time
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leasequeue.errors import NoCurrentRun
+from leasequeue.errors import InvalidArgument, NoCurrentRun
 from leasequeue.worker.stage_context import StageContext
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
     from typing import Any
 
+    from leasequeue.durations import Duration
     from leasequeue.queue.lease import Lease
     from leasequeue.worker.handler import Consumer, Handler
     from leasequeue.worker.handler_process import HandlerProcess
     from leasequeue.worker.outcomes import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emission:
+    """How the runs of a handler emit chunks.
+
+    Attributes:
+        write: Checks a chunk and encodes it.
+        keep: How long they are kept after the end of the item, in seconds.
+        max_bytes: How many bytes of them are kept.
+    """
+
+    write: Callable[[Any], bytes]
+    keep: Duration
+    max_bytes: int
+
 
 RUNNING: ContextVar[Run | None] = ContextVar("leasequeue run", default=None)
 
@@ -83,6 +101,40 @@ class Run:
         """
         for lease in self.leases:
             lease.progress(value)
+
+    async def emit(self, chunk: Any) -> bool:
+        """Add a chunk to the stream of the job, for those who read `Job.stream`.
+
+            @tasks.task(streams=str)
+            async def answer(question: str) -> int:
+                async for word in model.answer(question):
+                    await current_run().emit(word)
+
+        In a thread, `call_sync(current_run().emit, word)`. Each chunk is sent at once, and those of several
+        runs share trips. If the reply is lost, ConnectionLost is raised, and the chunk may be there.
+
+        Args:
+            chunk: A value of the type `streams` of the task, at most 65,536 bytes of JSON.
+
+        Returns:
+            False if the lease was lost or the job cancelled: the chunk was discarded.
+
+        Raises:
+            InvalidArgument: If the task has no `streams`, or the value is not of its type.
+            StreamFull: If the run has emitted `max_stream` bytes.
+            QueueClosed, ServerError: As in `AsyncWorkQueue.progress`.
+        """
+        if (stream := self.handler.stream) is None:
+            raise InvalidArgument("streams", None, f"a type of chunks: {self.handler.name} has streams=None")
+        return await self._emit(stream, stream.write(chunk))
+
+    async def begin_stream(self, stream: Emission) -> None:
+        """Remove the stream of an earlier item with this id; for the worker."""
+        await self._emit(stream, b"")
+
+    async def _emit(self, stream: Emission, chunk: bytes) -> bool:
+        (lease,) = self.leases
+        return await lease.queue.emit(lease, chunk, keep=stream.keep, max_bytes=stream.max_bytes)
 
     def __repr__(self) -> str:
         ids = ", ".join(repr(lease.id) for lease in self.leases[:3])

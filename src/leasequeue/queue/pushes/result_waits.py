@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.durations import Backoff
-from leasequeue.errors import JobCancelled, JobExpired, JobFailed, JobUnknown, LeasequeueError
+from leasequeue.errors import JobCancelled, JobExpired, JobFailed, JobUnknown, LeasequeueError, ServerError
 from leasequeue.queue.encoding import TRIP_ROWS
 from leasequeue.wire.server_errors import translate
 
@@ -73,15 +73,22 @@ class ResultWaits:
         pushes.add("cancelled", partial(self._ended_by, JobCancelled))
         pushes.add("expired", partial(self._ended_by, JobExpired))
         pushes.add("progress", self._progressed)
+        pushes.add("emitted", self._emitted)
         #: How messages say that items have ended about which the server may know nothing more.
         self._end_of: dict[bytes, type[JobCancelled | JobExpired]] = {}
         #: Those who follow the progress of an item.
         self._followers: dict[bytes, set[Follower]] = {}
+        #: What is set when there may be more in the stream of an item, for each of its readers.
+        self._readers: dict[bytes, set[asyncio.Event]] = {}
 
     @property
     def count(self) -> int:
         """For how many items callers wait."""
         return len(self._waits)
+
+    def awaits(self, item_id: bytes) -> bool:
+        """Return whether a caller waits for an item, or reads its stream."""
+        return item_id in self._waits
 
     def begin(self, item_id: bytes) -> asyncio.Future[bytes | None]:
         """Return a future that gets the result of an item. If it is cancelled, it is forgotten."""
@@ -148,6 +155,62 @@ class ResultWaits:
             if not self._followers[item_id]:
                 del self._followers[item_id]
 
+    async def stream(
+        self, item_id: bytes, after: bytes, read: Callable[[bytes], Awaitable[list[Any]]]
+    ) -> AsyncGenerator[list[Any], None]:
+        """Yield pages of the stream of an item, those after a place, until it has ended and all is read.
+
+        `read` returns the answer of `read_chunks` for a place. It is called when the server says that there
+        is more, when that may have been missed, and every 5 s; nothing is kept for a reader that is slow.
+        Raise what `begin` says of the end of the item, unless it is unknown and there is a stream.
+        """
+        changed, found = asyncio.Event(), False
+        self._readers.setdefault(item_id, set()).add(changed)
+        end = self.begin(item_id)
+        end.add_done_callback(lambda _: changed.set())
+        changed.set()
+        try:
+            while True:
+                await changed.wait()
+                changed.clear()
+                is_last = end.done()
+                while (page := await self._read(read, after, repeat=found)) is not None:
+                    found = True
+                    if not page:
+                        break
+                    yield page
+                    after = page[-4]
+                if is_last:
+                    break
+            if not (found and isinstance(end.exception(), JobUnknown)):
+                end.result()
+        finally:
+            if not end.cancel() and not end.cancelled():
+                end.exception()  # so that it counts as retrieved
+            self._readers[item_id].discard(changed)
+            if not self._readers[item_id]:
+                del self._readers[item_id]
+
+    async def _read(
+        self, read: Callable[[bytes], Awaitable[list[Any]]], after: bytes, *, repeat: bool
+    ) -> list[Any] | None:
+        """Return a page, None if there is no stream; `repeat`: also after errors that pass."""
+        backoff = Backoff()
+        while True:
+            try:
+                state, *page = await read(after)
+            except ServerError as error:
+                if not (repeat and error.transient):
+                    raise
+                await backoff.wait()
+            else:
+                if state != NOT_READ:
+                    return page if state == 1 else None
+
+    def _emitted(self, item_id: bytes) -> None:
+        for changed in self._readers.get(item_id, ()):
+            changed.set()
+
     def _progressed(self, message: bytes) -> None:
         size, _, rest = message.partition(b" ")
         if size.isdigit() and len(size) < 8:  # any client may publish to a channel
@@ -200,6 +263,7 @@ class ResultWaits:
             if code == UNFINISHED:
                 self._unfinished.add(item_id)
                 self._end_of.pop(item_id, None)
+                self._emitted(item_id)  # a message may have been lost
                 if value:
                     self._answered(item_id, value, asked_at)
             elif code == NOT_READ:

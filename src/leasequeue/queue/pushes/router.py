@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: The kinds of messages, and whether they have a seal.
 SEALED = {
     **dict.fromkeys((b"item", b"look", b"due", b"cancel", b"told", b"ended", b"turn"), False),
-    **dict.fromkeys((b"cancelled", b"expired", b"progress"), True),
+    **dict.fromkeys((b"cancelled", b"expired", b"progress", b"emitted"), True),
 }
 #: How many bytes of the secret a message `ended` has.
 WORD_BYTES = 6

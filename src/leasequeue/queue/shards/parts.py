@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from leasequeue.queue.event import Event
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.queue.shards.spreading import Shards
+    from leasequeue.queue.streams import Chunk
     from leasequeue.queue.views import ItemView
 
 T = TypeVar("T")
@@ -128,6 +129,18 @@ class ShardedResults(Results):
         async with contextlib.aclosing(shard.results.progress(item_id)) as values:
             async for value in values:
                 yield value
+
+    async def stream(self, item_id: str, *, after: str | None = None) -> AsyncGenerator[Chunk[bytes], None]:
+        """See `Results.stream`."""
+        await self._shards.checked()
+        shard = await self._home_of(item_id)
+        async with contextlib.aclosing(shard.results.stream(item_id, after=after)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def is_awaited(self, item_id: str) -> bool:
+        """See `Results.is_awaited`."""
+        return await self._shards.any_of(item_id, lambda shard: shard.results.is_awaited(item_id))
 
     async def is_cancelled(self, item_id: str) -> bool:
         """See `Results.is_cancelled`."""

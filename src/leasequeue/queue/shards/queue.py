@@ -26,6 +26,7 @@ from leasequeue.queue.shards.parts import (
     merged,
 )
 from leasequeue.queue.shards.spreading import ShardBy, Shards
+from leasequeue.queue.streams import KEEP_STREAM_SECONDS, MAX_STREAM_BYTES
 from leasequeue.queue.views import CleanReport, Counts, ItemView
 from leasequeue.states import ITEM_STATES, State
 
@@ -247,6 +248,17 @@ class ShardedQueue(AsyncWorkQueue):
     async def progress(self, lease: Lease, value: Any) -> bool:
         """See `AsyncWorkQueue.progress`."""
         return await self._parts.holding(lease).progress(lease, value)
+
+    async def emit(
+        self,
+        lease: Lease,
+        chunk: bytes,
+        *,
+        keep: Duration = KEEP_STREAM_SECONDS,
+        max_bytes: int = MAX_STREAM_BYTES,
+    ) -> bool:
+        """See `AsyncWorkQueue.emit`."""
+        return await self._parts.holding(lease).emit(lease, chunk, keep=keep, max_bytes=max_bytes)
 
     async def release(self, lease: Lease, *, delay: Duration = 0, front: bool = True) -> bool:
         """See `AsyncWorkQueue.release`."""
