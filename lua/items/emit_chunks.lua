@@ -8,9 +8,10 @@
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
---   entries  rest     id, token, kind (`emitted`: a stream, which drops the chunks of earlier runs if it has no room
---       for this one's, and then refuses more; `logged`: a log, which drops its oldest chunks), for how many ms the chunks are kept after the end of the
---       item, the maximum of bytes, chunk (empty: none, but those of an earlier item are removed), …
+--   entries  rest     id, token, kind (`emitted`: a stream, which drops the chunks of earlier runs if it has
+--       no room for this one's, and then refuses more; `logged`: a log, which drops its oldest chunks), for
+--       how many ms the chunks are kept after the end of the item, the maximum of bytes, chunk (empty: none,
+--       but those of an earlier item are removed), …
 -- Reply: a list with an entry per row: 1 kept, 0 rejected (completed, returned, or leased to another), -2
 --   there is no room.
 -- Cost: O(log n) per row.

@@ -9,7 +9,7 @@
 -- Needs: prefix
 -- Gives: chunks_key, keeps_chunks, end_chunks
 
-local function chunks_key(kind, id) return prefix .. ':' .. kind .. ':' .. id end
+local function chunks_key(kind, id) return prefix .. (kind == 'logged' and ':logged:' or ':emitted:') .. id end
 
 -- Return for how many ms (a text) chunks of a kind are kept, as options say it; nil: the item has none.
 local function keeps_chunks(text, kind) return string.match(text or '', '"' .. kind .. '":(%d+)') end
