@@ -21,7 +21,7 @@ from leasequeue.tasks.arguments import Arguments
 from leasequeue.tasks.fitting import fits, list_of, name_of
 from leasequeue.tasks.wire import data_of
 from leasequeue.worker.handler import check_run_in, signature_of
-from leasequeue.worker.run import Emission
+from leasequeue.worker.payload import Emission
 from leasequeue.worker.stage_context import FanOut, Next
 
 if TYPE_CHECKING:

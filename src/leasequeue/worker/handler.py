@@ -13,7 +13,7 @@ from leasequeue.errors import InvalidArgument
 from leasequeue.queue.lease import Lease
 from leasequeue.queue.queue import AsyncWorkQueue
 from leasequeue.worker.outcomes import Complete
-from leasequeue.worker.payload import Decode, decoder, encode_result
+from leasequeue.worker.payload import Decode, Emission, decoder, encode_result
 from leasequeue.worker.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from leasequeue.queue.limits import DeclaredLimit
     from leasequeue.queue.schedules import Declaration
     from leasequeue.telemetry.meters import Series
-    from leasequeue.worker.run import Emission
     from leasequeue.worker.stage_context import FanOut
 
 #: Where a handler runs: in the event loop, in a thread, or in a separate process.

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from leasequeue.worker.handler import Handler
-    from leasequeue.worker.run import ActiveRun, Emission
+    from leasequeue.worker.payload import Emission
+    from leasequeue.worker.run import ActiveRun
 
 
 #: Executes a run, and returns what the handler returned.

@@ -7,12 +7,16 @@ import inspect
 import json
 import types
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from leasequeue.errors import InvalidArgument, PayloadError
 from leasequeue.errors.describing import text_of
 from leasequeue.item import MAX_DATA_BYTES, Item, codec
 from leasequeue.queue.lease import Lease
+
+if TYPE_CHECKING:
+    from leasequeue.durations import Duration
 
 Decode = Callable[[Lease], Any]
 
@@ -77,3 +81,18 @@ def encode_error(kind: str, message: str) -> bytes:
     return codec.encode(
         {"error": {"type": kind, "message": message.encode(errors="replace").decode()[:1000]}}
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emission:
+    """How the runs of a handler emit chunks.
+
+    Attributes:
+        write: Checks a chunk and encodes it.
+        keep: How long they are kept after the end of the item, in seconds.
+        max_bytes: How many bytes of them are kept.
+    """
+
+    write: Callable[[Any], bytes]
+    keep: Duration
+    max_bytes: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import time
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leasequeue.errors import InvalidArgument, NoCurrentRun
@@ -13,31 +12,15 @@ from leasequeue.worker.stage_context import StageContext
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
     from typing import Any
 
-    from leasequeue.durations import Duration
     from leasequeue.queue.lease import Lease
     from leasequeue.worker.handler import Consumer, Handler
     from leasequeue.worker.handler_process import HandlerProcess
     from leasequeue.worker.outcomes import Outcome
-
-
-@dataclass(frozen=True, kw_only=True)
-class Emission:
-    """How the runs of a handler emit chunks.
-
-    Attributes:
-        write: Checks a chunk and encodes it.
-        keep: How long they are kept after the end of the item, in seconds.
-        max_bytes: How many bytes of them are kept.
-    """
-
-    write: Callable[[Any], bytes]
-    keep: Duration
-    max_bytes: int
-
+    from leasequeue.worker.payload import Emission
 
 RUNNING: ContextVar[Run | None] = ContextVar("leasequeue run", default=None)
 
