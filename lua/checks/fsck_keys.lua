@@ -16,7 +16,7 @@
 --   of groups in all, 100 of each.
 -- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), keeps_chunks (chunks), now (clock), OURS,
 --   OURS_SIZE, TOKEN_LIMIT (encodings), options_text, read_options (facts), empty_inbox (inbox), data_key,
---   place_in (keys), repaired, repairs (repairs)
+--   place_in (keys), repaired, repairs (repairs), carried_by (tags)
 
 -- The types of the keys of some families, and for how long those are kept that must
 -- have a time to live and have none.
@@ -110,7 +110,7 @@ end
 local function check(key, family, name)
   local is_endless = redis.call('PTTL', key) == -1
   local is_begun = (family == 'emitted' or family == 'logged')
-    and keeps_chunks(redis.call('HGET', options, name), family)
+    and (keeps_chunks(redis.call('HGET', options, name), family) or keeps_chunks(carried_by(name), family))
   if is_endless and kept_ms[family] and not is_begun then
     redis.call('PEXPIRE', key, kept_ms[family])
     repaired('no_time_to_live', key)

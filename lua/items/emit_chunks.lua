@@ -1,5 +1,6 @@
 -- Keep chunks that the runs of items emit, if they come from the current holders: see `items/lib/chunks`.
 --
+-- Those of a log are also accepted while callers find that the item was cancelled: its run ends after it.
 -- The first chunk of an item removes those of an earlier item with its id. They are kept until the item ends,
 -- also when it is leased again, and for `keep_ms` after it. Sessions that wait for the end of the item are
 -- sent `emitted <id>` on their channels `:push:<session>` for chunks of a stream.
@@ -17,8 +18,9 @@
 -- Cost: O(log n) per row.
 -- Limits: at most 1,000 rows a call and, except for a single row, 1 MiB of chunks. A log drops
 --   at most 100 chunks for each that it gets.
--- Uses: chunks_key, keeps_chunks (chunks), is_current (current), CHUNK_BYTES (encodings), options_text,
---   read_options (facts), read_ledger (ledger), values_from (lists), push_to_watchers (watchers)
+-- Uses: cancelled_key (RARE_KEYS), chunks_key, keeps_chunks (chunks), now (clock), is_current (current),
+--   is_late (discard), CHUNK_BYTES (encodings), options_text, read_options (facts), data_key (keys),
+--   read_ledger (ledger), values_from (lists), push_to_watchers (watchers)
 
 local ids = values_from(ARGV, entries + 1, 6)
 local records = redis.call('HMGET', ledger, unpack(ids))
@@ -38,13 +40,16 @@ for i, id in ipairs(ids) do
   local row = entries + 6 * (i - 1)
   local token, kind = tonumber(ARGV[row + 2]), ARGV[row + 3]
   text_of[id] = texts[i]
-  if is_current(id, token, scores[i], records[i]) then
+  local is_late = kind == 'logged'
+    and (tonumber(redis.call('ZSCORE', cancelled_key, id)) or 0) > now
+    and redis.call('EXISTS', data_key(id)) == 0
+  if is_late or is_current(id, token, scores[i], records[i]) then
     local key = chunks_key(kind, id)
-    rows[i] = { key = key, token = token, chunk = ARGV[row + 6] }
+    rows[i] = { key = key, token = token, chunk = ARGV[row + 6], is_late = is_late }
     if not streams[key] then
       -- Read before anything is written, as all keys are.
       local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
-      local is_begun = keeps_chunks(texts[i], kind)
+      local is_begun = is_late or keeps_chunks(texts[i], kind)
       local high, bytes = 0, 0
       if last and is_begun then
         high, bytes = numbers_of(last)
@@ -108,9 +113,10 @@ for i, id in ipairs(ids) do
       answers[i] = -2
     elseif #one.chunk > 0 then
       stream.high, stream.bytes = math.max(stream.high, one.token), stream.bytes + size
-      local _, _, attempt = read_ledger(records[i])
+      local _, _, attempt = read_ledger(records[i] or '0 0 0 0')
       local entry = string.format('%.0f-%.0f', stream.high, stream.bytes)
       redis.call('XADD', key, entry, 'token', one.token, 'attempt', attempt, 'chunk', one.chunk)
+      if one.is_late and redis.call('PTTL', key) < 0 then redis.call('PEXPIRE', key, ARGV[row + 4]) end
       if stream.kind == 'emitted' and not messages[id] then
         messages[id], told[#told + 1] = 'emitted ' .. id, id
       end

@@ -64,7 +64,7 @@ check_processing()
 local carried = {}
 for i, found in ipairs(any_options() and options_of(died) or {}) do
   found.expires = nil -- a worker has begun with the item
-  found.emitted, found.logged = nil, nil -- its chunks end with it: see `items/lib/chunks`
+  found.emitted = nil -- its stream ends with it: see `items/lib/chunks`
   carried[i] = options_text(found)
 end
 

@@ -234,7 +234,7 @@ MADE_KEYS = {
         "`<token>-<bytes>`, which counts the bytes until its end and 32 for each chunk",
     ),
     "logged:<id>": Key(
-        "stream, with a time to live once the item has ended",
+        "stream, with a time to live once the item has ended, but not as a dead letter",
         "the log of the runs of the item, in chunks as in `P:emitted:<id>`",
     ),
     "result:<id>": Key(

@@ -81,16 +81,46 @@ async def test_chunks_have_a_time_to_live_once_the_item_has_ended_and_not_before
     assert [await emit(space, "x"), await emit(space, "y", kind="logged")] == [1, 1]
     assert await space.run(script, [row]) == [1]
     state = await space.snapshot()
-    ended = "item:a" not in state
-    assert [await has_end(space, f"{kind}:a") for kind in ("emitted", "logged")] == [ended, ended]
+    ended, is_dead = "item:a" not in state, "dead:a" in state
+    assert [await has_end(space, f"{kind}:a") for kind in ("emitted", "logged")] == [
+        ended,
+        ended and not is_dead,
+    ]
     assert ("a" in state.get("options", ())) != ended
     assert await read(space) == [1, "x"]
-    if "dead:a" in state:
+    if is_dead:
         dead = state["dead:a"]
         assert isinstance(dead, dict)
-        assert json.loads(str(dead["options"])) == {"level": 2, "tags": ['emitted":1']}
+        carried = json.loads(str(dead["options"]))
+        assert carried == {"level": 2, "tags": ['emitted":1'], "logged": KEPT}
         assert await space.run("requeue_many", [("a",)]) == [1]
-        assert await read(space) == [0]
+        assert [await read(space), await read(space, kind="logged")] == [[0], [1, "y"]]
+
+
+async def test_the_log_of_a_dead_letter_is_kept_as_long_as_the_dead_letter(space: Space) -> None:
+    await space.seed(LEASED)
+    await emit(space, "why", kind="logged")
+    assert await space.run("fail_many", [("a", 2, -1, "an error")]) == [1]
+    assert await space.run("fsck_keys", pattern=f"{space.prefix}:*", count=100) == [b"0", []]
+    await space.run("add_items", [("a", "data", 0, 0)])
+    assert await read(space, kind="logged") == [0], "of another item with the id"
+    await space.lease_all(1)
+    assert await emit(space, "new", kind="logged", token=3) == 1
+    assert await space.run("drop_many", [("a",)]) == [1]
+    assert await read(space, kind="logged") == [1, "new"]
+    assert await space.run("fail_many", [("a", 3, -1, "an error")]) == [1]
+    assert await space.run("drop_many", [("a",)]) == [1]
+    assert "logged:a" not in await space.snapshot()
+
+
+async def test_the_last_chunk_of_a_cancelled_run_is_kept_unless_its_item_is_there_again(space: Space) -> None:
+    await space.seed(LEASED)
+    assert await space.run("cancel_many", [("a", KEPT)]) == [1]
+    assert [await emit(space, "x", kind="logged"), await emit(space, "x")] == [1, 0]
+    assert await has_end(space, "logged:a")
+    assert await read(space, kind="logged") == [1, "x"]
+    await space.run("add_items", [("a", "data", 0, 0)])
+    assert await emit(space, "y", kind="logged") == 0
 
 
 async def test_a_new_item_of_the_id_begins_its_own_stream(space: Space) -> None:

@@ -235,9 +235,10 @@ def _types(state: State) -> Iterator[str]:
         if family in ends and not isinstance(contents, Expiring):
             yield f"{key} has no time to live"
         if family in {"emitted", "logged"}:
-            options = state.get("options", {})
-            text = options.get(key.partition(":")[2]) if isinstance(options, dict) else ""
-            if (f'"{family}":' in str(text)) == isinstance(contents, Expiring):
+            options, item_id = state.get("options", {}), key.partition(":")[2]
+            text = options.get(item_id) if isinstance(options, dict) else ""
+            noted = f'"{family}":' in f"{text} {state.get(f'dead:{item_id}')}"
+            if noted == isinstance(contents, Expiring):
                 yield f"{key}: has no time to live, or its item has not ended"
 
 

@@ -2,7 +2,7 @@
 --
 -- Needs: prefix, dead
 -- Gives: dead_key, enter_dead, read_dead_letter, leave_dead
--- Uses: now (clock), in_chunks (keys), carried_by, drop_tags (tags)
+-- Uses: chunks_key, keeps_chunks (chunks), now (clock), in_chunks (keys), carried_by, drop_tags (tags)
 
 local function dead_key(id) return prefix .. ':dead:' .. id end
 
@@ -38,11 +38,16 @@ local function read_dead_letter(id, room)
 end
 
 local function leave_dead(ids)
-  local keys = {}
+  local keys, logs = {}, {}
   for i, id in ipairs(ids) do
     keys[i] = dead_key(id)
-    drop_tags(id, carried_by(id), redis.call('HGET', options, id))
+    local text, other = carried_by(id), redis.call('HGET', options, id)
+    drop_tags(id, text, other)
+    if keeps_chunks(text, 'logged') and not keeps_chunks(other, 'logged') then
+      logs[#logs + 1] = chunks_key('logged', id)
+    end
   end
   in_chunks('UNLINK', nil, keys)
+  in_chunks('UNLINK', nil, logs)
   in_chunks('ZREM', dead, ids)
 end
