@@ -59,8 +59,11 @@ async def write_item(redis: Redis, queue: AsyncWorkQueue, item_id: bytes, *, wai
     await raw(redis, "SET", name + b":item:" + item_id, task_of() if waits else BYTES)
     await raw(redis, "HSET", name + b":errors", item_id, BYTES)
     await raw(redis, "HSET", name + b":progress", item_id, json.dumps(LONG))
-    options = {"group": LONG, "run": LONG, "trace": LONG}
+    options = {"group": LONG, "run": LONG, "trace": LONG, "logged": 1000}
     await raw(redis, "HSET", name + b":options", item_id, json.dumps(options))
+    record = json.dumps([1_700_000_000_000, TEXT, TEXT, TEXT + "y" * (1 << 18), f"{TEXT}\n{TEXT}"])
+    chunk = ("token", "7", "attempt", TEXT, "chunk", f"1 1\n{record}")
+    await raw(redis, "XADD", name + b":logged:" + item_id, "7-1", *chunk)
     if not waits:
         await raw(redis, "ZADD", name + b":deadlines", 4_000_000_000_000, item_id)
         await raw(redis, "HSET", name + b":ledger", item_id, "7 7 1 1700000000000")

@@ -82,10 +82,11 @@ local function make_room(stream, key, size, max_bytes, token)
   end
   if fits() then return true end
   if stream.kind == 'logged' then
-    for _, entry in ipairs(redis.call('XRANGE', key, '-', '+', 'COUNT', 100)) do
-      local its_token, bytes = numbers_of(entry)
+    for _ = 1, 100 do
+      local its_token, bytes = numbers_of(first) -- one by one: each may have 4 KiB
       stream.dropped, from = bytes, string.format('%.0f-%.0f', its_token, bytes + 1)
-      if fits() then break end
+      first = not fits() and redis.call('XRANGE', key, from, '+', 'COUNT', 1)[1]
+      if not first then break end
     end
   else
     local own = string.format('%.0f-0', token)

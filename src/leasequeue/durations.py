@@ -100,6 +100,21 @@ def check_int(argument: str, value: int, *, minimum: int, maximum: int) -> int:
     return value
 
 
+#: A number of bytes: a whole number, or a text such as `"64KiB"` or `"1MiB"`.
+Size = int | str
+_SIZE = re.compile(r"(\d{1,6}) ?(KiB|MiB)", re.ASCII)
+
+
+def check_size(argument: str, value: Size, *, minimum: int, maximum: int) -> int:
+    """Check a number of bytes between two bounds, both inclusive, and return it."""
+    parts = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    size = value if parts is None else int(parts[1]) << (10 if parts[2] == "KiB" else 20)
+    if isinstance(size, bool) or not isinstance(size, int) or not minimum <= size <= maximum:
+        allowed = f'bytes, from {minimum:,} to {maximum:,}: a whole number, or a text such as "64KiB"'
+        raise InvalidArgument(argument, value, allowed)
+    return size
+
+
 #: The first and the longest wait before a call is repeated, or a connection opened again (s).
 FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
 

@@ -223,6 +223,22 @@ async def test_one_item_is_printed_in_full(leasequeue: Leasequeue, queue: AsyncW
     assert (document["dead_letter"], document["result"]) == (None, None)
 
 
+async def test_the_logs_of_each_attempt_are_printed(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
+    await queue.add_item(Item(b"data", id="x"))
+    for attempt in (1, 2):
+        lease = await take(queue)
+        record = f'[1700000000123,"INFO","shop","try {attempt}\\nforged","Trace\\nback"]'
+        await queue._write_logs([(lease, f"{attempt} 1\n{record}".encode(), 4096, 60)])
+        await queue.fail(lease, "why", retry_in=0 if attempt == 1 else None)
+    outcome = await leasequeue("show", queue.name, "x")
+    for attempt in (1, 2):
+        line = f"2023-11-14T22:13:20.123Z INFO shop: try {attempt}\\nforged"
+        assert f"\nlogs of attempt {attempt}\n  {line}\n    Trace\n    back\n" in outcome.out
+    [first, _] = (await leasequeue("show", queue.name, "x", "--json")).document["logs"]
+    assert (first["at"], first["message"]) == ("2023-11-14T22:13:20.123Z", "try 1\nforged")
+    assert (first["attempt"], first["number"], first["traceback"]) == (1, 1, "Trace\nback")
+
+
 async def test_the_last_error_of_an_item_is_printed(leasequeue: Leasequeue, queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"data", id="x"))
     await queue.fail(await take(queue), "Traceback\nValueError: bad", retry_in=3600)

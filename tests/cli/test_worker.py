@@ -86,8 +86,8 @@ async def test_log_lines_can_be_json(bench: Bench, queue: AsyncWorkQueue) -> Non
     lines = [json.loads(line) for line in worker.lines]
     assert all(line.keys() >= {"time", "level", "logger", "process", "message"} for line in lines)
     assert "3 runs at once" in lines[0]["message"]
-    failed = [line for line in lines if line["level"] == "warning" and "item" in line]
-    assert [(line["queue"], line["item"], line["attempt"]) for line in failed] == [
+    failed = [line for line in lines if line["level"] == "warning" and "id" in line]
+    assert [(line["queue"], line["id"], line["attempt"]) for line in failed] == [
         (queue.name, "x", 1),
         (queue.name, "x", 2),
     ]

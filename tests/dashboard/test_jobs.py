@@ -238,3 +238,21 @@ async def test_a_dead_job_shows_its_traceback_and_is_requeued(redis_url: str) ->
         done = await client.post("/queues/dies/jobs/one/requeue", follow_redirects=True)
         assert "Dead letters requeued: 1." in done.text
         assert (await queue.counts())[:4] == (1, 0, 0, 0)
+
+
+async def test_the_logs_of_a_job_are_shown_escaped_and_only_as_the_application_says(redis_url: str) -> None:
+    queue = AsyncWorkQueue.from_url(redis_url, "logs")
+    await queue.add_item(Item(call("send"), id="one"))
+    lease = await queue.lease(60, timeout=10)
+    assert lease is not None
+    record = json.dumps([1_700_000_000_000, "INFO", "<script>", "to <b>ann</b>\x1b[2J", "<i>trace</i>"])
+    await queue._write_logs([(lease, f"1 1\n{record}".encode(), 4096, 60)])
+    await queue.complete(lease)
+    async with queue:
+        for show in (True, False):
+            async with open_board(queue, show_data=show) as (_, client):
+                page = (await client.get("/queues/logs/jobs/one")).text
+                assert "Logs of attempt 1" in page
+                assert ("&lt;script&gt;: to &lt;b&gt;ann&lt;/b&gt;\\x1b[2J" in page) is show
+                assert ("&lt;i&gt;trace&lt;/i&gt;" in page) is show
+                assert "<b>ann" not in page

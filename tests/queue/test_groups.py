@@ -134,7 +134,7 @@ async def test_a_group_moves_with_its_order_and_options(make_queue: MakeQueue, n
     await add(target, None, "a2")
     await add(source, "a", *(f"n{number:03}" for number in range(250)), tags=["t"])
     before = await source.groups.find("a", count=999)
-    moved = await source.groups.move("a", target)
+    moved = await source.groups.move("a", target.name)
     assert sorted(moved) == sorted({one.id for one in before} - {"a-leased", "a2"})
     assert await source.groups.count("a", scheduled=True) == (1, 1, 0)
     after = await target.groups.find("a", count=999)
@@ -159,7 +159,7 @@ async def test_what_is_on_its_way_to_a_worker_is_of_its_group(
         assert await act("a") == 1
         assert await redis.lrange(f"{name}:queue", 0, -1) == []
     await add(queue, "a", "x")
-    assert await queue.groups.move("a", other) == ["x"]
+    assert await queue.groups.move("a", other.name) == ["x"]
     assert await redis.lrange(f"{name}:queue", 0, -1) == []
     assert await queue.groups.count("a") == (0, 0, None)
 
@@ -169,7 +169,7 @@ async def test_nothing_is_lost_while_a_group_moves_under_load(make_queue: MakeQu
     source, target = make_queue(), make_queue(name=f"{name}-other")
     await add(source, "a", *(f"i{number:04}" for number in range(600)))
     done: set[str] = set()
-    moving = asyncio.create_task(source.groups.move("a", target))
+    moving = asyncio.create_task(source.groups.move("a", target.name))
     for number in range(20):
         await add(source, "a", f"new{number}")
         for lease in await source.lease_many(3, 60, block=False):
@@ -178,9 +178,9 @@ async def test_nothing_is_lost_while_a_group_moves_under_load(make_queue: MakeQu
         if number == 3:
             moving.cancel()
             await asyncio.wait([moving])
-            moving = asyncio.create_task(source.groups.move("a", target))
+            moving = asyncio.create_task(source.groups.move("a", target.name))
     await moving
-    await source.groups.move("a", target)
+    await source.groups.move("a", target.name)
     assert await source.groups.count("a", scheduled=True) == (0, 0, 0)
     left = {one.id for one in await target.groups.find("a", count=1000, data=False)}
     assert not left & done
@@ -205,7 +205,7 @@ async def test_what_is_no_group_is_refused(queue: AsyncWorkQueue, group: Any) ->
     with pytest.raises(InvalidArgument, match="group"):
         await queue.groups.move(group, "other")
     with pytest.raises(InvalidArgument, match="name of another queue"):
-        await queue.groups.move("a", queue)
+        await queue.groups.move("a", queue.name)
 
 
 @pytest.mark.parametrize("by", ["id", "group"])

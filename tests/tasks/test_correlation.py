@@ -40,8 +40,8 @@ async def test_the_function_and_its_log_records_have_the_id_and_the_next_run_has
     with caplog.at_level(logging.INFO):
         await done(tasks)
     assert found == [("with", "request 7"), ("without", None)]
-    records = [one for one in caplog.records if hasattr(one, "item")]
-    assert {(vars(one)["item"], vars(one).get("correlation")) for one in records} == {
+    records = [one for one in caplog.records if hasattr(one, "token")]
+    assert {(vars(one)["id"], vars(one).get("correlation")) for one in records} == {
         ("a", "request 7"),
         ("b", None),
     }

@@ -169,7 +169,7 @@ async def test_middleware_and_logs_name_the_task(
         await new_worker(tasks, middleware=[layer]).drain()
     assert seen == [f"mail.send <run of mail.send on {job.id!r}>"]
     (record,) = [one for one in caplog.records if "failed" in one.message]
-    assert (record.__dict__["handler"], record.__dict__["item"]) == ("mail.send", job.id)
+    assert (record.__dict__["task"], record.__dict__["id"]) == ("mail.send", job.id)
     assert (await the_dead(queue)).id == job.id
 
 

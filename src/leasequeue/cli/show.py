@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from leasequeue.cli.formatting import (
 from leasequeue.cli.options import choice_option, format_time, number_option
 from leasequeue.cli.server import AsJson, Code, fail, note, queue_command
 from leasequeue.item.codec import dump_compact
+from leasequeue.queue.run_logs import runs_of
 from leasequeue.states import ITEM_STATES, State
 from leasequeue.tasks.wire import task_of
 
@@ -56,7 +58,8 @@ async def show(
     Without an ID: the first items of each state, by their place in the queue, the end of
     their lease or their due time. With --json each item is a line.
 
-    With an ID: the item with its last error and its data, and the dead letter and the result with that id.
+    With an ID: the item with its last error and its data, the dead letter and the result with that id, and
+    the logs of its runs, each record with its attempt, if their task keeps them.
     The exit code is 1 if there are none.
     """
     if item_id is not None:
@@ -117,7 +120,8 @@ async def _show_one(queue: AsyncWorkQueue, item_id: str, *, as_json: bool) -> Co
     view = await queue.find(item_id)
     letter = await queue.dead_letters.get(item_id)
     result = await queue.results.get(item_id)
-    if view is None and letter is None and result is None:
+    logs = await queue.results.logs(item_id)
+    if view is None and letter is None and result is None and not logs:
         return fail(f"{queue.name!r} has no item, dead letter or result with the id {item_id!r}", Code.MISSED)
     if as_json:
         print_json(
@@ -127,6 +131,7 @@ async def _show_one(queue: AsyncWorkQueue, item_id: str, *, as_json: bool) -> Co
                 "item": view_document(view) if view else None,
                 "dead_letter": view_document(letter) if letter else None,
                 **encoded("result", result),
+                "logs": [{**dataclasses.asdict(one), "at": format_time(one.at)} for one in logs],
             }
         )
         return Code.DONE
@@ -140,6 +145,8 @@ async def _show_one(queue: AsyncWorkQueue, item_id: str, *, as_json: bool) -> Co
         if not view and not letter:
             print_facts({"id": item_id, "state": "completed"})
         print_block("result", readable(result))
+    for attempt, records in runs_of(logs):
+        print_block(f"logs of attempt {attempt}", "\n".join(map(str, records)))
     return Code.DONE
 
 

@@ -12,6 +12,7 @@ from leasequeue.queue.operations import list_queues
 from leasequeue.queue.plans.plan import AtLeast
 from leasequeue.queue.plans.reading import FlowRunView, StageView
 from leasequeue.queue.queue import AsyncWorkQueue
+from leasequeue.queue.run_logs import LoggedRecord
 from leasequeue.queue.schedules import ScheduleView
 from leasequeue.queue.shards.queue import ShardedQueue as _  # noqa: F401 - so that `shards=` has it
 from leasequeue.queue.stats import QueueStats, WaitTimes, WorkerStats
@@ -35,6 +36,7 @@ __all__ = [
     "ItemView",
     "Lease",
     "Limit",
+    "LoggedRecord",
     "Pause",
     "QueueHistory",
     "QueueLimits",

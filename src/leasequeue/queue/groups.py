@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from leasequeue.queue.engine import Engine
-    from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.queue.views import ItemView
     from leasequeue.states import State
 
@@ -56,7 +55,7 @@ class Groups:
     """
 
     def __init__(
-        self, engine: Callable[[], Engine], other_name: Callable[[AsyncWorkQueue | str], str]
+        self, engine: Callable[[], Engine], other_name: Callable[[str], str]
     ) -> None:
         self._engine = engine
         self._other_name = other_name
@@ -151,7 +150,7 @@ class Groups:
                 break
         return cancelled
 
-    async def move(self, group: str, other: AsyncWorkQueue | str) -> builtins.list[str]:
+    async def move(self, group: str, other: str) -> builtins.list[str]:
         """Move the items of a group that wait or are scheduled to another queue, as `QueueAdmin.move` does.
 
         They keep their order, options, due times and attempts; 100 are one step, which is applied as a whole.
@@ -161,14 +160,14 @@ class Groups:
 
         Args:
             group: The group.
-            other: The other queue, or its name; on a cluster it has the same hash tag.
+            other: The name of the other queue; on a cluster it has the same hash tag.
 
         Returns:
             The ids of the items that were moved.
 
         Raises:
-            InvalidArgument: If an argument cannot be used, or the other queue is in another slot or on
-                another server, or this one has shards; nothing was sent.
+            InvalidArgument: If an argument cannot be used, or the other queue is in another slot, or this
+                one has shards; nothing was sent.
             QueueDeleted: If the other queue is being deleted.
         """
         name, there = check_group(group).encode(), self._other_name(other)

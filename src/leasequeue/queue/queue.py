@@ -565,6 +565,15 @@ class AsyncWorkQueue:
         row = self._claim(lease, progress_text(value))
         return bool(await self._engine().one("progress", row, size=len(row[2]) + ROW_BYTES) == 1)
 
+    async def _write_logs(self, rows: Iterable[tuple[Lease, bytes, int, float]]) -> None:
+        """Keep chunks of logs: lease, chunk, how many bytes of the item, for how long after its end (s)."""
+        sent = [
+            self._claim(lease, b"logged", b"%d" % to_ms("keep", keep), b"%d" % limit, chunk)
+            for lease, chunk, limit, keep in rows
+        ]
+        for start, stop in trips([row_size(len(row[-1])) for row in sent]):
+            await self._engine().run("emit_chunks", [value for row in sent[start:stop] for value in row])
+
     def _report(self, lease: Lease, value: Any) -> None:
         self._engines.report(self._claim(lease), progress_text(value))
 

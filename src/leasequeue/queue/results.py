@@ -10,12 +10,14 @@ from leasequeue.durations import Duration, seconds
 from leasequeue.queue.encoding import ROW_BYTES, encoded_id
 from leasequeue.queue.pushes.progress import read_progress
 from leasequeue.queue.pushes.result_waits import CANCELLED, KEEP_MS
+from leasequeue.queue.run_logs import read_chunks
 from leasequeue.queue.streams import check_cursor, chunks_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from leasequeue.queue.engine import Engine
+    from leasequeue.queue.run_logs import LoggedRecord
     from leasequeue.queue.streams import Chunk
 
 
@@ -107,6 +109,32 @@ class Results:
         notes: bytes | None = await engine.read("await_results", "HGET", "watchers", key)
         mine = b"@" + engine.keys.session
         return any(not note.endswith(mine) for note in (notes or b"").split())
+
+    async def logs(self, item_id: str) -> list[LoggedRecord]:
+        """Return what was logged below the runs of an item, if its handler has `keep_logs`.
+
+            for record in await queue.results.logs("report-7"):
+                print(record.attempt, record.level, record.message)
+
+        A worker writes what is logged within a second, and before the outcome of the run. It is kept as long
+        as the item is unfinished or a dead letter, and then as long as its result; for an hour if its handler
+        keeps no results.
+
+        Args:
+            item_id: The item's id.
+
+        Returns:
+            The records, the oldest first. Of an item that is not there, or whose handler keeps none: [].
+        """
+        key, after = encoded_id(item_id), b"0-0"
+        chunks: list[tuple[int, bytes]] = []
+        while True:
+            [[_, *found]] = await self._engine().run("read_chunks", [key, b"logged", after])
+            if not found:
+                return read_chunks(chunks)
+            rows = [found[at : at + 4] for at in range(0, len(found), 4)]
+            chunks += [(int(token), chunk) for _, token, _, chunk in rows]
+            after = rows[-1][0]
 
     async def is_cancelled(self, item_id: str) -> bool:
         """Return whether an item was cancelled, and not added again, for as long as `cancel` has said."""

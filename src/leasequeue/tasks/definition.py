@@ -27,7 +27,7 @@ from leasequeue.worker.stage_context import FanOut, Next
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from leasequeue.durations import Duration
+    from leasequeue.durations import Duration, Size
     from leasequeue.queue.cron import Timing
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.worker.handler import RunIn
@@ -54,6 +54,7 @@ class TaskSettings:
     timeout: Duration | None = None
     lease_time: Duration | None = None
     keep_result: Duration | None = 3600
+    keep_logs: Size | None = None
     timing: Timing | None = None
     concurrency: int | None = None
     rate: str | None = None

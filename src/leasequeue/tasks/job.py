@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from leasequeue.queue.queue import AsyncWorkQueue
+    from leasequeue.queue.run_logs import LoggedRecord
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -195,6 +196,14 @@ class Job(Generic[R_co]):
                 await self._queue.cancel(self.id)
         except LeasequeueError as error:
             log.warning("%r is not read any more, and could not be cancelled: %s", self, error)
+
+    async def logs(self) -> list[LoggedRecord]:
+        """Return what was logged below the runs of the job, if its task has `keep_logs`: see `Results.logs`.
+
+        Raises:
+            QueueClosed, ServerError: As in `AsyncWorkQueue.counts`.
+        """
+        return await self._queue.results.logs(self.id)
 
     async def cancel(self, *, keep: Duration = KEEP_SECONDS) -> bool:
         """Cancel the job, whether it waits or runs: see `AsyncWorkQueue.cancel`.

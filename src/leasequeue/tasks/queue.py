@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from leasequeue import telemetry
-from leasequeue.durations import Duration, check_list, seconds
+from leasequeue.durations import Duration, Size, check_list, seconds
 from leasequeue.errors import InvalidArgument, InvalidTask
 from leasequeue.queue.cron import timing_of
 from leasequeue.queue.queue import AsyncWorkQueue
@@ -201,6 +201,7 @@ class TaskQueue:
         timeout: Duration | None = None,
         lease_time: Duration | None = None,
         keep_result: Duration | None = 3600,
+        keep_logs: Size | None = None,
         cron: str | None = None,
         tz: str | None = None,
         every: Duration | None = None,
@@ -224,6 +225,7 @@ class TaskQueue:
         timeout: Duration | None = None,
         lease_time: Duration | None = None,
         keep_result: Duration | None = 3600,
+        keep_logs: Size | None = None,
         cron: str | None = None,
         tz: str | None = None,
         every: Duration | None = None,
@@ -253,6 +255,9 @@ class TaskQueue:
             lease_time: See `Worker.handler`.
             keep_result: How long what the function returned is kept for `Job.result`, in seconds; None: not
                 at all.
+            keep_logs: How much is kept of what is logged below a run, by `logging`, for `Job.logs`: bytes, or
+                a text such as `"64KiB"`, from 4 KiB to 1 MiB; the oldest records are dropped. None: nothing.
+                It is kept as long as the result, or as the dead letter. Not with `batch`.
             cron: The times at which running workers add the task, as a cron expression; see
                 `Schedules.cron`. All arguments need defaults, as those of a schedule are left out.
             tz: The name of the time zone of `cron`; None: UTC.
@@ -280,6 +285,7 @@ class TaskQueue:
             timeout=timeout,
             lease_time=lease_time,
             keep_result=keep_result,
+            keep_logs=keep_logs,
             timing=timing_of(cron, tz, every),
             concurrency=concurrency,
             rate=rate,

@@ -136,6 +136,7 @@ def handler_of(
         timeout=settings.timeout,
         lease_time=lease_time if settings.lease_time is None else settings.lease_time,
         keep_result=settings.keep_result,
+        keep_logs=settings.keep_logs,
         name=task.name,
         inputs=Inputs(
             decode=_decoder(task, unknown),

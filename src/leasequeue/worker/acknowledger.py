@@ -11,10 +11,10 @@ from leasequeue.errors import InvalidArgument, LeasequeueError, NotReplicated, Q
 from leasequeue.errors.log import Log
 from leasequeue.worker.outcomes import INTERRUPTED, Outcome
 from leasequeue.worker.refusals import Reminder, is_refusal
-from leasequeue.worker.run import by_consumer
+from leasequeue.worker.run import Interruption, by_consumer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
     from leasequeue.queue.lease import Lease
     from leasequeue.worker.handler import Consumer
@@ -28,6 +28,8 @@ MAX_BATCH = 500
 
 log = Log("leasequeue.worker")
 
+#: Writes the last records of some runs.
+WriteLogs: TypeAlias = "Callable[[Sequence[ActiveRun]], Awaitable[None]]"
 #: A run, one of its leases, and the outcome of that.
 Entry: TypeAlias = "tuple[ActiveRun, Lease, Outcome]"
 
@@ -47,6 +49,7 @@ class Acknowledger:
     An outcome is sent again after an outage or a refusal, which is safe: the server accepts it from the
     holder of the lease alone. Until then the lease is renewed. `backlog` counts what waits to be sent, over
     all queues. After each call `on_sent` is called, and `on_failure` with the error of one that failed.
+    `write_logs` writes the last records of runs that keep them, before their outcomes are sent.
 
     Attributes:
         waiting: What waits to be sent, without what is in flight.
@@ -61,12 +64,14 @@ class Acknowledger:
         renewer: LeaseRenewer,
         backlog: Backlog,
         *,
+        write_logs: WriteLogs | None = None,
         on_sent: Callable[[], None] = lambda: None,
         on_failure: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self._consumer = consumer
         self._renewer = renewer
         self._backlog = backlog
+        self._write_logs = write_logs
         self._on_sent = on_sent
         self._on_failure = on_failure
         self.waiting: list[Entry] = []
@@ -85,6 +90,8 @@ class Acknowledger:
                 reclaims the item; the other outcomes are sent.
         """
         lost = run.lost
+        if lost and run.logs is not None and run.interruption is Interruption.CANCELLED:
+            self._start(self._finish_logs([run]))  # the server accepts them although the lease is gone
         unknown: list[object] = []
         for lease, outcome in zip(run.leases, run.outcomes, strict=True):
             known = isinstance(outcome, Outcome)
@@ -147,7 +154,13 @@ class Acknowledger:
         self._begin()
         self._on_sent()
 
+    async def _finish_logs(self, runs: Sequence[ActiveRun]) -> None:
+        if self._write_logs is not None:
+            await self._write_logs(runs)
+
     async def _send(self, batch: list[Entry]) -> None:
+        if runs := [run for run, _, _ in batch if run.logs is not None]:
+            await self._finish_logs(runs)
         groups: dict[object, list[Entry]] = {}
         group: list[Entry] = []
         last: Outcome | None = None
@@ -212,11 +225,11 @@ async def drain(acknowledgers: Iterable[Acknowledger]) -> None:
     await asyncio.gather(*(acknowledger.drain() for acknowledger in acknowledgers))
 
 
-async def release_held(renewer: LeaseRenewer) -> None:
+async def release_held(renewer: LeaseRenewer, write_logs: WriteLogs) -> None:
     """Acknowledge the runs that have finished, and release all others, in the background thread."""
     acknowledgers = []
     for consumer, runs in by_consumer(list(renewer.held)).items():
-        acknowledger = Acknowledger(consumer, renewer, Backlog())
+        acknowledger = Acknowledger(consumer, renewer, Backlog(), write_logs=write_logs)
         for run in runs:
             # The server may have accepted some of the outcomes; to send them again changes nothing.
             run.unacknowledged = len(run.leases)

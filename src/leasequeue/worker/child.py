@@ -20,15 +20,21 @@ from typing import TYPE_CHECKING, Any
 from leasequeue import telemetry
 from leasequeue.errors import OTHER_PROCESS
 from leasequeue.errors.describing import describe, traceback_of
+from leasequeue.queue.run_logs import RunLogs
+from leasequeue.worker.log_records import RunElsewhere, watch_records
 from leasequeue.worker.outcomes import Signal
 from leasequeue.worker.stage_context import CURRENT, correlation_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from multiprocessing.connection import Connection
 
 #: A terminal and some supervisors signal the whole process group. The worker decides when a child ends.
 IGNORED = (signal.SIGINT, signal.SIGTERM)
+#: What a message with log records begins with. No pickled answer does, nor the first message, which is empty.
+RECORDS = b"records "
+#: How often they are sent (s).
+SEND_SECONDS = 0.2
 #: The option of prctl(2) to be sent a signal when the parent dies.
 PR_SET_PDEATHSIG = 1
 #: On other systems: how often to compare the parent's process id (s).
@@ -51,14 +57,62 @@ def serve(connection: Connection) -> None:
             pickle.loads(function)  # noqa: S301 - pickled by our own worker
         except BaseException:  # noqa: BLE001 - the module may raise anything; each run of it says so as well
             traceback.print_exc()
+    records = _Records(connection)
+    watch_records(lambda: records.run)
     with contextlib.suppress(EOFError, OSError):
         connection.send_bytes(b"")
         while True:
-            answer = _answer(connection.recv_bytes())
+            answer = _answer(connection.recv_bytes(), records)
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):  # it may be closed, or replaced
                     stream.flush()  # this process may be killed before it prints more
-            connection.send_bytes(answer)
+            records.end(answer)
+
+
+class _Records:
+    """Sends the log records of calls that keep them, while a call lasts and before its answer."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        #: The present run: this process has one at a time, whose threads it cannot tell from others.
+        self.run: RunElsewhere | None = None
+        self._sent = 0
+        self._thread: threading.Thread | None = None
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()  # the thread may have held it
+
+    def begin(self, fields: Mapping[str, object], limit: int | None) -> None:
+        """Let the records of this process have the fields of a run, and keep them if there is a limit."""
+        self._sent = 0
+        self.run = RunElsewhere(fields, None if limit is None else RunLogs(limit))
+        if limit is not None and self._thread is None:
+            self._thread = threading.Thread(target=self._send_often, name="leasequeue logs", daemon=True)
+            self._thread.start()
+
+    def end(self, answer: bytes) -> None:
+        """Send the last records, and the answer."""
+        with self._lock:
+            self._send()
+            self.run = None
+            self._connection.send_bytes(answer)
+
+    def _send_often(self) -> None:
+        with contextlib.suppress(OSError):  # the worker has hung up
+            while True:
+                time.sleep(SEND_SECONDS)
+                with self._lock:
+                    self._send()
+
+    def _send(self) -> None:
+        logs = None if self.run is None else self.run.logs
+        if logs is not None and (taken := logs.take()) is not None:
+            first, lines = taken
+            self._connection.send_bytes(RECORDS + b"\n".join([b"%d" % (first - 1 - self._sent), *lines]))
+            self._sent = first - 1 + len(lines)
+            logs.done()
 
 
 def _keep_apart(connection: Connection) -> None:
@@ -105,10 +159,13 @@ def _prepare(preparation: dict[str, Any]) -> None:
         _importing = False
 
 
-def _answer(request: bytes) -> bytes:
+def _answer(request: bytes, records: _Records) -> bytes:
     """Call a function; return, pickled, its value and None, or None and the pickled error that it raised."""
     try:
-        function, payload, names, (trace, stage, correlation) = pickle.loads(request)  # noqa: S301 - see above
+        function, payload, names, around = pickle.loads(request)  # noqa: S301 - see above
+        trace, stage, correlation, about = around
+        if about is not None:
+            records.begin(*about)
         CURRENT.set(stage)  # the process sets it again for each call
         correlation_id.set(correlation)
         with telemetry.continued(trace):

@@ -8,10 +8,11 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args, get_origin
 
-from leasequeue.durations import Duration, check_int, seconds
+from leasequeue.durations import Duration, Size, check_int, check_size, seconds
 from leasequeue.errors import InvalidArgument
 from leasequeue.queue.lease import Lease
 from leasequeue.queue.queue import AsyncWorkQueue
+from leasequeue.queue.run_logs import MAX_KEPT, MIN_KEPT
 from leasequeue.worker.outcomes import Complete
 from leasequeue.worker.payload import Decode, Emission, decoder, encode_result
 from leasequeue.worker.retry import RetryPolicy
@@ -116,6 +117,7 @@ class Handler(Consumer):
         timeout: Duration | None,
         lease_time: Duration,
         keep_result: Duration | None,
+        keep_logs: Size | None = None,
         name: str | None = None,
         inputs: Inputs | None = None,
         encode: Callable[[Any], bytes] = encode_result,
@@ -143,6 +145,7 @@ class Handler(Consumer):
         self.timeout = None if timeout is None else seconds("timeout", timeout, zero=False)
         self.lease_time = seconds("lease_time", lease_time, zero=False)
         self.keep_result = None if keep_result is None else seconds("keep_result", keep_result, zero=False)
+        self.keep_logs = None if keep_logs is None else check_kept_logs(keep_logs, batch)
         self.inputs = _inputs(function, self.run_in, self.batch) if inputs is None else inputs
         self.encode = encode
         self.correlation_of = correlation_of
@@ -192,6 +195,14 @@ def _inputs(function: Callable[..., Any], run_in: RunIn, batch: int | None) -> I
     if run_in == "process" and payload is Lease:
         raise InvalidArgument("handler", function, "a payload: a lease cannot be sent to another process")
     return inputs
+
+
+def check_kept_logs(size: Size, batch: int | None) -> int:
+    """Check how many bytes of logs are kept of each item, and return that."""
+    if batch is not None:
+        allowed = "None with batch=: the records of a run are about all its items"
+        raise InvalidArgument("keep_logs", size, allowed)
+    return check_size("keep_logs", size, minimum=MIN_KEPT, maximum=MAX_KEPT)
 
 
 def check_run_in(function: Callable[..., Any], wanted: RunIn | None) -> RunIn:

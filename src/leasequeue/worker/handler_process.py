@@ -23,10 +23,12 @@ from anyio import BrokenWorkerProcess
 
 from leasequeue.durations import Backoff
 from leasequeue.errors.log import Log
-from leasequeue.worker.child import IGNORED
+from leasequeue.worker.child import IGNORED, RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from leasequeue.queue.run_logs import RunLogs
 
 #: What a process runs: it takes over the paths before it imports anything of ours.
 PROGRAM = (
@@ -47,10 +49,11 @@ log = Log("leasequeue.worker")
 
 
 class _Call:
-    __slots__ = ("future", "request")
+    __slots__ = ("future", "logs", "request")
 
-    def __init__(self, request: bytes) -> None:
+    def __init__(self, request: bytes, logs: RunLogs | None) -> None:
         self.request = request
+        self.logs = logs
         self.future: Future[bytes] = Future()
 
 
@@ -99,12 +102,14 @@ class HandlerProcess:
         self.is_lent = True
         return True
 
-    async def call(self, request: bytes) -> bytes:
+    async def call(self, request: bytes, logs: RunLogs | None = None) -> bytes:
         """Send a call, and return its answer. If this is cancelled, the process is killed, and starts again.
+
+        `logs` is given the log records that the process sends until then.
 
         Raise BrokenWorkerProcess if the process ends before it has answered, or has been closed.
         """
-        call = _Call(request)
+        call = _Call(request, logs)
         with self._lock:
             if self._closed.is_set():
                 raise BrokenWorkerProcess(CLOSED)
@@ -212,7 +217,10 @@ class HandlerProcess:
         answer, problem = b"", None
         try:
             connection.send_bytes(call.request)
-            answer = self._receive(connection)
+            while (answer := self._receive(connection)).startswith(RECORDS):
+                if call.logs is not None:
+                    dropped, *lines = answer[len(RECORDS) :].split(b"\n")
+                    call.logs.extend(lines, dropped=int(dropped))
         except Exception as error:  # noqa: BLE001 - also MemoryError: this thread must continue
             problem = error
             self._tell(usable=False)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from leasequeue import telemetry
 from leasequeue.errors import InvalidArgument
 from leasequeue.worker.handler_process import END_SECONDS, HandlerProcess
+from leasequeue.worker.run import RUNNING
 from leasequeue.worker.stage_context import CURRENT, correlation_id
 
 if TYPE_CHECKING:
@@ -138,8 +139,11 @@ def in_process(function: Callable[..., Any], name: str) -> Any:
 
     async def invoke(process: HandlerProcess, /, *payload: Any, **names: Any) -> Any:
         trace = None if telemetry.active is None else telemetry.active.current_trace()
-        around = trace, CURRENT.get(), correlation_id.get()
-        answer = await process.call(pickle.dumps((function, payload, names, around)))
+        run = RUNNING.get()
+        logs = None if run is None else run.logs
+        about = run and (run.record_fields, logs and logs.limit)
+        around = trace, CURRENT.get(), correlation_id.get(), about
+        answer = await process.call(pickle.dumps((function, payload, names, around)), logs)
         value, raised = pickle.loads(answer)  # noqa: S301 - pickled by our own process
         if raised is not None:
             error: BaseException = pickle.loads(raised)  # noqa: S301 - the same

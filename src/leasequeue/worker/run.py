@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from leasequeue.errors import InvalidArgument, NoCurrentRun
+from leasequeue.queue.run_logs import RunLogs
 from leasequeue.worker.stage_context import StageContext
 
 if TYPE_CHECKING:
@@ -45,11 +46,12 @@ class Run:
             `leasequeue.worker.run.Interruption`; or None.
     """
 
-    __slots__ = ("began", "handler", "interruption", "leases")
+    __slots__ = ("began", "handler", "interruption", "leases", "logs")
 
     def __init__(self, handler: Handler, leases: Sequence[Lease]) -> None:
         self.handler = handler
         self.leases = leases
+        self.logs: RunLogs | None = None
         self.began = 0.0
         self.interruption: Interruption | None = None
 
@@ -118,6 +120,16 @@ class Run:
     async def _emit(self, stream: Emission, chunk: bytes) -> bool:
         (lease,) = self.leases
         return await lease.queue.emit(lease, chunk, keep=stream.keep, max_bytes=stream.max_bytes)
+
+    @property
+    def record_fields(self) -> dict[str, object]:
+        """What each log record below the run has as attributes: texts and numbers or, of a batch, lists."""
+        first = self.leases[0]
+        ids: Any = first.id
+        tokens: Any = first.token
+        if len(self.leases) > 1:
+            ids, tokens = [one.id for one in self.leases], [one.token for one in self.leases]
+        return {"task": self.handler.name, "id": ids, "attempt": first.attempt, "token": tokens}
 
     def __repr__(self) -> str:
         ids = ", ".join(repr(lease.id) for lease in self.leases[:3])
@@ -197,6 +209,7 @@ class ActiveRun(Run):
         # The base class's attributes are set here as well: another call would cost 3 % of a quick run.
         self.handler = handler
         self.leases = leases
+        self.logs = None if handler.keep_logs is None else RunLogs(handler.keep_logs)
         self.began = 0.0
         self.interruption = None
         self.arrived = time.monotonic()
@@ -213,12 +226,7 @@ class ActiveRun(Run):
     @property
     def log_fields(self) -> dict[str, object]:
         """The `extra` fields of each log record about this run."""
-        fields: dict[str, object] = {
-            "queue": self.handler.queue.whole.name,
-            "handler": self.handler.name,
-            "item": self.leases[0].id if len(self.leases) == 1 else [lease.id for lease in self.leases],
-            "attempt": self.attempt,
-        }
+        fields = {"queue": self.handler.queue.whole.name, **self.record_fields}
         if (correlation := self.correlation) is not None:
             fields["correlation"] = correlation
         return fields if self.stages is None else fields | self.stages.log_fields

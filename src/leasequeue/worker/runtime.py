@@ -26,11 +26,13 @@ from leasequeue.worker.fetcher import Fetcher
 from leasequeue.worker.health import Monitor
 from leasequeue.worker.invocation import Threads, build_call
 from leasequeue.worker.lease_renewer import LeaseRenewer
+from leasequeue.worker.log_records import watch_records
 from leasequeue.worker.maintenance import Maintenance
 from leasequeue.worker.outcomes import Outcome
 from leasequeue.worker.parking import Parking
 from leasequeue.worker.processes import Processes, usable_cores
-from leasequeue.worker.run import Interruption, by_consumer
+from leasequeue.worker.run import RUNNING, Interruption, by_consumer
+from leasequeue.worker.run_logs import LogWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -115,6 +117,7 @@ class WorkerRuntime:
             is_torn_down=self._is_torn_down,
         )
         self.executor.log_runs = log_runs
+        self.log_writer = LogWriter(self.renewer.held)
         self._backlog = Backlog()
         self.acknowledgers = {one: self._acknowledger_of(one) for one in consumers}
         self.fetcher = Fetcher(order, self.renewer, self.executor, self._backlog, self.watch)
@@ -141,6 +144,8 @@ class WorkerRuntime:
             partial(self.monitor.release_arrivals, queues),
             *self.queues.membership.tasks(queues),
         ]
+        if any(one.keep_logs is not None for consumer in consumers for one in consumer.all_handlers):
+            tasks.append(self.log_writer.run)
         if clean_every is not None:
             maintenance = Maintenance(
                 clean_every=clean_every,
@@ -153,6 +158,7 @@ class WorkerRuntime:
 
     async def start(self, resources: Mapping[str, Any], middleware: Sequence[Any]) -> asyncio.Task[None]:
         """Call `prepare`, and start to work; return the task that fetches, which ends only with an error."""
+        watch_records(RUNNING.get)
         self.prepare(resources, middleware)
         await self.background.start()
         try:
@@ -186,6 +192,7 @@ class WorkerRuntime:
             consumer,
             self.renewer,
             self._backlog,
+            write_logs=self._write_logs,
             on_sent=self._wake_fetcher,
             on_failure=self._stop_with,
         )
@@ -400,11 +407,20 @@ class WorkerRuntime:
         """Release what is still held, because a queue was closed or a renewal had taken it at that moment."""
         if self.renewer.held and not self.unacknowledged:
             with contextlib.suppress(WorkerNotRunning):  # the background thread has failed
-                releasing = asyncio.wrap_future(self.background.call(partial(release_held, self.renewer)))
+                release = partial(release_held, self.renewer, self.log_writer.finish)
+                releasing = asyncio.wrap_future(self.background.call(release))
                 await asyncio.wait([releasing], timeout=SHORTEST_ACKNOWLEDGE)
 
+    async def _write_logs(self, runs: Sequence[ActiveRun]) -> None:
+        """Write the last records of runs where the others are written, so that they stay in order."""
+        with contextlib.suppress(WorkerNotRunning):  # the background thread has failed
+            writing = asyncio.wrap_future(self.background.call(partial(self.log_writer.finish, runs)))
+            await asyncio.wait([writing])
+            if not writing.cancelled():
+                writing.result()
+
     async def _release_all(self) -> None:
-        await release_held(self.renewer)
+        await release_held(self.renewer, self.log_writer.finish)
         # A blocked move of the event loop may have taken one of them, if it was not ended yet.
         await asyncio.gather(*(engines_of(queue).release_arrivals() for queue in [*self.queues.served]))
 

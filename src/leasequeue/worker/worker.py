@@ -17,6 +17,7 @@ from leasequeue.durations import (
     LONGEST_KEPT_SECONDS,
     LONGEST_SECONDS,
     Duration,
+    Size,
     check_int,
     check_list,
     seconds,
@@ -192,7 +193,7 @@ class Worker:
         """The handlers, in the order in which they were defined, and those of its task queues."""
         return tuple(handler for consumer in self._consumers() for handler in consumer.handlers)
 
-    def handler(
+    def handler(  # noqa: PLR0913 - all but the queue by name
         self,
         queue: AsyncWorkQueue,
         *,
@@ -203,6 +204,7 @@ class Worker:
         timeout: Duration | None = None,
         lease_time: Duration | None = None,
         keep_result: Duration | None = None,
+        keep_logs: Size | None = None,
     ) -> Callable[[AnyFunction], AnyFunction]:
         """Make a function the handler of a queue. The function itself is returned unchanged.
 
@@ -224,6 +226,8 @@ class Worker:
             keep_result: For how many seconds the returned value is kept as the item's result, bytes as they
                 are and anything else as JSON; None: not at all. If it cannot be written, the item is
                 completed with the result `{"error": {"type": "ResultError", "message": …}}`.
+            keep_logs: How much of what is logged below a run is kept, for `Results.logs`; see
+                `TaskQueue.task`.
 
         Raises:
             InvalidArgument: If an argument, or the function's signature, is invalid.
@@ -245,6 +249,7 @@ class Worker:
                     timeout=timeout,
                     lease_time=self._lease_time if lease_time is None else lease_time,
                     keep_result=keep_result,
+                    keep_logs=keep_logs,
                 )
             )
             return function

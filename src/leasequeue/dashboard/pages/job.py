@@ -13,6 +13,7 @@ from leasequeue.errors import EventsLost, InvalidArgument, NoEventsKept
 from leasequeue.errors.describing import plain
 from leasequeue.item.codec import dump_compact
 from leasequeue.queue import Lease
+from leasequeue.queue.run_logs import runs_of
 from leasequeue.queue.shards.spreading import answers_of
 from leasequeue.states import GONE, EventKind
 from leasequeue.tasks.wire import call_of, task_of
@@ -52,6 +53,10 @@ async def read(view: View) -> dict[str, Any]:
         "data": None if data is None else _shown(view, name, call[1].encode() if call else data),
         "result": None if found["result"] is None else _shown(view, name, found["result"]),
         "has_result": found["result"] is not None,
+        "logs": [
+            (attempt, view.readable(name, "\n".join(map(str, some)).encode(errors="replace")))
+            for attempt, some in runs_of(found["logs"])
+        ],
         "progress": None if item is None or item.progress is None else dump_compact(item.progress),
         "events": None
         if own is None
@@ -65,10 +70,11 @@ def _shown(view: View, name: str, data: bytes) -> tuple[int, str | None]:
 
 
 async def _read(queue: AsyncWorkQueue, item_id: str) -> dict[str, Any]:
-    item, letter, result, run = await asyncio.gather(
+    item, letter, result, logs, run = await asyncio.gather(
         queue.find(item_id, data=False),
         queue.dead_letters.get(item_id, max_bytes=MAX_SHOWN_BYTES),
         queue.results.get(item_id),
+        queue.results.logs(item_id),
         _run_by_id(queue, item_id),
     )
     if item is not None and item.flow_run and item.flow_home:
@@ -78,7 +84,7 @@ async def _read(queue: AsyncWorkQueue, item_id: str) -> dict[str, Any]:
     holders = [item.holder] if item is not None and item.holder else []
     workers = await Fleet(queue).workers({queue.name: holders})
     worker = next(iter(workers), None)
-    return {"item": item, "letter": letter, "result": result, "worker": worker, "run": run}
+    return {"item": item, "letter": letter, "result": result, "logs": logs, "worker": worker, "run": run}
 
 
 async def _run_by_id(queue: AsyncWorkQueue, item_id: str) -> tuple[str, str] | None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from leasequeue.queue.event import Event
     from leasequeue.queue.queue import AsyncWorkQueue
+    from leasequeue.queue.run_logs import LoggedRecord
     from leasequeue.queue.shards.spreading import Shards
     from leasequeue.queue.streams import Chunk
     from leasequeue.queue.views import ItemView
@@ -141,6 +142,13 @@ class ShardedResults(Results):
     async def is_awaited(self, item_id: str) -> bool:
         """See `Results.is_awaited`."""
         return await self._shards.any_of(item_id, lambda shard: shard.results.is_awaited(item_id))
+
+    async def logs(self, item_id: str) -> builtins.list[LoggedRecord]:
+        """See `Results.logs`."""
+        found = await self._shards.each(
+            lambda shard: shard.results.logs(item_id), self._shards.with_id(item_id)
+        )
+        return next((one for one in found if one), [])
 
     async def is_cancelled(self, item_id: str) -> bool:
         """See `Results.is_cancelled`."""
