@@ -44,6 +44,7 @@ class Run:
         began: When the handler was called, by `time.monotonic()`; 0 before.
         interruption: Why the worker cancelled the run: `SHUTDOWN`, `TIMEOUT`, `LEASE_LOST` or `CANCELLED` of
             `leasequeue.worker.run.Interruption`; or None.
+        logs: Its log records until they are written; None: its handler has no `keep_logs`.
     """
 
     __slots__ = ("began", "handler", "interruption", "leases", "logs")

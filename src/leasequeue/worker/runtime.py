@@ -132,9 +132,8 @@ class WorkerRuntime:
         self.failure: asyncio.Future[None] = self._loop.create_future()
         self.hurry = asyncio.Event()
         self.retiring = asyncio.Event()
-        self.runs = 0
+        self.runs = self.unacknowledged = 0
         self._max_runs = max_runs
-        self.unacknowledged = 0
 
     def _background_tasks(self, clean_every: float | None, keep_dead: float | None) -> list[Task]:
         queues, consumers = self.queues.served.keys(), self.queues.consumers
