@@ -9,18 +9,18 @@
 -- Arguments:
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
---   entries  rest     id, token, kind (`emitted`: a stream, which drops the chunks of earlier runs if it has
---       no room for this one's, and then refuses more; `logged`: a log, which drops its oldest chunks), for
---       how many ms the chunks are kept after the end of the item, the maximum of bytes, chunk (empty: none,
---       but those of an earlier item are removed), …
+--   entries  rest     id, token, kind (`emitted`: a stream, which drops the chunks of earlier runs if
+--       it has no room for this one's, and then refuses more; `logged`: a log, which drops its
+--       oldest chunks), for how many ms the chunks are kept after the end of the item, the maximum of
+--       bytes, chunk (empty: none, but those of an earlier item are removed), …
 -- Reply: a list with an entry per row: 1 kept, 0 rejected (completed, returned, or leased to another), -2
 --   there is no room.
 -- Cost: O(log n) per row.
 -- Limits: at most 1,000 rows a call and, except for a single row, 1 MiB of chunks. A log drops
 --   at most 100 chunks for each that it gets.
 -- Uses: cancelled_key (RARE_KEYS), chunks_key, keeps_chunks (chunks), now (clock), is_current (current),
---   is_late (discard), CHUNK_BYTES (encodings), options_text, read_options (facts), data_key (keys),
---   read_ledger (ledger), values_from (lists), push_to_watchers (watchers)
+--   CHUNK_BYTES (encodings), options_text, read_options (facts), data_key (keys), read_ledger (ledger),
+--   values_from (lists), push_to_watchers (watchers)
 
 local ids = values_from(ARGV, entries + 1, 6)
 local records = redis.call('HMGET', ledger, unpack(ids))
@@ -40,16 +40,16 @@ for i, id in ipairs(ids) do
   local row = entries + 6 * (i - 1)
   local token, kind = tonumber(ARGV[row + 2]), ARGV[row + 3]
   text_of[id] = texts[i]
-  local is_late = kind == 'logged'
+  local is_last = kind == 'logged'
     and (tonumber(redis.call('ZSCORE', cancelled_key, id)) or 0) > now
     and redis.call('EXISTS', data_key(id)) == 0
-  if is_late or is_current(id, token, scores[i], records[i]) then
+  if is_last or is_current(id, token, scores[i], records[i]) then
     local key = chunks_key(kind, id)
-    rows[i] = { key = key, token = token, chunk = ARGV[row + 6], is_late = is_late }
+    rows[i] = { key = key, token = token, chunk = ARGV[row + 6], is_last = is_last }
     if not streams[key] then
       -- Read before anything is written, as all keys are.
       local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)[1]
-      local is_begun = is_late or keeps_chunks(texts[i], kind)
+      local is_begun = is_last or keeps_chunks(texts[i], kind)
       local high, bytes = 0, 0
       if last and is_begun then
         high, bytes = numbers_of(last)
@@ -117,7 +117,7 @@ for i, id in ipairs(ids) do
       local _, _, attempt = read_ledger(records[i] or '0 0 0 0')
       local entry = string.format('%.0f-%.0f', stream.high, stream.bytes)
       redis.call('XADD', key, entry, 'token', one.token, 'attempt', attempt, 'chunk', one.chunk)
-      if one.is_late and redis.call('PTTL', key) < 0 then redis.call('PEXPIRE', key, ARGV[row + 4]) end
+      if one.is_last and redis.call('PTTL', key) < 0 then redis.call('PEXPIRE', key, ARGV[row + 4]) end
       if stream.kind == 'emitted' and not messages[id] then
         messages[id], told[#told + 1] = 'emitted ' .. id, id
       end

@@ -3,8 +3,8 @@
 -- Keys: queue, options
 -- Arguments:
 --   prefix   text  the queue's name
---   entries  rest  id, kind (`emitted` or `logged`), the id of the entry after which to begin (`0-0`: with
---       the first), …
+--   entries  rest  id, kind (`emitted` or `logged`), the id of the entry after which to begin
+--       (`0-0`: with the first), …
 -- Reply: a list with an entry per row, which is a list: 1 if there are chunks, 0 if there are none (yet), -2
 --   if this row was not read, nor any after it: ask again; then the id of the entry, its token, attempt and
 --   chunk for each. If there are any, there may be more after them.

@@ -3,9 +3,9 @@
 --
 -- An entry has the id `<token>-<bytes>`: that of the run, unless an entry before it has a larger one, and how
 -- many bytes were emitted until its end; each entry counts `CHUNK_BYTES` more than its chunk has. While the
--- item is unfinished, its options have for how many ms its chunks are to be kept after its end, as `emitted`
--- and `logged`; where no run has emitted anything, nothing is written. A dead letter carries `logged`, and its
--- log has no time to live.
+-- item is unfinished, its options have for how many ms its chunks are to be kept after its end, as
+-- `emitted` and `logged`; where no run has emitted anything, nothing is written. A dead letter carries
+-- `logged`, and its log has no time to live.
 --
 -- Needs: prefix
 -- Gives: chunks_key, keeps_chunks, end_chunks
