@@ -220,6 +220,18 @@ async def test_logs_wait_for_a_server_that_is_away_and_precede_the_outcome(
     assert messages(await tasks.queue.results.logs("a")) == [(1, "during the outage")]
 
 
+async def test_the_logs_of_a_job_are_found_in_its_shard(redis: Redis, name: str) -> None:
+    async with TaskQueue(name, redis, shards=2) as spread:
+
+        @spread.task(keep_logs=4096)
+        async def work(number: int) -> None:
+            log.info("number %d", number)
+
+        jobs = [await work.add(number) for number in range(4)]
+        await new_worker(spread).drain()
+        assert [await logs_of(job) for job in jobs] == [[(1, f"number {number}")] for number in range(4)]
+
+
 async def test_a_flood_keeps_the_newest_records_in_bounded_memory(tasks: TaskQueue, redis: Redis) -> None:
     count = 3_000
     log.propagate = False  # pytest keeps all records
