@@ -287,6 +287,21 @@ def test_any_record_is_kept_in_few_bytes() -> None:
     assert "\x1b" not in f"{read[2]}"
 
 
+def test_what_waits_to_be_written_is_bounded_and_says_how_much_was_dropped() -> None:
+    kept = RunLogs(4096)
+    for _ in range(1000):
+        kept.add(logging.LogRecord("a", logging.INFO, "file", 1, "text", (), None))
+    taken = kept.take()
+    assert taken is not None
+    first, lines = taken
+    assert first + len(lines) - 1 == 1000
+    assert sum(map(len, lines)) <= 4096
+    kept.close()
+    kept.done()
+    kept.add(logging.LogRecord("a", logging.INFO, "file", 1, "after the end of the run", (), None))
+    assert not kept.waits
+
+
 @pytest.mark.parametrize("size", ["64", 100, "2MiB", "64kB", True, 4096.0])
 def test_a_size_that_is_none_is_refused(tasks: TaskQueue, size: Any) -> None:
     with pytest.raises(InvalidArgument, match="keep_logs"):
