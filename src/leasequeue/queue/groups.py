@@ -54,9 +54,7 @@ class Groups:
     ServerError as those of `AsyncWorkQueue` do.
     """
 
-    def __init__(
-        self, engine: Callable[[], Engine], other_name: Callable[[str], str]
-    ) -> None:
+    def __init__(self, engine: Callable[[], Engine], other_name: Callable[[str], str]) -> None:
         self._engine = engine
         self._other_name = other_name
 
