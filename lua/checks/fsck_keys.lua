@@ -30,7 +30,7 @@ local types = {
 -- stylua: ignore
 local kept_ms = {
   result = day, delivered = 60000, failed_session = 3600000, set = 7 * day, stream = 7 * day, once = 7 * day,
-  rollup = 366 * day, emitted = day, logged = day,
+  rollup = 366 * day, emitted = day, logged = day, holders = 3600000, hold_line = 60000,
 }
 
 redis.call('LLEN', queue)

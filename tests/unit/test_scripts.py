@@ -33,6 +33,7 @@ LOAD = [sys.executable, "-c", "from leasequeue.wire.scripts import load; print(l
 FEW = {
     *("counts", "sample_queue", "fsck_leases", "fsck_entries", "fsck_lanes", "move_items", "delete_queue"),
     "run_once",
+    "emit_chunks",
 }
 
 

@@ -198,8 +198,9 @@ local function tell_waiting(run)
   redis.call('ZCARD', there .. ':cancelled')
   redis.call('HLEN', there .. ':options')
   redis.call('HLEN', there .. ':unsettled')
-  waiting.awaited = waiting.awaited or {}
-  waiting.awaited[#waiting.awaited + 1] = path
+  local it = waiting
+  it.awaited = it.awaited or {}
+  it.awaited[#it.awaited + 1] = path
   return changes and waiting
 end
 

@@ -221,19 +221,20 @@ local function tell_parent(run, path, one, todo)
   if place > 3 and policy == 'all' and not has_text(run, 'e:' .. path) then
     set_run(run, 'e:' .. path, one.reason)
   end
+  local cut_reason
   if policy == 'chain' and not decision then
     if is_run_active(run) then
       run.led = led
       enter_batch(run, path)
       return
     end
-    decision, one.reason = 'f', path .. ': cancelled'
+    decision, cut_reason = 'f', path .. ': cancelled'
   end
   -- After a retry of some of the children, the failures of the others still count: a
   -- success waits for their retries.
   local are_left = counts[3] + counts[4] + counts[5] < counts[1]
   if not decision or (decision == before and place == 3 and are_left) then return end
-  local reason = one.reason
+  local reason = cut_reason or one.reason
   if decision ~= 'd' then
     reason = string.sub(policy, 1, 2) == 'n:' and too_few(path, policy, counts[1])
       or run_field(run, 'e:' .. path)

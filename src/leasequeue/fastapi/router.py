@@ -10,6 +10,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.params import Depends
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.responses import StreamingResponse
 
 from leasequeue.alive import Fleet
 from leasequeue.durations import check_list
@@ -47,7 +48,7 @@ from leasequeue.fastapi.problems import (
     answers,
     path_of,
 )
-from leasequeue.fastapi.streams import EventStream, stream_response
+from leasequeue.fastapi.streams import stream_response
 
 #: The longest time that a request may wait for a result (s): proxies end silent connections, and a server
 #: that stops waits for its requests.
@@ -172,8 +173,11 @@ def _add_streams(made: APIRouter, jobs: Jobs, guards: list[Depends]) -> None:
         tags=["jobs"],
         summary="Read the stream of a job",
         response_description="Its chunks, as server-sent events.",
-        response_class=EventStream,
+        response_class=StreamingResponse,
         responses={
+            200: {
+                "content": {"text/event-stream": {"schema": {"description": "Events, one after the other."}}}
+            },
             **answers(JOB_UNKNOWN, QUEUE_UNKNOWN, *REFUSED, REQUEST_INVALID, SERVER_UNAVAILABLE),
             204: {"description": "`Last-Event-ID` is that of the end."},
         },

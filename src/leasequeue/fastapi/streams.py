@@ -43,12 +43,6 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 log = Log("leasequeue.fastapi")
 
 
-class EventStream(StreamingResponse):
-    """A response with server-sent events."""
-
-    media_type: str | None = "text/event-stream"
-
-
 def stream_response(request: Request, job: Job[Any], *, cancel_after: Duration | None = None) -> Response:
     """Return a response with the stream of a job as server-sent events.
 
@@ -76,7 +70,7 @@ def stream_response(request: Request, job: Job[Any], *, cancel_after: Duration |
     if after == END:
         return Response(status_code=204)
     chunks = job.stream(after=after, cancel_after=cancel_after)
-    return EventStream(_events(request, chunks), headers=_HEADERS)
+    return StreamingResponse(_events(request, chunks), headers=_HEADERS, media_type="text/event-stream")
 
 
 async def _events(request: Request, chunks: AsyncGenerator[Chunk[Any], None]) -> AsyncGenerator[bytes, None]:

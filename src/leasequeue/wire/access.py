@@ -56,6 +56,7 @@ CONNECTIONS = {
     "get": Sent(
         "read whether an item was cancelled, or a queue has shards", "cancels are noticed late; no shards"
     ),
+    "hget": Sent("see whether anybody reads the stream of a job", "an abandoned job is not cancelled"),
     "hmget": Sent("read what workers say of themselves, and flow runs", REFUSED),
     "hscan": Sent("list workers", REFUSED),
     "info": Sent("read the server's version", "it is not checked; dead workers are noticed later"),
@@ -93,7 +94,7 @@ READING = frozenset(
         *("EXISTS", "GET", "GETRANGE", "HEXISTS", "HGET", "HLEN", "HMGET", "HSCAN", "HSTRLEN"),
         *("LINDEX", "LLEN", "LPOS", "LRANGE", "MGET", "PTTL", "SCAN", "SCARD", "SMISMEMBER"),
         *("STRLEN", "TIME", "TYPE", "XLEN", "XRANGE", "XREVRANGE", "ZCARD", "ZCOUNT", "ZLEXCOUNT"),
-        *("ZMSCORE", "ZRANDMEMBER", "ZRANGE", "ZRANGEBYSCORE", "ZSCAN", "ZSCORE"),
+        *("ZMSCORE", "ZRANDMEMBER", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZSCAN", "ZSCORE"),
     }
 )
 
