@@ -188,9 +188,9 @@ def _add_streams(made: APIRouter, jobs: Jobs, guards: list[Depends]) -> None:
         id: JobId,  # noqa: A002 - the name in the path
         queue: QueueName = None,
         last_event_id: Annotated[
-            str | None,
+            str,
             Header(pattern=r"^([0-9]{1,16}-[0-9]{1,16}|end)?$", description="The last event that was read."),
-        ] = None,
+        ] = "",
     ) -> Response:
         """Return what the runs of the job emit, from the first chunk or after `Last-Event-ID`, to the end.
 
