@@ -10,10 +10,12 @@
 -- Uses: ASK_WHEN_DUE, BRACE, IDLE_LEASES, LOOKS_MARK (encodings)
 
 -- Have up to `most` sessions of a queue look, those that wait longest first. The names of shards begin with a
--- brace. In another queue a single item wakes a session that makes a blocking move, and costs no read, unless
--- such a session has just returned it.
+-- brace. In another queue a single item wakes a session that makes a blocking move, unless such a session has
+-- just returned it, or another item waits already, as none makes one now.
 local function have_look(name, most, was_returned)
-  if most == 0 or (most == 1 and not was_returned and string.byte(name) ~= BRACE) then return end
+  if most == 0 then return end
+  local wakes_mover = most == 1 and not was_returned and string.byte(name) ~= BRACE
+  if wakes_mover and redis.call('LLEN', name .. ':queue') < 2 then return end
   local key, left = name .. ':idle', math.min(most, 100)
   -- Some of them may be blocked.
   local found = redis.pcall('ZRANGE', key, 0, left + 2 * ASK_WHEN_DUE - 1, 'WITHSCORES')

@@ -156,7 +156,7 @@ local function wake(one, name)
   if redis.call('ZCARD', promoted) > 1000 then
     in_chunks('ZREM', promoted, redis.call('ZRANGE', promoted, 0, 99))
   end
-  have_look(name, 1)
+  have_look(name, 1, true)
 end
 
 -- Return an item at the front of any lane of a queue, to wake a session that finds out which one is the next.

@@ -516,7 +516,8 @@ class LeaseDispatcher:
                 (
                     request
                     for request in (*self._waiting, *self._new)
-                    if request.lease_ms == item[4] and not request.future.done()
+                    # The server marks who makes no move by the last bit of the time.
+                    if request.lease_ms | 1 == item[4] | 1 and not request.future.done()
                 ),
                 None,
             )

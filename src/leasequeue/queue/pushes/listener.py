@@ -113,6 +113,8 @@ class Listener:
         self._blocks = blocks
         #: Whether so many sessions wait that others make the moves, as the server has last said.
         self._others_move = False
+        #: Whether it was notified to look before the reply to its registration had said so.
+        self._looked = False
         self._look_timer: asyncio.TimerHandle | None = None
         #: What is notified when listening ends; None: not listening.
         self._waiter: Waiter | None = None
@@ -238,6 +240,7 @@ class Listener:
         If others move, the reply says whether they still do; else the move is sent with the registration.
         """
         self._stop_timer()
+        self._looked = False
         known = self._registered_on is connection
         register = self._register.by_hash if known else self._register.command
         is_sent = not self._others_move
@@ -278,7 +281,12 @@ class Listener:
         self._runner.send(self._register, (), registered, large=False, **self._registration(waiter))
 
     def _notified(self, message: bytes) -> None:
-        (self._look if self.deliveries.use_word(message) else self._unverified.add)()
+        if not self.deliveries.use_word(message):
+            self._unverified.add()
+        elif self._look_timer is None:
+            self._looked = True
+        else:
+            self._look()
 
     def _notified_of_due(self, message: bytes) -> None:
         if self._waiter is not None:
@@ -322,16 +330,15 @@ class Listener:
                 self._wait_without_move(connection, waiter)
 
     def _wait_without_move(self, connection: Connection, waiter: Waiter) -> None:
-        """Wait to look, or send the move now, as the server has said that others do not make it."""
+        """Wait to look, or send the move now if others do not make it."""
         self._backoff.reset()
-        if self._others_move:
+        if self._looked:
+            self._end(waiter, None)
+        elif self._others_move:
             again = partial(self._wait_again, connection, waiter)
             self._look_timer = self._loop.call_later(_wait_seconds(), again)
-            return
-        try:
-            connection.post(self._move(), partial(self._moved, connection, waiter))
-        except Exception as error:  # noqa: BLE001 - who waits gets it
-            self._failed(connection, waiter, error)
+        else:  # with another registration, as this one may have waited long for the event loop
+            self._send_move(connection, waiter)
 
     def _wait_again(self, connection: Connection, waiter: Waiter) -> None:
         """Register again, or end the wait."""
@@ -377,6 +384,7 @@ class Listener:
         self._end(waiter, None if error.transient else error)
 
     def _end(self, waiter: Waiter, error: LeasequeueError | None) -> None:
+        self._stop_timer()
         self._waiter = self._task = None
         waiter.arrived(error)
 
@@ -420,10 +428,12 @@ class Listener:
         self._runner.send(self._register, accepted, answered, large=False, **registration)
 
     def _acknowledged(
-        self, waiter: Waiter, accepted: tuple[bytes, ...], _: Any, error: BaseException | None
+        self, waiter: Waiter, accepted: tuple[bytes, ...], wait_ms: Any, error: BaseException | None
     ) -> None:
         if error is None:
             self.deliveries.acknowledged(accepted)
+            if wait_ms == 0 and self.deliveries.registered:
+                self._look()  # if it makes no move: items came while it was not registered
             return
         self.deliveries.registered = False  # perhaps; it registers again before the next move
         if accepted and self._attached:
