@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import TYPE_CHECKING
+
+import pytest
 
 from leasequeue.spark.options import QueueTarget
 from leasequeue.spark.portal import open_queue
@@ -14,17 +17,25 @@ if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
 
 
+@pytest.mark.parametrize("in_cycle", [False, True])
 async def test_a_portal_that_is_dropped_while_a_session_is_made_is_closed_later(
-    queue: AsyncWorkQueue,
+    queue: AsyncWorkQueue, *, in_cycle: bool
 ) -> None:
     """Spark drops readers, which are collected in any thread: here in one that makes another session."""
-    blocks = [open_queue(QueueTarget(queue.name, str(queue.url)))]
-    portal = await asyncio.to_thread(blocks[0].__enter__)
+    block = open_queue(QueueTarget(queue.name, str(queue.url)))
+    portal = await asyncio.to_thread(block.__enter__)
     assert (await asyncio.to_thread(portal.call, portal.queue.counts)).total == 0
+    blocks: list[object] = [block, portal]
+    del block, portal
 
     def drop() -> None:
         with SESSIONS.lock:
+            if in_cycle:  # the collector ends all that it finds, in any order
+                cycle = blocks.copy()
+                cycle.append(cycle)
+                del cycle
             blocks.clear()
+            gc.collect()
 
     dropping = threading.Thread(target=drop, daemon=True)
     dropping.start()

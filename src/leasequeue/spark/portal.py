@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: What is open, so that it is no garbage where Spark has dropped a reader: the collector would end it itself.
+_OPEN: set[ExitStack] = set()
+
 
 class QueuePortal:
     """A queue, and the portal to the thread that runs its event loop.
@@ -82,6 +85,8 @@ class QueuePortal:
 def open_queue(target: QueueTarget, find_for: float | None = None) -> Iterator[QueuePortal]:
     """Open a queue for the length of a block; with `find_for`, look for its shards for so many seconds."""
     with ExitStack() as stack:
+        _OPEN.add(stack)
+        stack.callback(_OPEN.discard, stack)
         portal = stack.enter_context(start_blocking_portal())
         if find_for is not None and target.layout is None:
             target = portal.call(call_with_retries, partial(_located, target), find_for)
