@@ -1,4 +1,4 @@
-"""Measure large fleets: `python -m benchmarks.fleet`, for half an hour; `--shards 16`: with shards.
+"""Measure large fleets: `python -m benchmarks.fleet`, for 10 minutes; `--shards 16`: with shards.
 
 What workers that wait, and jobs, cost the server, with 1 to 1,000 workers: those of `tests.alive.crowd`,
 which are the library's, many in a process; `--real 30` has so many worker processes beside as many of these.

@@ -280,10 +280,11 @@ async def test_waiters_that_leave_leave_no_keys(
     await blocked(redis, 0)
 
 
+@pytest.mark.parametrize("group", [None, "g"])
 async def test_of_many_sessions_few_make_a_blocking_move_and_all_get_items(
-    make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+    make_queue: MakeQueue, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch, group: str | None
 ) -> None:
-    """Whoever adds them, one by one or many at once; no timer helps."""
+    """Of any client, one by one or many at once, in the queue or in a lane; no timer helps."""
     count = 60
     monkeypatch.setattr(listener, "BLOCK_SECONDS", 0.3)
     adder, waiters = make_queue(), [make_queue() for _ in range(count)]
@@ -308,7 +309,7 @@ async def test_of_many_sessions_few_make_a_blocking_move_and_all_get_items(
     for number in range(10):
         await adder.add_item(Item(b"x", id=f"one {number}"))
         await done(waiting, number + 2)
-    await adder.add_items([Item(b"x", id=f"many {number}") for number in range(count - 11)])
+    await adder.add_items([Item(b"x", id=f"many {number}") for number in range(count - 11)], group=group)
     leases = await asyncio.gather(*waiting)
     assert len({lease.id for lease in leases}) == count
     # Each is leased once, but those that were delivered to a session that had just ceased to wait.

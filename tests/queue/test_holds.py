@@ -13,7 +13,7 @@ import pytest
 
 from leasequeue import AsyncWorkQueue
 from leasequeue.errors import HoldLost, InvalidArgument
-from tests.lua.space import Call, Space
+from tests.lua.space import NOW, Call, Space
 from tests.queue.asking import until
 from tests.queue.keyspace import left_over
 from tests.stateful.interruption import Interrupter
@@ -220,6 +220,26 @@ async def test_a_place_that_was_lost_cancels_its_block(
 
     with pytest.raises(HoldLost, match="'api'"):
         await run()
+
+
+async def test_a_place_whose_time_has_passed_is_free_while_others_renew_theirs(
+    redis: Redis, name: str, queue: AsyncWorkQueue
+) -> None:
+    """The time to live of the key, which all places share, ends none of them."""
+    space = Space(redis, name)
+    await queue.limits.set(hold="api", concurrency=2)
+
+    async def ask(number: int, at_ms: int, renews: int = 0) -> int:
+        ticket = f"1 lh:x#{number}"
+        rows: list[int] = await space.run(
+            "hold_take", now_ms=NOW + at_ms, hold_name="api", ticket=ticket, for_ms=9_000, renews=renews
+        )
+        return rows[0]
+
+    assert [await ask(1, 0), await ask(2, 0), await ask(3, 1)] == [1, 1, 0]
+    assert await ask(1, 8_000, renews=1) == 1
+    assert [await ask(3, 8_999), await ask(3, 9_001)] == [0, 1]
+    assert await ask(2, 9_002, renews=1) == -1
 
 
 async def test_an_interruption_after_any_write_gives_no_place_too_many_and_loses_none(

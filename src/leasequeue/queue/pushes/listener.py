@@ -107,7 +107,7 @@ class Listener:
         self.deliveries = Deliveries()
         #: On a cluster, a message also reaches subscribers of other nodes, which the sender does not count.
         self._can_receive = runner.route.slot is None
-        self._keys = keys
+        self._move = (b"BLMOVE", keys["queue"], keys["inbox"], b"RIGHT", b"LEFT")
         self._loop = asyncio.get_running_loop()
         #: Whether moves may be blocked; else messages, and a timer, have it look.
         self._blocks = blocks
@@ -248,19 +248,10 @@ class Listener:
             arguments = self._registration(waiter)
             connection.post(register(arguments), partial(self._registered, connection, waiter, is_sent))
             if is_sent:
-                connection.post(self._move(), partial(self._moved, connection, waiter))
+                seconds = b"%.3f" % _wait_seconds()
+                connection.post((*self._move, seconds), partial(self._moved, connection, waiter))
         except Exception as error:  # noqa: BLE001 - as above
             self._failed(connection, waiter, error)
-
-    def _move(self) -> tuple[bytes, ...]:
-        return (
-            b"BLMOVE",
-            self._keys["queue"],
-            self._keys["inbox"],
-            b"RIGHT",
-            b"LEFT",
-            b"%.3f" % _wait_seconds(),
-        )
 
     def _wait_to_look(self, waiter: Waiter) -> None:
         """Register the session, and wait for the message to look, for up to `BLOCK_SECONDS`."""
