@@ -57,7 +57,7 @@ local function hold_rate(name, interval, burst)
 end
 
 -- Give what is free to those that wait; `own` gets its place for `for_ms`. Returns whether the name has
--- limits, and when, in ms, time alone may give the next place; nil: nobody waits.
+-- limits, and when, in ms, time alone may give the next place; nil: none waits.
 local function give_places(name, own, own_ms)
   local limit, rate = unpack(redis.call('HMGET', prefix .. ':holds', 'concurrency/' .. name, 'rate/' .. name))
   if not (limit or rate) then return false end

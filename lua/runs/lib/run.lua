@@ -225,7 +225,7 @@ local function begin_of(run, at)
 end
 
 -- Return when the item of a stage is due, in ms since 1970; nil: at once. `t:<stage>` has it until the stage
--- ends, so that a step that continues an interrupted one (`again`) does not begin the time anew.
+-- ends, so that a step that continues an interrupted one (`again`) does not begin the time again.
 local function due_of(run, path, found, again)
   if not (found.delay or found.at or found.signal) or parent_of(path) then return nil end
   local noted = again and run_number(run, 't:' .. path) or 0

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 #: After so long without an event a comment is sent, so that proxies keep the connection open (s).
 PING_SECONDS = 15.0
-#: The id of the event at the end. A browser that has it and connects again is told to stop.
+#: The id of the event at the end. The answer to a browser that has it and connects again is to stop.
 END = "end"
-#: How proxies are told to keep nothing back.
+#: They have proxies keep nothing back.
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 #: How a stream has ended, by what its job raises.
 _STATES: dict[type[Exception], str] = {

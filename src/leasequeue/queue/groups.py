@@ -119,7 +119,7 @@ class Groups:
     async def purge(self, group: str) -> int:
         """Remove the items of a group that wait now; return how many. Those leased or scheduled stay.
 
-        As `QueueAdmin.purge`: up to 250 are one step, and items that are added meanwhile stay.
+        As `QueueAdmin.purge`: up to 250 are one step, and items that are added later stay.
         """
         name = check_group(group).encode()
         removed = await operations.purge(self._engine(), ("promoted", "lanes"), name)

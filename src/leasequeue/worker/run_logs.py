@@ -1,4 +1,4 @@
-"""Write the log records of runs that keep them, while the runs go on and before their outcomes are sent."""
+"""Write the log records of runs that keep them, while they run and before their outcomes are sent."""
 
 from __future__ import annotations
 
