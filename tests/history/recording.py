@@ -114,9 +114,10 @@ def _write_run(
 
 
 class _RecordingDispatcher(LeaseDispatcher):
-    """A dispatcher that records what it leases."""
+    """A dispatcher that records what it leases, of a shard by its name."""
 
     log: HistoryLog
+    place: str
 
     async def lease(
         self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None, by_level: bool = False
@@ -139,7 +140,7 @@ class _RecordingDispatcher(LeaseDispatcher):
         now = time.monotonic_ns()
         self.log.write(
             *(
-                Event(now, "lease", self._queue, _text(item_id), "", token, attempt, int(called_at * 1e9))
+                Event(now, "lease", self.place, _text(item_id), "", token, attempt, int(called_at * 1e9))
                 for item_id, _, token, attempt, _, called_at, *_ in leased
             )
         )
@@ -154,6 +155,7 @@ class _RecordingEngine(Engine):
         self.leasing.__class__ = _RecordingDispatcher
         assert isinstance(self.leasing, _RecordingDispatcher)
         self.leasing.log = log
+        self.leasing.place = self.name
 
     async def one(self, name: str, row: Sequence[bytes], *, size: int = 64) -> Any:
         with self._recorded(self._write_calls(name, [row])) as values:
