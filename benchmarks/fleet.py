@@ -175,7 +175,7 @@ async def held(queue: AsyncWorkQueue, count: int) -> None:
 
 async def kill_half(server: EmbeddedServer, count: int, shards: int) -> None:
     """Kill one half, which holds jobs, and print how soon the other one runs them."""
-    fleet = crowd(server.url, "q", count, shards=shards, concurrency=2)
+    fleet = crowd(server.url, "q", count, shards=shards, concurrency=2, each=min(MOST, (count + 3) // 4))
     async with (
         Redis.from_url(server.url) as redis,
         opened(server.url, "q", shards) as queue,
@@ -257,7 +257,7 @@ async def measure(sizes: list[int], shards: int, real: int) -> None:
         if real:
             await measured.row(real, MOST, "of these")
             await measured.row(real, 1, "processes")
-    for scenario in (kill_half, restart):
+    for scenario in (kill_half, restart) if max(sizes) > 1 else ():
         with tempfile.TemporaryDirectory() as folder:
             async with await EmbeddedServer.start(port=0, password="", dir=folder) as server:
                 if scenario is kill_half:
