@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -10,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import (
-    Item,
-    Lease,
-)
+from leasequeue import AsyncWorkQueue, Item, Lease
+from leasequeue.alive.membership import Membership
 from leasequeue.queue import cleaning
+from leasequeue.queue.pushes import listener
 from leasequeue.queue.schedules import Schedules
-from leasequeue.worker import maintenance
+from leasequeue.wire.scripts import load
+from leasequeue.worker import health, maintenance
 from leasequeue.worker.maintenance import Maintenance
 from tests.eventually import eventually
 from tests.queue.asking import take
@@ -26,7 +28,6 @@ from tests.worker.working import counted, finished, new_worker, working
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from leasequeue import AsyncWorkQueue
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
@@ -149,3 +150,31 @@ async def complete_the_rest(queue: AsyncWorkQueue, ran: list[str]) -> None:
         assert await queue.complete(lease)
         ran.append(lease.id)
     await finished(queue)
+
+
+async def test_a_worker_that_waits_asks_little_of_shards_that_have_many_others(
+    redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It neither looks for items or new schedules on each of them, nor for its health on all at once."""
+    monkeypatch.setattr(maintenance, "LONGEST_SLEEP", 0.1)
+    monkeypatch.setattr(health, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(listener, "BLOCK_SECONDS", 0.1)
+    monkeypatch.setattr(Membership, "workers", lambda *_: 10**12)
+    names, calls, shards = {one.sha.decode(): one.name for one in load().values()}, Counter[str](), 8
+    async with AsyncWorkQueue(name, redis, shards=shards) as queue:
+        worker = new_worker(clean_every=60)
+        worker.handler(queue)(lambda _: None)
+
+        async def count_calls() -> None:
+            async with redis.monitor() as monitor:
+                async for command in monitor.listen():
+                    what, *rest = command["command"].split(" ", 2)
+                    calls[names.get(rest[0], "") if what == "EVALSHA" else what] += 1
+
+        counting = asyncio.create_task(count_calls())
+        async with working(worker):
+            await eventually("it has asked often", lambda: min(calls["register"], calls["run_settle"]) > 100)
+        counting.cancel()
+    assert calls["ticks_due"] <= shards
+    assert calls["lease_many"] <= 3 * shards
+    assert calls["check_waiting"] <= calls["INFO"] + 2

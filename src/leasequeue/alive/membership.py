@@ -94,11 +94,13 @@ class Registration:
         failed: Why the session has failed; empty: it has not.
         named: Whether the last heartbeat named connections, by which others may see that it is dead.
         has_peers: Whether there are other workers, as was seen last.
+        workers: How many workers the queue had at the last accepted heartbeat, with this one.
     """
 
     def __init__(self, session: str) -> None:
         self.session = session
         self.registered = self.named = self.has_peers = False
+        self.workers = 1
         self.refreshed_at = 0.0
         self.failed = ""
         self._loop = asyncio.get_running_loop()
@@ -152,10 +154,10 @@ class Registration:
         with self._lock:
             self._members.pop(member, None)
 
-    def accepted(self, sent_at: float, *, named: bool, has_peers: bool) -> None:
+    def accepted(self, sent_at: float, *, named: bool, workers: int) -> None:
         """Note that the server has accepted a heartbeat."""
         self.registered = True
-        self.named, self.has_peers = named, has_peers
+        self.named, self.has_peers, self.workers = named, workers > 1, workers
         self.refreshed_at = max(self.refreshed_at, sent_at)
 
     def fail(self, why: str) -> None:
@@ -305,6 +307,11 @@ class Membership:
         if member := self._members.get(queue):
             member.registration.has_peers = has_peers
 
+    def workers(self, queue: AsyncWorkQueue) -> int:
+        """Return how many workers a queue had at the last heartbeat, with this one; 1: unknown."""
+        member = self._members.get(queue)
+        return 1 if member is None else member.registration.workers
+
     # -------------------------------------------------------------------------- joining and leaving
 
     async def register(self, queue: AsyncWorkQueue, registration: Registration) -> None:
@@ -320,7 +327,7 @@ class Membership:
             log.debug("%s does not know this worker yet: %s", queue.name, error)
         else:
             if reply.accepted:
-                registration.accepted(sent_at, named=False, has_peers=reply.workers > 1)
+                registration.accepted(sent_at, named=False, workers=reply.workers)
 
     def add(self, queue: AsyncWorkQueue, registration: Registration) -> None:
         """Send heartbeats for a queue from now on; called in the background thread."""
@@ -420,7 +427,7 @@ class Membership:
             member.registration.registered = False
             self._on_forgotten(member.queue)
             return False
-        member.registration.accepted(sent_at, named=named, has_peers=reply.workers > 1)
+        member.registration.accepted(sent_at, named=named, workers=reply.workers)
         self._own.workers = reply.workers
         if member.steady_since is None:
             member.steady_since = sent_at

@@ -116,11 +116,11 @@ class Monitor:
             for gone in ({*self._ignored} | {*self._away}).difference(served):
                 self._ignored.pop(gone, None)
                 self._away.pop(gone, None)
-            # Those with a problem again, and as many others.
+            # Those with a problem again, and as many others; of the shards of a queue one after another.
             found = {*islice((*self._ignored, *self._away), MAX_CHECKED)}
-            turn = turn % max(1, len(served))
-            found.update(islice(cycle(served), turn, turn + min(MAX_CHECKED, len(served))))
-            turn += MAX_CHECKED
+            turn, most = turn % max(1, len(served)), min(MAX_CHECKED, len({one.whole for one in served}))
+            found.update(islice(cycle(served), turn, turn + most))
+            turn += most
             await asyncio.gather(*(self._check(queue, idle=idle) for queue in found))
             await self._check_memory(found)
 

@@ -29,6 +29,10 @@ LONGEST_SLEEP = 5.0
 #: The pause between two queues that are asked whether they have schedules, and in the first round (s).
 SHORTEST_PAUSE, FIRST_PAUSE = 0.02, 0.002
 
+#: How many of a queue's workers look for new schedules in each round, on average: at a thousand, all would
+#: keep the server busy with that alone. That none does is rare, and the next round follows.
+LOOKING = 8
+
 #: How many steps, of 100 items each, one search of a foreign queue takes for stages that are done: no client
 #: of another library notes these.
 FOREIGN_STEPS = 10
@@ -48,7 +52,7 @@ class Maintenance:
 
     The arguments are those of `Worker`; each pause between two cleans is random. On average, one clean out of
     `light_per_deep` is a deep one; infinite: none is. Only clients of other libraries serve the `foreign`
-    queues.
+    queues. `workers` says how many workers a queue has.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Maintenance:
         declarations: Mapping[AsyncWorkQueue, Sequence[Declaration]] | None = None,
         light_per_deep: float = LIGHT_PER_DEEP,
         foreign: Sequence[AsyncWorkQueue] = (),
+        workers: Callable[[AsyncWorkQueue], int] = lambda _: 1,
     ) -> None:
         self._clean_every = clean_every
         self._deep_share = 1 / light_per_deep
@@ -72,6 +77,7 @@ class Maintenance:
         #: The queues to maintain, which may change, and the foreign ones.
         self._served: Collection[AsyncWorkQueue] = ()
         self._foreign = foreign
+        self._workers = workers
         #: Those that could not be cleaned: how many turns are left to others.
         self._left_out: Counter[AsyncWorkQueue] = Counter()
         #: Those that are being cleaned, and those whose schedules are being ticked.
@@ -140,17 +146,19 @@ class Maintenance:
 
     async def _tick_in_turn(self, tasks: asyncio.TaskGroup) -> None:
         """Look for new schedules, and for stages to settle, in one queue after the other."""
-        pause = FIRST_PAUSE
+        pause, is_first = FIRST_PAUSE, True
         while True:
             queues = self._queues
             for queue in queues or (None,):
                 if queue is not None:
-                    self._start(self._ticking, queue, self._tick, tasks)
+                    # The first time in any case: its own schedules may have to be declared.
+                    if is_first or random.random() * self._workers(queue) < LOOKING:  # noqa: S311 - no secret
+                        self._start(self._ticking, queue, self._tick, tasks)
                     self._start(self._settling, queue, self._settle, tasks)
                     if time.monotonic() >= self._sample_at.get(queue, 0.0):
                         self._start(self._sampling, queue, self._sample, tasks)
                 await asyncio.sleep(pause * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
-            pause = max(LONGEST_SLEEP / max(1, len(queues)), SHORTEST_PAUSE)
+            pause, is_first = max(LONGEST_SLEEP / max(1, len(queues)), SHORTEST_PAUSE), False
 
     async def _tick(self, queue: AsyncWorkQueue) -> None:
         """Declare and tick the schedules of a queue, as long as it has any."""

@@ -151,6 +151,7 @@ class WorkerRuntime:
                 keep_dead=keep_dead,
                 declarations={one.queue: one.declarations for one in consumers},
                 foreign=foreign_queues(consumers),
+                workers=self.queues.membership.workers,
             )
             tasks.append(partial(maintenance.run, queues))
         return tasks

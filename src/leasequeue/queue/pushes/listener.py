@@ -254,7 +254,10 @@ class Listener:
             self._failed(connection, waiter, error)
 
     def _wait_to_look(self, waiter: Waiter) -> None:
-        """Register the session, and wait for the message to look, for up to `BLOCK_SECONDS`."""
+        """Register the session, and wait for the message to look. Register again after `BLOCK_SECONDS`.
+
+        The reply says whether to look, as there are items: the message may have been lost.
+        """
 
         def registered(wait_ms: Any, error: BaseException | None) -> None:
             if self._waiter is not waiter or timer.cancelled():
@@ -267,9 +270,16 @@ class Listener:
             elif wait_ms >= 0:
                 waiter.due_in(wait_ms / 1000)
 
-        timer = self._look_timer = self._loop.call_later(_wait_seconds(), self._look)
+        again = partial(self._register_again, waiter)
+        timer = self._look_timer = self._loop.call_later(_wait_seconds(), again)
         self._backoff.reset()
         self._runner.send(self._register, (), registered, large=False, **self._registration(waiter))
+
+    def _register_again(self, waiter: Waiter) -> None:
+        if waiter.waits:
+            self._wait_to_look(waiter)
+        else:
+            self._look()
 
     def _notified(self, message: bytes) -> None:
         if not self.deliveries.use_word(message):
