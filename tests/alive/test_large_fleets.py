@@ -1,6 +1,6 @@
 """Many workers of one queue: half of them die at once, the server restarts, or has no room for more.
 
-They are those of `tests.alive.crowd`: 60 in the quick tests, 1,000 in the long ones.
+They are those of `tests.alive.crowd`: 30 in the quick tests, up to 1,000 in the long ones.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
-#: How many workers there are, of a queue with how many shards (0: none).
-FLEETS = [(30, 0), *(pytest.param(1000, one, marks=pytest.mark.long) for one in (0, 16))]
+#: How many workers there are, of a queue with how many shards (0: none). Each is registered on each shard, so
+#: that two cores run a tenth of the workers with 16 of them.
+FLEETS = [(30, 0), *(pytest.param(*one, marks=pytest.mark.long) for one in ((1000, 0), (100, 16)))]
 #: How long a test may wait: 1,000 workers take a minute to start on a busy machine (s).
 LONG_SECONDS = 600.0
 
