@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasequeue import ConnectionLost, Flow, Item, TaskQueue, Worker
+from leasequeue import ConnectionLost, Flow, Item, RetryPolicy, TaskQueue, Worker, current_run
 from tests.eventually import eventually
 from tests.faults.flow_runs import Flows
 from tests.history.events import FinalState, History
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from leasequeue import AsyncWorkQueue
     from leasequeue.embedded import EmbeddedServer
+    from leasequeue.views import Chunk
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
@@ -123,6 +124,88 @@ async def test_waiting_works_again_after_a_restart(
     assert taken.token < after.token < taken.token + 10, "the token counter has survived, too"
     async with Redis.from_url(server.url) as admin:
         assert (await audit(admin, name)).leased == [b"next"]
+
+
+async def test_a_reader_gets_every_accepted_chunk_once_when_the_server_was_killed_in_mid_stream(
+    make_server: MakeServer, tmp_path: Path, name: str
+) -> None:
+    """The run whose chunk is refused fails; the reader waits through it, and sees that another has begun."""
+    server = await start(make_server, tmp_path)
+    found: list[Chunk[int]] = []
+    accepted: list[tuple[int, int]] = []
+    killed, refused = asyncio.Event(), asyncio.Event()
+    async with TaskQueue.from_url(server.url, name) as tasks, TaskQueue.from_url(server.url, name) as others:
+
+        async def count() -> None:
+            run = current_run()
+            for number in range(4):
+                if number == 2:
+                    await killed.wait()  # the reader has the chunks before
+                try:
+                    assert await run.emit(number)
+                except ConnectionLost:
+                    refused.set()
+                    raise
+                accepted.append((run.lease.token, number))
+
+        retry = RetryPolicy(attempts=2, first=0)
+        job = await tasks.task(streams=int, retry=retry)(count).add()
+
+        async def read() -> None:
+            async for chunk in others.task(streams=int)(count).job(job.id).stream():
+                found.append(chunk)  # noqa: PERF401 - as they come
+
+        async with asyncio.timeout(120), working(Worker(tasks)):
+            reading = asyncio.create_task(read())
+            await eventually("two chunks are read", lambda: len(found) == 2)
+            await kill(server)
+            killed.set()
+            await refused.wait()
+            await start(make_server, tmp_path, server.port)
+            await reading
+    read_of = [(chunk.token, chunk.value) for chunk in found]
+    assert sorted(set(accepted) - set(read_of)) == []
+    assert len(set(read_of)) == len(read_of)
+    assert [chunk.value for chunk in found if chunk.token == found[-1].token] == [0, 1, 2, 3]
+    assert [chunk.restarted for chunk in found].count(True) == len({token for token, _ in read_of}) - 1
+
+
+async def test_held_places_of_a_limit_outlive_a_killed_server(
+    make_server: MakeServer, make_queue: MakeQueue, tmp_path: Path
+) -> None:
+    """No block runs too many, those that run go on, and the next in turn gets the place that becomes free."""
+    server = await start(make_server, tmp_path)
+    queue, other = make_queue(url=server.url), make_queue(url=server.url)
+    await queue.limits.set(hold="api", concurrency=2)
+    entered, leaves = list[int](), [asyncio.Event() for _ in range(4)]
+
+    async def hold(number: int) -> None:
+        async with (queue, other)[number % 2].limits.hold("api"):
+            entered.append(number)
+            await leaves[number].wait()
+
+    async def held(held: int, waiting: int) -> bool:
+        try:
+            found = (await queue.limits.holds())["api"]
+        except ConnectionLost:
+            return False
+        return (found.held, found.waiting) == (held, waiting)
+
+    async with asyncio.timeout(120):
+        first = [asyncio.create_task(hold(number)) for number in range(2)]
+        await until("two hold", partial(held, 2, 0))
+        await kill(server)
+        await start(make_server, tmp_path, server.port)
+        await until("both hold on", partial(held, 2, 0))
+        others = [asyncio.create_task(hold(number)) for number in (2, 3)]
+        await until("two wait", partial(held, 2, 2))
+        leaves[1].set()
+        await until("one of them has the place", partial(held, 2, 1))
+        for leave in leaves:
+            leave.set()
+        await asyncio.gather(*first, *others)
+    assert sorted(entered) == [0, 1, 2, 3]
+    assert await held(0, 0)
 
 
 # -------------------------------------------------------------------------------------------------- flow runs

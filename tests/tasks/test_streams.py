@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
+import tracemalloc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -296,6 +298,82 @@ async def test_a_worker_that_is_killed_in_mid_stream_loses_no_chunk(
         async with working(new_worker(tasks)):
             await reading
     assert shown(found) == [(0, 1, False), (1, 1, False), (0, 2, True), (1, 2, False), (2, 2, False)]
+
+
+READER = """
+import asyncio, sys
+from leasequeue import TaskQueue
+
+async def main():
+    async with TaskQueue.from_url(sys.argv[1], sys.argv[2]) as tasks:
+        async for chunk in tasks.queue.results.stream(sys.argv[3]):
+            print("read", chunk.cursor, chunk.value.decode(), flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_reader_that_was_killed_is_continued_after_its_last_chunk(
+    tasks: TaskQueue, redis_url: str, name: str
+) -> None:
+    """The run goes on meanwhile, and another process gets each chunk after that, and none before."""
+
+    @tasks.task(streams=int)
+    async def write() -> None:
+        for number in range(5):
+            if number == 2:
+                await gone.wait()
+            await current_run().emit(number)
+
+    gone, job = asyncio.Event(), await write.add()
+    async with working(new_worker(tasks)):
+        reader = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", READER, redis_url, name, job.id), stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            lines = [await printed(reader, b"read") for _ in range(2)]
+        finally:
+            reader.kill()
+            await reader.wait()
+        gone.set()
+        _, cursor, last = lines[-1].decode().split()
+        assert last == "1"
+        assert await read(job, after=cursor) == [2, 3, 4]
+
+
+async def test_readers_that_stand_still_keep_no_chunks_anywhere(tasks: TaskQueue, redis: Redis) -> None:
+    """Others read on; what the slow have not read is in the stream of the server alone."""
+    chunk, count = "x" * 60_000, 80  # 5 MB
+
+    @tasks.task(streams=str, max_stream=16 << 20)
+    async def write() -> None:
+        await current_run().emit("first")
+        await all_read.wait()
+        for _ in range(count):
+            await current_run().emit(chunk)
+
+    async def stand_still() -> None:
+        async for _ in job.stream():
+            begun.append(job.id)
+            await ends.wait()
+
+    all_read, ends, begun = asyncio.Event(), asyncio.Event(), list[str]()
+    job = await write.add()
+    async with working(new_worker(tasks)):
+        slow = [asyncio.create_task(stand_still()) for _ in range(8)]
+        await eventually("all have the first chunk", lambda: len(begun) == 8)
+        tracemalloc.start()
+        all_read.set()
+        values = [one.value async for one in job.stream()]
+        held = tracemalloc.get_traced_memory()[0] - sum(map(len, values))
+        tracemalloc.stop()
+        buffered = max(int(client["omem"]) for client in await redis.client_list())
+        ends.set()
+        await asyncio.gather(*slow)
+    assert len(values) == count + 1
+    assert held < 2_000_000
+    assert buffered < 100_000
+    assert len(begun) == 8 * (count + 1), "they get it all in the end"
 
 
 async def test_a_plain_item_costs_the_same_commands_as_before_its_queue_had_a_stream(
