@@ -1,6 +1,7 @@
 -- Keep chunks that the runs of items emit, if they come from the current holders: see `items/lib/chunks`.
 --
--- Those of a log are also accepted while callers find that the item was cancelled: its run ends after it.
+-- Those of a log are accepted from all holders whose outcome would be, and while callers find that the item
+-- was cancelled: its run ends after it.
 -- The first chunk of an item removes those of an earlier item with its id. They are kept until the item ends,
 -- also when it is leased again, and for `keep_ms` after it. Sessions that wait for the end of the item are
 -- sent `emitted <id>` on their channels `:push:<session>` for chunks of a stream.
@@ -13,14 +14,14 @@
 --       it has no room for this one's, and then refuses more; `logged`: a log, which drops its
 --       oldest chunks), for how many ms the chunks are kept after the end of the item, the maximum of
 --       bytes, chunk (empty: none, but those of an earlier item are removed), …
--- Reply: a list with an entry per row: 1 kept, 0 rejected (completed, returned, or leased to another), -2
---   there is no room.
+-- Reply: a list with an entry per row: 1 kept, 0 rejected (completed or, of a stream, returned or leased to
+--   another), -2 there is no room.
 -- Cost: O(log n) per row.
 -- Limits: at most 1,000 rows a call and, except for a single row, 1 MiB of chunks. A log drops
 --   at most 100 chunks for each that it gets.
--- Uses: cancelled_key (RARE_KEYS), chunks_key, keeps_chunks (chunks), now (clock), is_current (current),
---   CHUNK_BYTES (encodings), options_text, read_options (facts), data_key (keys), read_ledger (ledger),
---   values_from (lists), push_to_watchers (watchers)
+-- Uses: cancelled_key (RARE_KEYS), chunks_key, keeps_chunks (chunks), now (clock), accepts_token, is_current
+--   (current), CHUNK_BYTES (encodings), options_text, read_options (facts), data_key (keys), read_ledger
+--   (ledger), values_from (lists), push_to_watchers (watchers)
 
 local ids = values_from(ARGV, entries + 1, 6)
 local records = redis.call('HMGET', ledger, unpack(ids))
@@ -40,10 +41,15 @@ for i, id in ipairs(ids) do
   local row = entries + 6 * (i - 1)
   local token, kind = tonumber(ARGV[row + 2]), ARGV[row + 3]
   text_of[id] = texts[i]
-  local is_last = kind == 'logged'
-    and (tonumber(redis.call('ZSCORE', cancelled_key, id)) or 0) > now
-    and redis.call('EXISTS', data_key(id)) == 0
-  if is_last or is_current(id, token, scores[i], records[i]) then
+  local is_kept, is_last
+  if kind ~= 'logged' then
+    is_kept = is_current(id, token, scores[i], records[i])
+  elseif redis.call('EXISTS', data_key(id)) == 1 then
+    is_kept = accepts_token(id, token, false, records[i])
+  else
+    is_last = (tonumber(redis.call('ZSCORE', cancelled_key, id)) or 0) > now
+  end
+  if is_last or is_kept then
     local key = chunks_key(kind, id)
     rows[i] = { key = key, token = token, chunk = ARGV[row + 6], is_last = is_last }
     if not streams[key] then

@@ -15,7 +15,7 @@ from leasequeue.testing import Proxy
 from leasequeue.worker import RetryPolicy
 from tests.eventually import eventually
 from tests.processes import program
-from tests.queue.asking import until
+from tests.queue.asking import take, until
 from tests.tasks import logging_program, logging_tasks
 from tests.worker.working import new_worker, the_dead, working
 
@@ -218,6 +218,29 @@ async def test_logs_wait_for_a_server_that_is_away_and_precede_the_outcome(
             await proxy.heal()
             await tasks.queue.results.wait("a", timeout=60)
     assert messages(await tasks.queue.results.logs("a")) == [(1, "during the outage")]
+
+
+async def test_a_run_whose_result_counts_keeps_its_log_though_another_holds_the_item(
+    tasks: TaskQueue, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    """The first holder that ends decides, also when its lease has expired while the server was silent."""
+
+    @tasks.task(keep_logs="16KiB")
+    async def work() -> str:
+        log.info("while it is leased")
+        await until("the record is kept", begun)
+        await redis.zadd(f"{tasks.name}:deadlines", {job.id: 1})
+        assert (await take(queue)).id == job.id
+        log.info("after that")
+        return "done"
+
+    async def begun() -> bool:
+        return bool(await job.logs())
+
+    job = await work.add()
+    async with working(new_worker(tasks, lease_time=600, concurrency=1)):
+        assert await job.result(timeout=60) == "done"
+    assert await logs_of(job) == [(1, "while it is leased"), (1, "after that")]
 
 
 async def test_the_logs_of_a_job_are_found_in_its_shard(redis: Redis, name: str) -> None:
