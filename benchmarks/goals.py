@@ -454,6 +454,7 @@ GOALS = {
     "core": _CORE,
     "tasks": _TASKS,
     "telemetry": _TELEMETRY,
+    "extras": (),
     "service": _SERVICE,
     "flows": _FLOWS,
     "autoscale": _AUTOSCALE,

@@ -304,6 +304,7 @@ PANELS = {
     "kills": [],
     "service": [],
     "telemetry": [],
+    "extras": [],
     "core": [
         *(
             Panel("core", f"CPU µs per job, {at:,} at once", _cpu, "many", concurrency=at)
