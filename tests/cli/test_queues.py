@@ -185,6 +185,25 @@ async def test_limits_are_set_shown_and_removed(leasequeue: Leasequeue, queue: A
     assert (found.queue, found.each_group, found.groups) == (Limit(), Limit(concurrency=2), {})
 
 
+async def test_limits_that_handlers_hold_are_set_shown_with_their_use_and_removed(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
+) -> None:
+    await use(queue)
+    name, by_hold = queue.name, ("--hold", "api")
+    assert (await leasequeue("limits", name, *by_hold, "--concurrency", "2", "--rate", "9/s")).code == 0
+    await queue.limits.set(group="g", concurrency=3)
+    async with queue.limits.hold("api"):
+        shown = (await leasequeue("limits", name, "--json")).documents
+        rows = [(row["of"], row["rate"], row["concurrency"], row["used"], row["waiting"]) for row in shown]
+        assert rows == [("group", None, 3, 0, None), ("hold api", "9/s", 2, 1, 0)]
+        assert len((await leasequeue("limits", name, *by_hold)).table) == 2
+    refused = await leasequeue("limits", name, *by_hold, "--remove", "rate")
+    assert "with --hold, remove all" in refused.err
+    assert (await leasequeue("limits", name, *by_hold, "--remove", "all")).code == 0
+    assert (await leasequeue("limits", name, *by_hold, "--remove", "all")).code == 1
+    assert await queue.limits.holds() == {}
+
+
 async def test_ls_marks_queues_that_are_paused_now(
     leasequeue: Leasequeue, redis: Redis, queue: AsyncWorkQueue, make_queue: MakeQueue
 ) -> None:

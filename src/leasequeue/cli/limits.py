@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from leasequeue import AsyncWorkQueue
-    from leasequeue.queue.limits import Pause, QueueLimits
+    from leasequeue.queue.limits import HoldLimit, Pause, QueueLimits
 
 ALL = "all"
 Group = Annotated[str | None, typer.Option(metavar="GROUP", help="A group; by default the whole queue.")]
@@ -61,13 +61,17 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
             help="Share --rate and --concurrency with all queues that are given this NAME.",
         ),
     ] = None,
+    hold: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Instead: the limits of a NAME that handlers hold a place of."),
+    ] = None,
     remove: Annotated[
         str | None,
         choice_option("Remove this limit.", ("rate", "concurrency", "ageing", "shared", ALL)),
     ] = None,
     as_json: AsJson = False,
 ) -> Code:
-    """Show, set or remove limits of a queue and its groups.
+    """Show, set or remove limits of a queue, its groups, and what its handlers hold.
 
     Without options it shows limits and pauses. `leasequeue pause` and `leasequeue resume` change pauses.
     """
@@ -76,21 +80,20 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
     changes = any(value is not None for value in given.values())
     if remove and changes:
         raise typer.BadParameter("cannot be combined with a limit to set", param_hint="--remove")
+    if hold and remove and (remove != ALL or group):
+        raise typer.BadParameter(f"with --hold, remove {ALL}, and without --group", param_hint="--remove")
     if changes:
-        await queue.limits.set(**given, group=group)
-    elif remove and not await _remove(queue, remove, group):
-        return fail(_no_limit(queue.name, group, remove), Code.MISSED)
-    found = await queue.limits.get()
-    shows_all = group is None or changes or remove
-    rows = [{"queue": queue.name, **row} for row in _rows(found) if shows_all or row["group"] == group]
+        await queue.limits.set(**given, group=group, hold=hold)
+    elif remove and not await (queue.limits.remove_hold(hold) if hold else _remove(queue, remove, group)):
+        whose = f"the hold {hold!r} of {queue.name!r}" if hold else _what(queue.name, group)
+        return fail(f"{whose} has no {'limit' if remove == ALL else f'limit {remove!r}'}", Code.MISSED)
+    found, holds = await queue.limits.get(), await queue.limits.holds()
+    shown = [row for row in _rows(found, holds) if changes or remove or _is_asked(row, group, hold)]
+    rows = [{"queue": queue.name, **row} for row in shown]
     print_rows(rows, as_json=as_json)
     if not rows:
         note(f"{queue.name} has no limits")
     return Code.DONE
-
-
-def _no_limit(name: str, group: str | None, limit: str) -> str:
-    return f"{_what(name, group)} has no {'limit' if limit == ALL else f'limit {limit!r}'}"
 
 
 async def _remove(queue: AsyncWorkQueue, limit: str, group: str | None) -> bool:
@@ -146,25 +149,40 @@ def _what(name: str, group: str | None) -> str:
     return repr(name) if group is None else f"the group {group!r} of {name!r}"
 
 
-def _rows(found: QueueLimits) -> Iterator[dict[str, Any]]:
+def _is_asked(row: dict[str, Any], group: str | None, hold: str | None) -> bool:
+    if hold is not None:
+        return bool(row["of"] == f"hold {hold}")
+    return group is None or row["group"] == group
+
+
+def _rows(found: QueueLimits, holds: dict[str, HoldLimit]) -> Iterator[dict[str, Any]]:
     none = Limit()
     if found.queue != none or found.paused or found.ageing is not None:
         yield _row("queue", None, found.queue, found.paused) | {"ageing": found.ageing}
     if found.shared is not None:
-        yield _row(f"shared {found.shared}", None, found.shared_limit)
+        used = found.shared_leased if found.shared_limit.concurrency else None
+        yield _row(f"shared {found.shared}", None, found.shared_limit, used=used)
     if found.each_group != none:
         yield _row("each group", EACH_GROUP, found.each_group)
     for group in sorted({*found.groups, *found.paused_groups}):
-        yield _row("group", group, found.groups.get(group, none), found.paused_groups.get(group))
+        limit = found.groups.get(group, none)
+        used = found.leased.get(group, 0) if limit.concurrency else None
+        yield _row("group", group, limit, found.paused_groups.get(group), used)
+    for name, held in holds.items():
+        yield _row(f"hold {name}", None, held, used=held.held) | {"waiting": held.waiting}
 
 
-def _row(of: str, group: str | None, limit: Limit, pause: Pause | None = None) -> dict[str, Any]:
+def _row(
+    of: str, group: str | None, limit: Limit, pause: Pause | None = None, used: int | None = None
+) -> dict[str, Any]:
     return {
         "of": of,
         "group": group,
         "rate": limit.rate,
         "burst": limit.burst,
         "concurrency": limit.concurrency,
+        "used": used,
+        "waiting": None,
         "ageing": None,
         **_paused(pause),
     }
