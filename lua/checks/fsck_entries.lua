@@ -7,17 +7,17 @@
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
 --   which   text     the key: "options", "errors", "progress", "dead", "recent", "cancelled", "tags",
---       "sessions", "ticks", "declared", "workers" or "heartbeats"
+--       "unstarted", "sessions", "ticks", "declared", "workers" or "heartbeats"
 --   cursor  text     "0" in the first call, then the cursor of the last reply
 --   count   count    about how many entries to check
 -- Reply: the next cursor ("0": the whole key was checked), and a list of repairs: kind, id or name, ….
 -- Cost: O(log n) per entry.
 -- Limits: one scan of `count` entries (at most 1,000) a call; a small key is checked at once.
--- Uses: progress_key, tags_key (RARE_KEYS), forget_items, has_data, next_page, page_of (checks), now (clock),
---   dead_key, leave_dead (dead_letter), discard_waiting, is_late (discard), flush (emit), LATEST_DUE
---   (encodings), read_options (facts), foreign_lease_left (foreign), in_chunks, read_in_chunks (keys),
---   read_ledger (ledger), repaired, repaired_all, repairs (repairs), wake_next (slots), carried_by,
---   note_tags, tags_in (tags)
+-- Uses: progress_key, tags_key, unstarted_key (RARE_KEYS), forget_items, has_data, next_page, page_of
+--   (checks), now (clock), dead_key, leave_dead (dead_letter), discard_waiting, is_late (discard), flush
+--   (emit), LATEST_DUE (encodings), read_options (facts), foreign_lease_left (foreign), in_chunks,
+--   read_in_chunks (keys), read_ledger (ledger), repaired, repaired_all, repairs (repairs), wake_next
+--   (slots), carried_by, note_tags, tags_in (tags), note_unstarted, unstarted_in (unstarted)
 
 local latest_due = LATEST_DUE
 
@@ -61,10 +61,35 @@ local function check_tags()
   end
 end
 
+-- Note an item under the key in its options if no item is, unless it was started.
+local function check_key_of(id, text)
+  local key = unstarted_in(text)
+  if not key or redis.call('HEXISTS', unstarted_key, key) == 1 or redis.call('ZSCORE', deadlines, id) then
+    return
+  end
+  local _, _, attempt = read_ledger(redis.call('HGET', ledger, id))
+  if (attempt or 0) == 0 then
+    note_unstarted(id, text)
+    repaired('lost_unstarted', id)
+  end
+end
+
+local function check_unstarted()
+  redis.call('HLEN', options)
+  local keys, ids = page_of('HSCAN', unstarted_key)
+  for i, id in ipairs(ids) do
+    if not has_data(id) or unstarted_in(redis.call('HGET', options, id)) ~= keys[i] then
+      redis.call('HDEL', unstarted_key, keys[i])
+      repaired('stale_unstarted', id)
+    end
+  end
+end
+
 local function check_facts(key)
   redis.call('ZCARD', deadlines)
   redis.call('HLEN', ledger)
   redis.call('ZCARD', tags_key)
+  redis.call('HLEN', unstarted_key)
   local ids, values = page_of('HSCAN', key)
   local ended, late = {}, {}
   for i, id in ipairs(ids) do
@@ -80,6 +105,7 @@ local function check_facts(key)
       late[#late + 1] = not is_leased and id or nil
     elseif key == options then
       check_tags_of(id, values[i])
+      check_key_of(id, values[i])
     end
   end
   if key == options then
@@ -218,6 +244,8 @@ elseif which == 'recent' or which == 'cancelled' then
   check_windows(prefix .. ':' .. which)
 elseif which == 'tags' then
   check_tags()
+elseif which == 'unstarted' then
+  check_unstarted()
 elseif which == 'dead' then
   check_dead()
 elseif which == 'sessions' then

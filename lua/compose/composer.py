@@ -48,7 +48,7 @@ MAX_ROWS = 1000
 RARE_KEYS = {
     "history": "events:keep",
     **{name: name for name in ("cancelled", "control", "held", "lanes", "levels", "progress")},
-    **{name: name for name in ("recent", "tags", "unsettled")},
+    **{name: name for name in ("recent", "tags", "unsettled", "unstarted")},
 }
 #: What stands for each of them in the code.
 RARE_NAMES = {f"{name}_key": key for name, key in RARE_KEYS.items()}

@@ -10,7 +10,8 @@
 --   now_ms  integer  the time; empty: the server's time
 --   items   rest     id, data, delay in ms (0: none; `@` and ms since 1970: until then), mode and
 --       options (see `items/lib/add`), …
--- Reply: a list with an entry per item: 1 added or replaced, 0 the id is taken.
+-- Reply: a list with an entry per item: 1 added or replaced, 0 the id is taken; a text: it was not added, as
+--   the item with this id waits or is scheduled with the same key, and was not started yet.
 -- Cost: O(1) per item, plus O(log n) for a delayed one.
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of data.
 -- Uses: add_rows (add), closed_error, is_closed (closed), can_deliver, deliver (deliver), flush (emit)

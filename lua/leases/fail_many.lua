@@ -63,7 +63,7 @@ redis.call('ZCARD', scheduled)
 check_processing()
 local carried = {}
 for i, found in ipairs(any_options() and options_of(died) or {}) do
-  found.expires = nil -- a worker has begun with the item
+  found.expires, found.unstarted = nil, nil -- a worker has begun with the item
   found.emitted = nil -- its stream ends with it: see `items/lib/chunks`
   carried[i] = options_text(found)
 end

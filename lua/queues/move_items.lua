@@ -23,7 +23,8 @@
 --   FROM_NO_LEVEL, ID_AT, LANE_END, OURS, OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors,
 --   read_options, write_options (facts), call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key,
 --   in_chunks, place_in (keys), lanes (lanes), read_ledger (ledger), reversed (lists), publish_live (live),
---   enter_scheduled (move), wake_next (slots), drop_tags (tags), enter_waiting (waiting)
+--   enter_scheduled (move), wake_next (slots), drop_tags (tags), leave_unstarted (unstarted), enter_waiting
+--   (waiting)
 
 if is_closed then return closed_error() end
 local function theirs(name) return source .. ':' .. name end
@@ -165,6 +166,7 @@ local function leave_there()
   in_chunks('HDEL', theirs('ledger'), moving)
   for _, id in ipairs(moving) do
     drop_tags(id, text_of[id], redis.pcall('HGET', theirs('dead:') .. id, 'options'), theirs('tags'))
+    leave_unstarted(id, text_of[id], theirs('unstarted'))
   end
   in_chunks('HDEL', theirs('options'), moving)
   in_chunks('HDEL', theirs('errors'), moving)

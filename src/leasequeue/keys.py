@@ -65,7 +65,9 @@ KEYS = {
     "options": Key(
         "hash",
         "id → the options of an unfinished item, as JSON, without those that are the default: `level`, "
-        "`group`, `tags` (a list), `expires` (when it is discarded if no worker has begun with it), `trace` "
+        "`group`, `tags` (a list), `weight` (as how many of a rate it counts), `unstarted` (the key that no "
+        "second item has until its first run begins), `expires` (when it is discarded if no worker has begun "
+        "with it), `trace` "
         "(`traceparent` of the span that added it), `run` (the stage of a flow run: the prefix of its home "
         "queue, NUL, its id, NUL, the stage's path), `emitted` and `logged` (for how many ms its chunks are "
         "kept after its end)",
@@ -143,6 +145,10 @@ MADE_KEYS = {
     "progress": Key("hash", "id → what a holder of the item has reported last, JSON of at most 1,000 bytes"),
     "tags": Key(
         "zset, all scores 0", "the unfinished items and the dead letters with tags: `<tag>`, NUL, `<id>`"
+    ),
+    "unstarted": Key(
+        "hash",
+        "key → the id of the unfinished item that was added with it last, as `unstarted` in its options",
     ),
     "unsettled": Key(
         "hash",

@@ -20,6 +20,8 @@ from tests.cli.program import use
 from tests.queue.asking import take
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from leasequeue import AsyncWorkQueue
     from tests.cli.program import Leasequeue, Outcome
     from tests.queue.fixtures import MakeQueue
@@ -113,6 +115,19 @@ async def test_an_item_can_have_options(leasequeue: Leasequeue, queue: AsyncWork
     assert (await leasequeue("add", queue.name, "second", "--id", "x", "--replace")).code == 0
     [view] = await queue.inspect()
     assert (view.data, view.priority, view.expires) == (b"second", 0, None)
+
+
+async def test_a_key_and_a_weight_are_given_to_an_item(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    options = ("--unique-until-start", "k", "--weight", "3")
+    assert (await leasequeue("add", queue.name, "first", "--id", "x", *options)).code == 0
+    assert json.loads(await redis.hget(f"{queue.name}:options", "x") or "") == {"unstarted": "k", "weight": 3}
+    outcome = await leasequeue("add", queue.name, "second", "--id", "y", *options)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "the item 'x' of" in outcome.error
+    outcome = await leasequeue("add", queue.name, "second", *options, "--json")
+    assert (outcome.code, outcome.document) == (1, {"queue": queue.name, "id": "x", "added": False})
 
 
 # ------------------------------------------------------------------------------------------------------- show

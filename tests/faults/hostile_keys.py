@@ -81,6 +81,7 @@ MORE: dict[str, Any] = {
         "shared": "pool",
     },
     "schedules": {"s1": "1 once every 1000 -", "s2": "1 all cron UTC * * * * *"},
+    "unstarted": {"k": "id"},
     "unsettled": {"id": "home\0r1\0a\0", "!home\0r1\0a": "cancel"},
     "options": {"id": '{"level":1,"group":"g","expires":1,"trace":"00-1-2-3","run":"home\\u0000r1\\u0000a"}'},
     "workers": {

@@ -83,6 +83,7 @@ RELEASED: State = {
     "deadlines": {"other": NOW + 60_000.0},
     "ledger": {name: str(LEDGER[name]) for name in ("other", "w1")},
 }
+KEYED = {"later": '{"unstarted":"k"}'}
 TAGGED, CARRIED = {"w1": '{"tags":["red"]}'}, {"options": '{"tags":["red"]}'}
 #: The same queue, controlled: one more item has a level and a group, and a leased one the same.
 PLACE, LANE = "5000000000000000", "48g\0"
@@ -215,6 +216,10 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
             changed("dead:d2", D2 | CARRIED),
             changed("dead:d2", D2 | CARRIED) | {"tags": {"red\0d2": 0.0}},
         ),
+    ],
+    Problem.STALE_UNSTARTED: [(["w1"], RIGHT | {"unstarted": {"k": "w1"}}, RIGHT)],
+    Problem.LOST_UNSTARTED: [
+        (["later"], changed("options", KEYED), changed("options", KEYED) | {"unstarted": {"k": "later"}})
     ],
     Problem.NO_DEAD_LETTER: [(["x"], plus("dead", {"x": NOW - 1.0}), RIGHT)],
     Problem.UNLISTED_DEAD_LETTER: [

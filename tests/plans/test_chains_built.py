@@ -350,7 +350,9 @@ def test_what_is_not_annotated_fits_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"id": "7"}, {"content_id": True}, {"dedupe_for": 5}, {"replace": True}], ids=str
+    "options",
+    [{"id": "7"}, {"content_id": True}, {"dedupe_for": 5}, {"replace": True}, {"weight": 2}],
+    ids=str,
 )
 def test_options_of_an_id_are_refused(options: dict[str, Any]) -> None:
     odd = one.options(**options)

@@ -405,12 +405,13 @@ async def test_an_unknown_option_of_an_item_is_refused_with_those_that_there_are
     queue: AsyncWorkQueue,
 ) -> None:
     item, wrong = Item(b"x"), {"prio": 3}
-    known = "options are delay, at, priority, group, tags, expires_in, dedupe_for, replace$"
+    known = "options are delay, at, priority, group, tags, weight, expires_in, dedupe_for, "
+    known += "unique_until_start, replace$"
     with pytest.raises(TypeError, match=f"'prio': {known}"):
         await queue.add_item(item, **wrong)  # type: ignore[arg-type]  # that is the test
     with pytest.raises(TypeError, match=f"'prio': {known}"):
         await queue.add_items([item], **wrong)  # type: ignore[arg-type]  # as above
-    known = "without a check of the id, options are delay, at, priority, group, tags, expires_in$"
+    known = "without a check of the id, options are delay, at, priority, group, tags, weight, expires_in$"
     with pytest.raises(TypeError, match=f"'prio': {known}"):
         await queue.add_unique_item(item, **wrong)  # type: ignore[arg-type]  # as above
     assert (await queue.counts()).total == 0

@@ -106,6 +106,8 @@ HOW: list[object] = [
     2,
     '0:{"tags":["t","u"]}',
     '2:{"tags":["u"]}',
+    '0:{"weight":3,"unstarted":"k"}',
+    '2:{"unstarted":"k","level":1}',
     '0:{"level":3}',
     f'0:{{"dedupe":{SHORT}}}',
     '1:{"group":"g"}',

@@ -179,7 +179,8 @@ async def test_an_unknown_option_is_refused_with_those_that_there_are(tasks: Tas
     @tasks.task
     async def send(to: str) -> None: ...
 
-    known = "id, content_id, delay, at, correlation, priority, group, tags, expires_in, dedupe_for, replace"
+    known = "id, content_id, delay, at, correlation, priority, group, tags, weight, expires_in, dedupe_for, "
+    known += "unique_until_start, replace"
     with pytest.raises(TypeError) as raised:
         send.options(prio=3)  # type: ignore[call-arg]  # that is the test
     assert str(raised.value) == f"unexpected keyword argument 'prio': options() takes {known}"

@@ -6,13 +6,14 @@
 -- `items/lib/facts`), or `expires_in` (ms) in place of `expires`, and `dedupe`: for how many ms the id stays
 -- taken, even if the item is completed.
 --
--- Needs: items, deadlines, scheduled
+-- Needs: items, deadlines, scheduled, ledger, options
 -- Gives: any_recent, add_rows
--- Uses: lanes_key, recent_key (RARE_KEYS), find_earlier, forget_earlier (begin_incarnation), controlled
---   (controlled), emit, emitting (emit), PLAIN_LANE (encodings), any_options, options_text, read_options,
---   write_options (facts), foreign_lease_left (foreign), data_key, in_chunks, read_in_chunks (keys), lanes
---   (lanes), enter_scheduled (move), any_rare (rare), read_clock (read_clock), wake_next (slots),
---   enter_waiting, find_member, leave_places, waits_near_an_end (waiting)
+-- Uses: lanes_key, recent_key, unstarted_key (RARE_KEYS), find_earlier, forget_earlier (begin_incarnation),
+--   controlled (controlled), emit, emitting (emit), PLAIN_LANE (encodings), any_options, options_text,
+--   read_options, write_options (facts), foreign_lease_left (foreign), data_key, in_chunks, read_in_chunks
+--   (keys), lanes (lanes), read_ledger (ledger), enter_scheduled (move), any_rare (rare), read_clock
+--   (read_clock), wake_next (slots), unstarted_in (unstarted), enter_waiting, find_member, leave_places,
+--   waits_near_an_end (waiting)
 
 local any_recent = any_rare and redis.call('ZCARD', recent_key) > 0
 
@@ -55,10 +56,23 @@ end
 -- Return whether any client may be working on an item.
 local function is_leased(id) return redis.call('ZSCORE', deadlines, id) or foreign_lease_left(id) end
 
--- Return the answer to each row that `before` has none for: 1 to add it, 0 the id is taken. Also return which
--- ids are in the queue already, and which rows replace an item.
+-- Return the id of another item that was added with a key, waits or is scheduled, and was not started yet.
+local function waits_with(key, id)
+  local other = redis.call('HGET', unstarted_key, key)
+  if not other or other == id or redis.call('EXISTS', data_key(other)) == 0 or is_leased(other) then
+    return nil
+  end
+  local found = read_options(redis.call('HGET', options, other))
+  local _, _, attempt = read_ledger(redis.call('HGET', ledger, other))
+  local has_expired = found.expires and found.expires <= read_clock()
+  return found.unstarted == key and not has_expired and (attempt or 0) == 0 and other or nil
+end
+
+-- Return the answer to each row that `before` has none for: 1 to add it, 0 the id is taken, or the id of an
+-- item that waits with the same key (see `items/lib/unstarted`). Also return which ids are in the queue
+-- already, and which rows replace an item.
 local function answer_rows(ids, before, exist)
-  local answers, listed, replaced, seen = {}, {}, {}, {}
+  local answers, listed, replaced, seen, with_key = {}, {}, {}, {}, {}
   local windows = any_recent and read_in_chunks('ZMSCORE', recent_key, ids) or {}
   for i, id in ipairs(ids) do
     local mode = string.byte(ARGV[items + 4 * i]) - 48 -- 0 check, 1 unique, 2 replace
@@ -66,6 +80,12 @@ local function answer_rows(ids, before, exist)
     local is_taken = exists or (windows[i] and tonumber(windows[i]) > read_clock())
     local replaces = mode == 2 and exists and (seen[id] or not is_leased(id))
     answers[i] = before[i] or ((mode == 1 or replaces or not is_taken) and 1) or 0
+    local key = answers[i] == 1 and unstarted_in(string.sub(ARGV[items + 4 * i], 3))
+    if key then
+      local other = with_key[key] or waits_with(key, id)
+      answers[i] = other and other ~= id and other or 1
+      with_key[key] = other or id
+    end
     if answers[i] == 1 then
       replaced[i] = replaces
       if exists and not seen[id] then
@@ -96,6 +116,8 @@ local function read_row_options(ids, answers)
           level = sent.level,
           group = sent.group,
           tags = sent.tags,
+          weight = sent.weight,
+          unstarted = sent.unstarted,
           expires = sent.expires,
           trace = sent.trace,
           run = sent.run,

@@ -2,18 +2,19 @@
 -- its last error, and its progress.
 --
 -- The options of an item are a JSON object with those that are not the default: `level` (a whole number, -9
--- to 9), `group` (text), `tags` (a list of texts), `expires` (ms since 1970), `trace` (a `traceparent` of
--- W3C: who added the item; of a stage, also several with commas: what led to it), `run` (which stage of a
--- flow run it is, see `runs/lib/reference`), `emitted` and `logged` (for how many ms its chunks are kept, see
--- `items/lib/chunks`). What another client has written there and cannot be read counts
--- as no options.
+-- to 9), `group` (text), `tags` (a list of texts), `weight` (2 to 10^6: as how many of a rate it counts),
+-- `unstarted` (text, see `items/lib/unstarted`), `expires` (ms since 1970), `trace` (a `traceparent` of W3C:
+-- who added the item; of a stage, also several with commas: what led to it), `run` (which stage of a flow run
+-- it is, see `runs/lib/reference`), `emitted` and `logged` (for how many ms its chunks are kept, see
+-- `items/lib/chunks`). What another client has written there and cannot be read counts as no options.
 --
 -- Needs: options, errors
 -- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts,
 --   options_of, placed, traces_of, options_text, write_options
--- Uses: progress_key, tags_key, unsettled_key (RARE_KEYS), end_chunks (chunks), DONE_END, GROUP_CUT,
---   LATEST_DUE, TOKEN_LIMIT (encodings), in_chunks, read_in_chunks (keys), set_of (lists), any_rare (rare),
---   leave_tags, note_tags, tags_in (tags)
+-- Uses: progress_key, tags_key, unsettled_key, unstarted_key (RARE_KEYS), end_chunks (chunks), DONE_END,
+--   GROUP_CUT, LATEST_DUE, TOKEN_LIMIT (encodings), in_chunks, read_in_chunks (keys), set_of (lists),
+--   any_rare (rare), leave_tags, note_tags, tags_in (tags), leave_unstarted, note_unstarted, unstarted_in
+--   (unstarted)
 
 -- Return a time to keep chunks, as options have it; nil: it is none.
 local function keep_of(value)
@@ -27,6 +28,10 @@ if any_facts then
     redis.call('HLEN', key)
   end
   redis.call('ZCARD', tags_key)
+end
+
+local function weight_of(value)
+  return type(value) == 'number' and value >= 2 and value <= 1e6 and value % 1 == 0 and value or nil
 end
 
 -- Return the options in a text (false: none) as a table.
@@ -43,6 +48,8 @@ local function read_options(text)
     level = level and level ~= 0 and level or nil,
     group = type(found.group) == 'string' and found.group ~= '' and found.group or nil,
     tags = tags[1] and tags or nil,
+    weight = weight_of(found.weight),
+    unstarted = unstarted_in(text),
     expires = type(found.expires) == 'number' and math.abs(found.expires) < TOKEN_LIMIT and found.expires
       or nil,
     trace = type(found.trace) == 'string' and string.match(found.trace, '^[%x,-]+$') or nil,
@@ -62,6 +69,7 @@ local function forget_facts(ids, answer_of, asked)
     local is_asked = asked and set_of(asked)
     for i, text in ipairs(read_in_chunks('HMGET', options, ids)) do
       leave_tags(ids[i], text)
+      leave_unstarted(ids[i], text)
       end_chunks(ids[i], text)
       local of_run = (not asked or is_asked[ids[i]])
           and string.find(text or '', '"run"')
@@ -137,12 +145,14 @@ local function options_text(found) return next(found) and cjson.encode(found) or
 local function write_options(ids, text_of)
   local written, removed = {}, {}
   local were_options = any_options()
-  local were_tags = were_options and redis.call('EXISTS', tags_key) == 1
-  for i, text in ipairs(were_tags and option_texts(ids) or {}) do
+  local were_noted = were_options and redis.call('EXISTS', tags_key, unstarted_key) > 0
+  for i, text in ipairs(were_noted and option_texts(ids) or {}) do
     leave_tags(ids[i], text)
+    leave_unstarted(ids[i], text)
   end
   for _, id in ipairs(ids) do
     note_tags(id, text_of[id])
+    note_unstarted(id, text_of[id])
     if text_of[id] then
       written[#written + 1], written[#written + 2] = id, text_of[id]
     else

@@ -15,7 +15,6 @@ local function group_gate(group)
   rate, limit = rate or found['rate/*'], limit or found['concurrency/*']
   if not (rate or limit) then return nil end
   local gate = lanes().open_gate()
-  gate.used = 0
   lanes().narrow(gate, rate, prefix .. ':rates', group, limit, prefix .. ':running:' .. group)
   return gate
 end

@@ -1,5 +1,8 @@
 -- Decide how many items the limits and pauses of a queue permit to be leased now.
 --
+-- An item with a weight counts as so many of each rate, but as no more than its burst, so that it is leased
+-- some time; of a concurrency it is one.
+--
 -- They are the fields of the hash `:control`, see `set_limits` and `pause_queue`. A rate is GCRA: the sorted
 -- set `:rates` has for each group ('': the whole queue) until when, in µs, its permits are used up.
 -- `:running:<group>` has the leased items of a group, with a time at which an entry is checked against
@@ -62,11 +65,11 @@ local function rate_gate(key, name, text)
     used = full
     redis.call('ZADD', key, used, name)
   end
-  local gate = { room = math.floor((full - used) / interval) }
+  local gate = { room = math.floor((full - used) / interval), burst = burst, extra = 0 }
   function gate.next_at(spent) return math.ceil((used + interval * (spent + 1 - burst)) / 1000) end
   function gate.use(spent)
     local old = redis.call('ZRANGEBYSCORE', key, '-inf', at, 'LIMIT', 0, 10)
-    redis.call('ZADD', key, used + interval * spent, name)
+    redis.call('ZADD', key, used + interval * (spent + gate.extra), name)
     for _, one in ipairs(old) do
       if one ~= name then redis.call('ZREM', key, one) end
     end
@@ -99,18 +102,38 @@ end
 --   rates      list      the gates of its rates; none in that of one rate (limits)
 --   next_at    function  called with how many are used: when time alone permits the next, in ms (limits)
 --   use        function  of one rate: note how many were leased (limits)
---   used       number    how many of the room are taken (group_gate, lease_lanes, limits)
+--   used       number    how many of the room are taken (lease_lanes, limits)
+--   blocked    number    the weight of the next item, which a rate does not permit now (lease_lanes)
+--   burst      number    of one rate: what the weight of an item is at most (limits)
+--   extra      number    of one rate: by how much the weights of what is used exceed its number (limits)
+--   fits       function  called with a weight: whether an item of it may be leased now (limits)
+--   count      function  called with 1 or -1 and a weight: use it, or use it no more (limits)
 --   seen       table     id → true: it was met in a lane of the group (lease_lanes)
 --   own_room   number    what the queue's own limits permit, if it shares slots (limits)
 --   pool_free  number    how many shared slots are free; nil: their number is not limited (lanes, limits)
 local function open_gate()
-  local gate = { rates = {}, room = math.huge }
+  local gate = { rates = {}, room = math.huge, used = 0 }
   function gate.next_at(spent)
     local till
     for _, one in ipairs(gate.rates) do
-      till = spent >= one.room and math.max(till or 0, one.next_at(spent)) or till
+      local needed = spent + one.extra + math.min(one.burst, gate.blocked or 1)
+      till = needed > one.room and math.max(till or 0, one.next_at(needed - 1)) or till
     end
     return till
+  end
+  function gate.fits(weight)
+    local is_permitted = gate.used < gate.room
+    for _, one in ipairs(gate.rates) do
+      is_permitted = is_permitted and gate.used + one.extra + math.min(one.burst, weight) <= one.room
+    end
+    return is_permitted
+  end
+  function gate.count(number, weight)
+    gate.used = gate.used + number
+    for _, one in ipairs(gate.rates) do
+      one.extra = one.extra + number * (math.min(one.burst, weight) - 1)
+      gate.room = math.min(gate.room, one.room - one.extra)
+    end
   end
   return gate
 end
@@ -118,7 +141,7 @@ end
 -- Return a gate without room; time alone opens it at `till`, unless that is infinite.
 local function closed_gate(till)
   local gate = open_gate()
-  gate.room, gate.used = 0, 0
+  gate.room = 0
   function gate.next_at() return till < math.huge and till or nil end
   return gate
 end

@@ -24,7 +24,7 @@ from leasequeue.cli.options import (
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, Url, fail, open_queue, run_command
 from leasequeue.errors import InvalidCall, PartlyApplied, ServerError
 from leasequeue.item import Item
-from leasequeue.queue.encoding import MAX_LEVEL
+from leasequeue.queue.encoding import MAX_LEVEL, MAX_WEIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,6 +43,12 @@ Priority = Annotated[
 Tags = Annotated[
     list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag of the item; repeat it for others.")
 ]
+Weight = Annotated[
+    int, number_option("As how many items it counts for a rate.", minimum=1, maximum=MAX_WEIGHT)
+]
+UntilStart = Annotated[
+    str | None, typer.Option(metavar="KEY", help="Add it unless another with this key waits to be started.")
+]
 ExpiresIn = Annotated[
     float | None, duration_option("Discard the item after this time, unless a worker has begun with it.")
 ]
@@ -58,7 +64,10 @@ App = Annotated[
     ),
 ]
 #: Those that say how an item is added.
-_WHEN = ("delay", "at", "priority", "group", "tags", "expires_in", "dedupe_for", "replace")
+_WHEN = (
+    *("delay", "at", "priority", "group", "tags", "weight"),
+    *("expires_in", "dedupe_for", "unique_until_start", "replace"),
+)
 
 
 def add(  # noqa: PLR0913 - each is an option of the command
@@ -80,8 +89,10 @@ def add(  # noqa: PLR0913 - each is an option of the command
     priority: Priority = 0,
     group: Annotated[str | None, typer.Option(help="The item's group.")] = None,
     tags: Tags = None,
+    weight: Weight = 1,
     expires_in: ExpiresIn = None,
     dedupe_for: DedupeFor = None,
+    unique_until_start: UntilStart = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace an item with this id, unless it is leased.")
     ] = False,
@@ -134,8 +145,8 @@ async def _add(
 ) -> Code:
     item = Item.with_content_id(data) if content_id else Item(data, item_id)
     async with open_queue(url, name, create=True) as queue:
-        added = await queue.add_item(item, **when)
-    return _report(name, item.id, added=added, as_json=as_json)
+        found, added = await queue.add_or_find(item, **when)
+    return _report(name, found, added=added, as_json=as_json, waits=found != item.id)
 
 
 async def _add_call(
@@ -155,10 +166,11 @@ async def _add_call(
         return fail(f"the queue of the task {task!r} is {found.queue.name!r}, not {name!r}", Code.USAGE)
     async with found.queue:
         job = await call.add()
-    return _report(name, job.id, added=bool(job.created), as_json=as_json)
+    waits = given.get("unique_until_start") is not None
+    return _report(name, job.id, added=bool(job.created), as_json=as_json, waits=waits)
 
 
-def _report(name: str, item_id: str, *, added: bool, as_json: bool) -> Code:
+def _report(name: str, item_id: str, *, added: bool, as_json: bool, waits: bool) -> Code:
     if as_json:
         print_json({"queue": name, "id": item_id, "added": added})
     elif added:
@@ -168,6 +180,8 @@ def _report(name: str, item_id: str, *, added: bool, as_json: bool) -> Code:
     if as_json:
         return Code.MISSED
     taken = f"{name!r} has an unfinished item with the id {item_id!r}, or the id is still taken"
+    if waits:
+        taken = f"the item {item_id!r} of {name!r} waits to be started"
     return fail(f"not added: {taken}", Code.MISSED)
 
 

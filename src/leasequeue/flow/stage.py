@@ -464,7 +464,10 @@ class FlowDeclaration:
         if options is not None and (
             wrong := [
                 name
-                for name in ("id", "content_id", "at", "tags", "dedupe_for", "replace")
+                for name in (
+                    *("id", "content_id", "at", "tags", "weight"),
+                    *("dedupe_for", "unique_until_start", "replace"),
+                )
                 if getattr(options, name) not in (None, False)
             ]
         ):

@@ -45,8 +45,8 @@ OVERLAP = 100
 GRACE_MS = 2000
 _LEASES = ("ledger", "deadlines", "scheduled")
 _OTHERS = (
-    *("options", "errors", "progress", "dead", "recent", "cancelled", "tags", "sessions"),
-    *("ticks", "declared", "workers", "heartbeats"),
+    *("options", "errors", "progress", "dead", "recent", "cancelled", "tags", "unstarted"),
+    *("sessions", "ticks", "declared", "workers", "heartbeats"),
 )
 #: What is checked if the queue has lanes or limits; a queue has at most one key of turns for each level.
 _LANES = ("lanes", "levels", "slots", *(f"turns:{number}" for number in range(41, 60)))

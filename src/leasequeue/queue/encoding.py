@@ -54,6 +54,9 @@ MAX_LEVEL = 9
 MAX_TAGS = 20
 #: The longest name of a group, and the longest tag, in bytes of UTF-8.
 MAX_GROUP_BYTES = 256
+#: The largest weight of an item, and the longest key that ends with its start, in bytes of UTF-8.
+MAX_WEIGHT = 1_000_000
+MAX_KEY_BYTES = 512
 GROUP_ALLOWED = f"a string of 1 to {MAX_GROUP_BYTES} bytes in UTF-8, without NUL, other than '*'"
 #: How an item is added: with a check of its id, without one, or replacing an item that waits.
 CHECKED, UNIQUE, REPLACING = b"0", b"1", b"2"
@@ -65,6 +68,7 @@ class UniqueOptions(TypedDict, total=False):
     priority: int
     group: str | None
     tags: Sequence[str]
+    weight: int
     expires_in: Duration | None
 
 
@@ -72,6 +76,7 @@ class AddOptions(UniqueOptions, total=False):
     """The options of an item, and how its id is checked: see `AsyncWorkQueue.add_item`."""
 
     dedupe_for: Duration | None
+    unique_until_start: str | None
     replace: bool
 
 
@@ -106,6 +111,17 @@ def check_tag(tag: object) -> str:
     return str(tag)
 
 
+def _check_key(key: object) -> str:
+    try:
+        size = len(key.encode()) if isinstance(key, str) else 0
+    except UnicodeEncodeError:
+        size = 0
+    if not 0 < size <= MAX_KEY_BYTES:
+        allowed = f"a string of 1 to {MAX_KEY_BYTES} bytes in UTF-8"
+        raise InvalidArgument("unique_until_start", key, allowed)
+    return str(key)
+
+
 def refuse_options(others: Iterable[str], taken: str, names: Iterable[str]) -> None:
     """Refuse options of unknown names: a method that takes keywords for another cannot leave it to Python."""
     for other in others:
@@ -117,8 +133,10 @@ def adding(
     priority: int = 0,
     group: str | None = None,
     tags: Sequence[str] = (),
+    weight: int = 1,
     expires_in: Duration | None = None,
     dedupe_for: Duration | None = None,
+    unique_until_start: str | None = None,
     replace: bool = False,
     **others: object,
 ) -> bytes:
@@ -132,10 +150,14 @@ def adding(
         sent["group"] = check_group(group)
     if tags:
         sent["tags"] = check_tags(tags)
+    if check_int("weight", weight, minimum=1, maximum=MAX_WEIGHT) > 1:
+        sent["weight"] = weight
     if expires_in is not None:
         sent["expires_in"] = to_ms("expires_in", expires_in)
     if dedupe_for is not None:
         sent["dedupe"] = to_ms("dedupe_for", dedupe_for)
+    if unique_until_start is not None:
+        sent["unstarted"] = _check_key(unique_until_start)
     return mode + b":" + json.dumps(sent, separators=(",", ":")).encode() if sent else mode
 
 
@@ -144,12 +166,14 @@ def adding_unique(
     priority: int = 0,
     group: str | None = None,
     tags: Sequence[str] = (),
+    weight: int = 1,
     expires_in: Duration | None = None,
     **others: object,
 ) -> bytes:
     """Return what `adding` does, for an item whose id is not checked."""
     refuse_options(others, "without a check of the id, options are delay, at,", UniqueOptions.__annotations__)
-    return UNIQUE + adding(priority=priority, group=group, tags=tags, expires_in=expires_in)[1:]
+    how = adding(priority=priority, group=group, tags=tags, weight=weight, expires_in=expires_in)
+    return UNIQUE + how[1:]
 
 
 def item_row(

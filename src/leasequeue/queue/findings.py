@@ -181,6 +181,12 @@ class Problem(StrEnum):
     )
     STALE_TAG = "stale_tag", "an entry of `P:tags` has no item and no dead letter with the tag", "dropped"
     LOST_TAG = "lost_tag", "an item or a dead letter is not found by one of its tags", "written"
+    STALE_UNSTARTED = (
+        "stale_unstarted",
+        "an entry of `P:unstarted` has no item with the key in its options",
+        "dropped",
+    )
+    LOST_UNSTARTED = "lost_unstarted", "an item that was not started is not found by its key", "written"
     NO_DEAD_LETTER = "no_dead_letter", "an entry of `P:dead` has no dead letter", "dropped"
     UNLISTED_DEAD_LETTER = (
         "unlisted_dead_letter",

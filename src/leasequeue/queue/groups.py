@@ -195,7 +195,7 @@ class Groups:
         found: dict[str, ItemView] = {}
         room = MAX_REPLY_BYTES if data else -1
         for state in states:
-            async for ids in self._pages(name, state):
+            async for ids in self._pages(name, state, min(count, SLOW_ROWS)):
                 reply = await self._engine().bulk.find(ids, which="living", max_bytes=room)
                 for at in range(1, len(reply), _FIELDS):
                     its_state, *row = reply[at : at + _FIELDS]
@@ -207,8 +207,10 @@ class Groups:
                     return [*found.values()]
         return [*found.values()]
 
-    async def _pages(self, group: bytes, state: State) -> AsyncIterator[builtins.list[bytes]]:
-        async for page in self._walk(group, state, SLOW_ROWS):
+    async def _pages(
+        self, group: bytes, state: State, size: int = SLOW_ROWS
+    ) -> AsyncIterator[builtins.list[bytes]]:
+        async for page in self._walk(group, state, size):
             for at in range(0, len(page), SLOW_ROWS):
                 yield [*page][at : at + SLOW_ROWS]
 

@@ -340,19 +340,40 @@ class AsyncWorkQueue:
                 turns within a level, and a group can have its own limits: see `limits`.
             tags: At most 20 texts, each as a group's name, by which `queue.tags` finds it while it is
                 unfinished, and if it dies.
+            weight: As how many items it counts for each rate of `limits`, 1 to 1,000,000, but at most as the
+                rate's burst. For a concurrency each item is one.
             expires_in: Seconds after which the item is discarded, unless a worker has begun with it; None:
                 never.
             dedupe_for: Seconds for which the id stays taken, even if the item is completed sooner; None: only
                 while the item is unfinished.
+            unique_until_start: A key, 1 to 512 bytes of UTF-8: the item is not added while another one that
+                was added with this key waits or is delayed, and was not started: leased, other than by a
+                worker that has released it. None: no other item matters.
             replace: Whether to replace an item with this id that is waiting or delayed: its data, delay and
                 options. It keeps its place in the queue: a new priority or group counts once it is reached
                 there. One that is leased stays as it is.
 
         Returns:
-            True if it was added, or has replaced one. False if its id is taken.
+            True if it was added, or has replaced one. False if its id, or its key, is taken.
         """
         row = item_row(item, delay, at, adding(**options) if options else CHECKED)
-        return bool(await self._engine().one("add_items", row, size=_added_size(row)))
+        return bool(await self._engine().one("add_items", row, size=_added_size(row)) == 1)
+
+    async def add_or_find(
+        self,
+        item: Item,
+        *,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        **options: Unpack[AddOptions],
+    ) -> tuple[str, bool]:
+        """Add an item as `add_item` does; return the id of what is in the queue, and whether it was added.
+
+        The id is that of `item`, or of the one that waits with the same `unique_until_start`.
+        """
+        row = item_row(item, delay, at, adding(**options))
+        answer = await self._engine().one("add_items", row, size=_added_size(row))
+        return answer.decode(errors="surrogateescape") if isinstance(answer, bytes) else item.id, answer == 1
 
     async def add_unique_item(
         self,

@@ -316,10 +316,14 @@ class TaskQueue:
             raise InvalidArgument("calls", wrong[0], "calls of tasks: task.call(…)")
         items = [call.item() for call in calls]
         groups: dict[Any, list[int]] = {}
+        keyed: list[int] = []
         for place, call in enumerate(calls):
+            if call.options.get("unique_until_start") is not None:
+                keyed.append(place)
+                continue
             key = (call.queue, call.delay, call.at, *call.options.items())
             groups.setdefault(key, []).append(place)
-        added = await asyncio.gather(
+        added = asyncio.gather(
             *(
                 _named(
                     {calls[place].task for place in places},
@@ -328,15 +332,16 @@ class TaskQueue:
                 for (queue, delay, at, *options), places in groups.items()
             )
         )
-        created = dict(
-            pair
-            for places, answers in zip(groups.values(), added, strict=True)
-            for pair in zip(places, answers, strict=True)
+        # Each of these answers with the id of its job.
+        one_by_one = asyncio.gather(
+            *(calls[place]._add_item(items[place]) for place in keyed)  # noqa: SLF001 - of this room
         )
-        return [
-            call.job(item.id, created=created[place])
-            for place, (call, item) in enumerate(zip(calls, items, strict=True))
-        ]
+        answers_of, found = await asyncio.gather(added, one_by_one)
+        jobs = dict(zip(keyed, found, strict=True))
+        for places, answers in zip(groups.values(), answers_of, strict=True):
+            for place, created in zip(places, answers, strict=True):
+                jobs[place] = calls[place].job(items[place].id, created=created)
+        return [jobs[place] for place in range(len(calls))]
 
     def consumers(self, *, retry: RetryPolicy, lease_time: float) -> Sequence[Dispatcher]:
         """Import the included modules, and return what a worker needs to run the tasks. A `Worker` calls it.

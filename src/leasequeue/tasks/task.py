@@ -66,8 +66,10 @@ class CallOptions:
     priority: int | None = None
     group: str | None = None
     tags: Sequence[str] | None = None
+    weight: int | None = None
     expires_in: Duration | None = None
     dedupe_for: Duration | None = None
+    unique_until_start: str | None = None
     replace: bool | None = None
 
     @property
@@ -120,7 +122,7 @@ class Call(OneCall[R_co]):
 
     @property
     def options(self) -> AddOptions:
-        """Further options of its item: `priority`, `group`, `tags`, `expires_in`, `dedupe_for`, `replace`."""
+        """Further options of its item, as `AsyncWorkQueue.add_item` takes them."""
         options, limit = self._options.of_item, self._definition.limit
         return options if limit is None else {**options, "group": limit.group}
 
@@ -166,9 +168,16 @@ class Call(OneCall[R_co]):
             chain = dataclasses.replace(self, _options=plain).chain()
             return await chain.add(correlation=self._options.correlation)
         item = self.item()
-        added = self.queue.add_item(item, delay=self.delay, at=self.at, **self.options)
-        created = await (added if telemetry.active is None else telemetry.adding(self.task, added))
-        return self.job(item.id, created=created)
+        added = self._add_item(item)
+        return await (added if telemetry.active is None else telemetry.adding(self.task, added))
+
+    async def _add_item(self, item: Item) -> Job[R_co]:
+        """Add its item; return the job, or that of the call that waits with its key."""
+        if self._options.unique_until_start is None:
+            created = await self.queue.add_item(item, delay=self.delay, at=self.at, **self.options)
+            return self.job(item.id, created=created)
+        found, created = await self.queue.add_or_find(item, delay=self.delay, at=self.at, **self.options)
+        return self.job(found, created=created)
 
     async def cancel(self, *, keep: Duration = KEEP_SECONDS) -> bool:
         """Cancel the job of an equal call, which must have an id: by the option `id` or `content_id`.
@@ -220,6 +229,8 @@ class Call(OneCall[R_co]):
             raise InvalidCall(task, "a stage has the id of its run: leave out `id` and `content_id`")
         if options.dedupe_for is not None or options.replace:
             raise InvalidCall(task, "the id of a stage is new: leave out `dedupe_for` and `replace`")
+        if options.unique_until_start is not None or (options.weight or 1) > 1:
+            raise InvalidCall(task, "a stage takes neither `weight` nor `unique_until_start`: add a call")
         if options.tags:
             raise InvalidCall(task, "a stage has no tags: find its run by attributes, with `flow_runs.find`")
         if self._definition.returns(Next):
@@ -327,7 +338,10 @@ class Task(Generic[P, R_co]):
             group: The group of the item, which may have separate limits.
             tags: At most 20 texts by which `queue.tags` finds it: see `Tags`.
             expires_in: Seconds after which it is discarded, unless a worker has begun with it.
+            weight: As how many calls it counts for each rate of its queue and group, at most as the burst.
             dedupe_for: Seconds for which its id stays taken, even if it is done sooner.
+            unique_until_start: A key: it is not added while a call with this key waits or is delayed, and was
+                not started; the job is the one that waits.
             replace: Whether to replace a call with its id that is waiting or delayed.
 
         Raises:
@@ -354,6 +368,11 @@ class Task(Generic[P, R_co]):
         if limit is not None and of_item.get("group") is not None:
             allowed = f"None for a task with limits, whose group is {limit.group!r}"
             raise InvalidArgument("group", of_item["group"], allowed)
+        if limit is not None and limit.rate is not None and of_item.get("weight", 1) > 1:
+            allowed = (
+                "1 for a task with a rate, whose burst is 1: set a rate and a burst of its queue instead"
+            )
+            raise InvalidArgument("weight", of_item["weight"], allowed)
         changes |= {name: value for name, value in of_item.items() if value is not None}
         options = dataclasses.replace(self._options, **changes)
         if options.id is not None and options.content_id:

@@ -230,6 +230,11 @@ class _InlineQueue(AsyncWorkQueue):
         await self.added(self, [item.id])
         return added
 
+    async def add_or_find(self, item: Item, **options: Unpack[_Adding]) -> tuple[str, bool]:
+        found = await super().add_or_find(item, **options)
+        await self.added(self, [found[0]])
+        return found
+
     async def add_unique_item(self, item: Item, **options: Unpack[_AddingUnique]) -> None:
         await super().add_unique_item(item, **options)
         await self.added(self, [item.id])

@@ -116,15 +116,23 @@ class ShardedQueue(AsyncWorkQueue):
         self, item: Item, *, delay: Duration = 0, at: datetime | None = None, **options: Unpack[AddOptions]
     ) -> bool:
         """See `AsyncWorkQueue.add_item`."""
-        shard = self._shard_for(item, options.get("group"))
+        shard = self._shard_for(item, options)
         await self._parts.checked()
         return await shard.add_item(item, delay=delay, at=at, **options)
+
+    async def add_or_find(
+        self, item: Item, *, delay: Duration = 0, at: datetime | None = None, **options: Unpack[AddOptions]
+    ) -> tuple[str, bool]:
+        """See `AsyncWorkQueue.add_or_find`."""
+        shard = self._shard_for(item, options)
+        await self._parts.checked()
+        return await shard.add_or_find(item, delay=delay, at=at, **options)
 
     async def add_unique_item(
         self, item: Item, *, delay: Duration = 0, at: datetime | None = None, **options: Unpack[UniqueOptions]
     ) -> None:
         """See `AsyncWorkQueue.add_unique_item`."""
-        shard = self._shard_for(item, options.get("group"))
+        shard = self._shard_for(item, options)
         await self._parts.checked()
         await shard.add_unique_item(item, delay=delay, at=at, **options)
 
@@ -141,10 +149,9 @@ class ShardedQueue(AsyncWorkQueue):
         Raises:
             PartlyApplied: If one shard fails and another does not; its `answers` say which were added.
         """
-        group = options.get("group")
         return await self._parts.spread(
             check_list("items", items, "items"),
-            lambda item: self._shard_for(item, group),
+            lambda item: self._shard_for(item, options),
             lambda shard, some: shard.add_items(some, delay=delay, at=at, **options),
         )
 
@@ -158,7 +165,7 @@ class ShardedQueue(AsyncWorkQueue):
         **options: Unpack[AddOptions],
     ) -> None:
         """See `AsyncWorkQueue.add_item_to_pipeline`."""
-        shard = self._shard_for(item, options.get("group"))
+        shard = self._shard_for(item, options)
         shard.add_item_to_pipeline(pipeline, item, delay=delay, at=at, **options)
 
     def add_unique_item_to_pipeline(
@@ -171,12 +178,16 @@ class ShardedQueue(AsyncWorkQueue):
         **options: Unpack[UniqueOptions],
     ) -> None:
         """See `AsyncWorkQueue.add_unique_item_to_pipeline`."""
-        shard = self._shard_for(item, options.get("group"))
+        shard = self._shard_for(item, options)
         shard.add_unique_item_to_pipeline(pipeline, item, delay=delay, at=at, **options)
 
-    def _shard_for(self, item: Item, group: str | None) -> AsyncWorkQueue:
+    def _shard_for(self, item: Item, options: AddOptions | UniqueOptions) -> AsyncWorkQueue:
         if not isinstance(item, Item):
             raise InvalidArgument("item", item, "an Item")
+        group, key = options.get("group"), options.get("unique_until_start")
+        if key is not None and (group is None or self._parts.by != "group"):
+            allowed = "None on a queue with shards, or shard_by='group' and a group, of which it is unique"
+            raise InvalidArgument("unique_until_start", key, allowed)
         return self._parts.of(item.id, group if isinstance(group, str) else None)
 
     # ----------------------------------------------------------------- leasing

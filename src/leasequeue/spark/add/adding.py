@@ -296,8 +296,8 @@ def _checked_options(
     """Check the options of a task against those of the format; return those that all its items have."""
     if options.id is not None:
         raise InvalidArgument("id", options.id, "no id for all rows: name a column of ids, as idColumn")
-    for name, value in (("dedupe_for", options.dedupe_for), ("replace", options.replace)):
-        if value is not None:
+    for name in ("dedupe_for", "replace", "unique_until_start"):
+        if (value := getattr(options, name)) is not None:
             raise InvalidArgument(name, value, f"a task without {name}: Spark adds items without it")
     if options.content_id and "idColumn" in chosen:
         raise InvalidArgument("idColumn", chosen["idColumn"], "no column of ids with content_id=True")
