@@ -88,7 +88,7 @@ async def audit(redis: Redis, name: str) -> Places:
         "each is found by its tags, and no other"
     )
     for key, one in (await redis.hgetall(prefix + b":unstarted")).items():
-        assert json.loads(options.get(one, "{}")).get("unstarted", "").encode() == key, f"{one} has {key!r}"
+        assert json.loads(options.get(one, "{}")).get("unstarted", "").encode() == key, f"{one!r} has {key!r}"
     for kind in _LEASE_KEYS:
         held = {key.removeprefix(prefix + kind) for key in await keys_like(redis, glob(name) + kind + b"*")}
         assert held <= {*found.leased, *found.scheduled}, f"lease keys of items in sight: {held}, {found}"

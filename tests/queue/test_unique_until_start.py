@@ -111,11 +111,20 @@ async def test_an_item_that_is_replaced_has_its_new_key(
     assert await add(queue, "a", "old", replace=True)
     assert not await add(queue, "a", "taken", replace=True)
     assert await add(queue, "a", "new", replace=True)
+    await audit(redis, name)
     assert await add(queue, "c", "old")
     assert not await add(queue, "d", "new")
     await queue.add_unique_item(Item(b"", id="a"))
     assert await add(queue, "d", "new")
     await audit(redis, name)
+
+
+async def test_an_item_that_a_foreign_client_has_leased_was_started(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    assert await add(queue, "a")
+    await redis.set(f"{name}:lease:a", "theirs", px=60_000)
+    assert await add(queue, "b")
 
 
 async def test_a_key_moves_with_its_item(make_queue: MakeQueue, redis: Redis, name: str) -> None:

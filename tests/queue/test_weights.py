@@ -85,6 +85,20 @@ async def test_a_heavy_item_comes_before_what_is_added_later(queue: AsyncWorkQue
     assert await now(queue) == ["heavy"]
 
 
+async def test_a_lane_that_waits_for_a_rate_keeps_its_turn(queue: AsyncWorkQueue, clock: Clock) -> None:
+    await queue.limits.set(rate="1/s", burst=3)
+    await add(queue, "first", 2)
+    assert await now(queue) == ["first"]
+    for item_id, weight in (("light", 1), ("heavy", 2), ("later", 1)):
+        clock.now += 0.1
+        await add(queue, item_id, weight, group=item_id)
+    assert await now(queue) == ["light"]
+    clock.now += 1
+    assert await now(queue) == []
+    clock.now += 1
+    assert await now(queue) == ["heavy"]
+
+
 async def test_a_concurrency_counts_items(queue: AsyncWorkQueue) -> None:
     await queue.limits.set(concurrency=2, rate="1/s", burst=100)
     for number in range(3):
@@ -174,7 +188,7 @@ async def test_weights_that_cannot_be_used_are_refused(queue: AsyncWorkQueue, re
 
     with pytest.raises(InvalidArgument, match="whose burst is 1"):
         limited.options(weight=2)
-    assert limited.options(weight=1)
+    limited.options(weight=1)
 
 
 async def test_items_without_a_weight_cost_no_command_more(queue: AsyncWorkQueue, redis: Redis) -> None:
@@ -194,7 +208,7 @@ async def test_items_without_a_weight_cost_no_command_more(queue: AsyncWorkQueue
 async def test_ageing_does_not_wake_a_worker_for_what_a_heavy_item_holds_back(
     queue: AsyncWorkQueue, redis: Redis
 ) -> None:
-    await queue.limits.set(rate="20/s", burst=10, ageing=0.001)
+    await queue.limits.set(rate="6/s", burst=10, ageing=0.001)
     await add(queue, "first", 5)
     assert await now(queue, 1) == ["first"]
     await add(queue, "heavy", 10, priority=-1)
