@@ -154,7 +154,8 @@ async def test_options_of_the_item_go_with_each_call(tasks: TaskQueue) -> None:
     assert view is not None
     assert (view.priority, view.group, view.expires is None) == (-5, "g", False)
     assert json.loads(view.data or b"")["args"] == {"to": "bob"}
-    await tasks.add_many([send.options(priority=n).call(f"{n}") for n in (1, 2)])
+    await tasks.add_many([send.options(priority=n, tags=["import"]).call(f"{n}") for n in (1, 2)])
+    assert await tasks.queue.tags.count("import") == 2
     assert sorted(view.priority for view in await tasks.queue.inspect()) == [-5, 1, 2]
     assert send.options(priority=1).call("ann").options == {"priority": 1}
     mistakes: list[dict[str, Any]] = [{"priority": 10}, {"group": ""}, {"expires_in": 0}, {"dedupe_for": -1}]

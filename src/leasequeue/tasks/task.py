@@ -76,6 +76,8 @@ class CallOptions:
     def of_item(self) -> AddOptions:
         """Those of the item, as arguments of `AsyncWorkQueue.add_item`."""
         given = {name: getattr(self, name) for name in AddOptions.__annotations__}
+        if isinstance(self.tags, list | set):
+            given["tags"] = tuple(self.tags)  # calls with equal options are added together, so it is hashed
         return cast("AddOptions", {name: value for name, value in given.items() if value is not None})
 
 
