@@ -36,7 +36,6 @@ local opened_runs = { added = 0, refused = {} }
 --   definitions   table     decoded definitions of stages and children, by their paths (run)
 --   added         list      the items that the step adds (run, run_commit)
 --   rest          list      paths whose rest is to be cancelled, see `rest_of_runs` (run)
---   awaited       list      stages that have waited for another run, whose items are removed (run_commit)
 --   led           text      the traces of what led to the stage in hand; nil: unknown (run_finish, run_step)
 --   rows          number    how many rows of the call are of it (run, run_finish)
 --   names         list      the fields of the hash that these rows need; false: none (run, run_finish)

@@ -10,10 +10,10 @@
 -- Uses: call_add_items, keys_of_add_items (add_items), begin_writes (begin_writes), call_cancel_many,
 --   keys_of_cancel_many (cancel_many), call_complete_many, keys_of_complete_many (complete_many),
 --   arguments_at, keys_at (elsewhere), ADDING_END, REF_CUT (encodings), call_fail_many, keys_of_fail_many
---   (fail_many), in_chunks (keys), push (push), read_clock (read_clock), split_reference (reference),
---   drop_from_run, heal_run, is_marked, is_of_stage, open_run, opened_runs, queue_of_stage, read_fields,
---   run_field, run_number, set_run, stage_definition (run), check_index, index_deleted, index_ended,
---   index_started (run_index), end_stage, is_run_active (run_step)
+--   (fail_many), in_chunks (keys), extend (lists), push (push), read_clock (read_clock), split_reference
+--   (reference), drop_from_run, heal_run, is_marked, is_of_stage, open_run, opened_runs, queue_of_stage,
+--   read_fields, run_field, run_number, set_run, stage_definition (run), check_index, index_deleted,
+--   index_ended, index_started (run_index), end_stage, is_run_active (run_step)
 
 local function is_final(run)
   local state = run_field(run, 'state')
@@ -45,7 +45,7 @@ local function close_run(run)
   run.idle = idle
   run.ends = run.ends or (is_final(run) and (run.changed.state or (idle and run.changed.active)))
   if run.ends then
-    read_fields(run, { 'result', 'keep', 'flow', 'lookup', 'error', 'ended', 'parent' })
+    read_fields(run, { 'result', 'keep', 'flow', 'lookup', 'error', 'ended', 'parent', 'created' })
     run.result_field = 'r:' .. (run.fields.result or '')
     read_fields(run, { run.result_field })
   end
@@ -166,6 +166,9 @@ local function note_adding(run)
   if run_field(run, 'adding') then drop_from_run(run, 'adding') end
 end
 
+-- The items of stages that have waited for other runs, as rows of `cancel_many`, by their queues.
+local awaited = {}
+
 -- End the stage of another run that waits for a run which ends, and is its `parent`. Its item, which is due
 -- when a worker is to look after the stage again, is removed in the end. Returns the other run if it changes.
 local function tell_waiting(run)
@@ -194,13 +197,14 @@ local function tell_waiting(run)
     end_stage(waiting, path, 'f', fields.error or '')
   end
   local there = queue_of_stage(waiting, path)
-  check_types(there)
-  redis.call('ZCARD', there .. ':cancelled')
-  redis.call('HLEN', there .. ':options')
-  redis.call('HLEN', there .. ':unsettled')
-  local it = waiting
-  it.awaited = it.awaited or {}
-  it.awaited[#it.awaited + 1] = path
+  if not awaited[there] then
+    awaited[there] = {}
+    check_types(there)
+    redis.call('ZCARD', there .. ':cancelled')
+    redis.call('HLEN', there .. ':options')
+    redis.call('HLEN', there .. ':unsettled')
+  end
+  extend(awaited[there], { waiting.id .. '/' .. path, '0' })
   return changes and waiting
 end
 
@@ -227,12 +231,10 @@ local function close_runs(goes_on)
 end
 
 -- Remove the items of stages that have waited for another run.
-local function remove_awaited(run)
-  for _, path in ipairs(run.awaited or {}) do
-    local there = queue_of_stage(run, path)
-    local id = run.id .. '/' .. path
-    call_cancel_many(keys_at(there, keys_of_cancel_many), arguments_at(there, { id, '0' }))
-    redis.call('HDEL', there .. ':unsettled', id) -- its stage has ended
+local function remove_awaited()
+  for there, rows in pairs(awaited) do
+    call_cancel_many(keys_at(there, keys_of_cancel_many), arguments_at(there, rows))
+    in_chunks('HDEL', there .. ':unsettled', rows) -- their stages have ended; no item has the id 0
   end
 end
 
@@ -417,8 +419,8 @@ local function commit_runs(goes_on)
   for _, run in ipairs(opened_runs) do
     if run.dropped[1] then in_chunks('HDEL', run.key, run.dropped) end
     if run.ends then publish_end(run) end
-    remove_awaited(run)
   end
+  remove_awaited()
 end
 
 -- Return the references of stages whose rest is to be cancelled: the children of a path that ends in `/`, or

@@ -34,21 +34,31 @@ local function lookups_of(flow_run)
   return keys
 end
 
+-- What this script has found: the homes whose keys were read, and the sets with nothing that is over.
+local checked_homes, none_over = {}, {}
+
 -- Read the type of each key that the other functions write: call it before the first write.
 local function check_index(flow_run)
   local base = flow_run.home .. ':runs:'
-  redis.call('ZCARD', base .. 'active')
-  redis.call('ZCARD', base .. 'ends')
-  for _, state in ipairs(final_states) do
-    redis.call('ZCARD', base .. state)
+  if not checked_homes[base] then
+    checked_homes[base] = true
+    redis.call('ZCARD', base .. 'active')
+    redis.call('ZCARD', base .. 'ends')
+    for _, state in ipairs(final_states) do
+      redis.call('ZCARD', base .. state)
+    end
   end
   for _, key in ipairs(lookups_of(flow_run)) do
     redis.call('ZCARD', key)
   end
 end
 
--- Return up to four ids of a set whose time is over.
-local function over_in(key) return redis.call('ZRANGEBYSCORE', key, '-inf', read_clock(), 'LIMIT', 0, 4) end
+-- Return up to four ids of a set whose time is over. Who calls it removes them.
+local function over_in(key)
+  local ids = none_over[key] and {} or redis.call('ZRANGEBYSCORE', key, '-inf', read_clock(), 'LIMIT', 0, 4)
+  none_over[key] = #ids < 4
+  return ids
+end
 
 -- Return for how many ms from now on a set is needed; nil: it has an unfinished run, or no entry.
 local function needed_for(key)
@@ -58,17 +68,19 @@ local function needed_for(key)
 end
 
 -- Write until when a run exists into a set (nil: unknown), or remove it from there. While one is
--- unfinished, the set has no time to live.
+-- unfinished, the set has no time to live; else this is returned, in ms. And whether it had one until now.
 local function note_expiry(key, id, expires, removed)
   in_chunks('ZREM', key, over_in(key))
+  local would_expire
   if removed then
     redis.call('ZREM', key, id)
   else
-    if not expires then redis.call('PERSIST', key) end
+    would_expire = not expires and redis.call('PERSIST', key) == 1
     redis.call('ZADD', key, expires or '+inf', id)
   end
   local left = needed_for(key)
   if left then redis.call('PEXPIRE', key, left) end
+  return left, would_expire
 end
 
 -- Forget runs whose time is over in the sets of the final states.
@@ -80,9 +92,8 @@ local function forget_over(base)
   in_chunks('ZREM', base .. 'ends', ids)
 end
 
--- Let the sets of the final states expire with `ends`, or not at all.
-local function expire_states(base)
-  local left = needed_for(base .. 'ends')
+-- Let the sets of the final states expire with `ends`, in so many ms, or not at all.
+local function expire_states(base, left)
   for _, state in ipairs(final_states) do
     if left then
       redis.call('PEXPIRE', base .. state, left)
@@ -98,8 +109,8 @@ local function index_started(flow_run)
   forget_over(base)
   local before = redis.call('ZSCORE', base .. 'ends', flow_run.id)
   redis.call('ZADD', base .. 'active', flow_run.at, flow_run.id)
-  note_expiry(base .. 'ends', flow_run.id)
-  expire_states(base)
+  local _, would_expire = note_expiry(base .. 'ends', flow_run.id)
+  if would_expire then expire_states(base) end
   for _, key in ipairs(lookups_of(flow_run)) do
     note_expiry(key, flow_run.id)
   end
@@ -113,8 +124,7 @@ local function index_ended(flow_run)
   local base = flow_run.home .. ':runs:'
   forget_over(base)
   redis.call('ZADD', base .. flow_run.state, flow_run.at, flow_run.id)
-  note_expiry(base .. 'ends', flow_run.id, flow_run.expires)
-  expire_states(base)
+  expire_states(base, note_expiry(base .. 'ends', flow_run.id, flow_run.expires))
   for _, key in ipairs(lookups_of(flow_run)) do
     note_expiry(key, flow_run.id, flow_run.expires)
   end
@@ -133,6 +143,5 @@ local function index_deleted(flow_run)
   for _, state in ipairs({ 'active', 'completed', 'failed', 'cancelled' }) do
     redis.call('ZREM', base .. state, flow_run.id)
   end
-  note_expiry(base .. 'ends', flow_run.id, nil, true)
-  expire_states(base)
+  expire_states(base, note_expiry(base .. 'ends', flow_run.id, nil, true))
 end

@@ -39,7 +39,7 @@ def waiting_for(
     async def wait_for_run(**given: Any) -> Any:
         stage = current_stage()
         runs, run_id = runs_of(), sub_run_id(stage.run, stage.path)
-        state, is_its, seconds = await _found(stage, run_id)
+        state, is_its, seconds, level = await _found(stage, run_id)
         if state == "completed" and is_its:  # its end was recorded, and not in this stage
             return await runs.result(run_id)
         if state == "active" and not is_its:
@@ -51,7 +51,7 @@ def waiting_for(
             elif state != "active":
                 if state:  # of an earlier run of this id, or cancelled
                     await runs.delete(run_id)
-                await start(given, id=run_id, **await _inherited(stage))
+                await start(given, id=run_id, **_inherited(stage, level))
                 seconds = 0
             elif timeout is not None and seconds >= timeout:
                 why = f"the run {run_id!r} has not ended within {duration_text(timeout)}"
@@ -65,22 +65,31 @@ def waiting_for(
     return wait_for_run
 
 
-async def _found(stage: StageContext, run_id: str) -> tuple[str, bool, float]:
-    """Return the state of a run, empty if there is none; whether the stage has started it; its age (s)."""
+async def _found(stage: StageContext, run_id: str) -> tuple[str, bool, float, int]:
+    """Return the state of a run, empty if there is none; whether the stage has started it; its age (s).
+
+    And the priority of the run that has the stage.
+    """
     lease = stage.lease
     engine = engine_of(cast("AsyncWorkQueue", lease.queue))
     names = (b"state", b"parent", b"reopened", b"created")
-    state, parent, *began = await engine.read_at(b"HMGET", run_key(stage.home, run_id), *names)
+    (state, parent, *began), level = await engine.read_many_at(
+        [
+            (b"HMGET", run_key(stage.home, run_id), *names),
+            (b"HGET", run_key(stage.home, stage.run), b"level"),
+        ]
+    )
     now = lease.deadline - lease.remaining()
     began_at = next((read_number(one, 0) for one in began if one), 0) / 1000
     is_its = lease.stage is not None and parent == lease.stage.encode()
-    return (state or b"").decode(errors="replace"), is_its, now - began_at
+    return (state or b"").decode(errors="replace"), is_its, now - began_at, read_number(level, 0)
 
 
-async def _inherited(stage: StageContext) -> Mapping[str, Any]:
+def _inherited(stage: StageContext, level: int) -> Mapping[str, Any]:
     """Return what a run has of the one whose stage waits for it: the correlation id, and the priority."""
-    lease = stage.lease
-    engine = engine_of(cast("AsyncWorkQueue", lease.queue))
-    level = await engine.read_at(b"HGET", run_key(stage.home, stage.run), b"level")
-    parent = b"" if lease.stage is None else lease.stage.encode()
-    return {"correlation": stage.correlation, "priority": read_number(level, 0), "parent": parent}
+    ref = stage.lease.stage
+    return {
+        "correlation": stage.correlation,
+        "priority": level,
+        "parent": b"" if ref is None else ref.encode(),
+    }
