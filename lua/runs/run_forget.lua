@@ -27,14 +27,15 @@ local function is_of(reference, text)
   return carried == reference or string.sub(carried, 1, #reference + 1) == reference .. REF_CUT
 end
 
-local ids, dropped, items, answers, places = {}, {}, {}, {}, {}
+local ids, dropped, items, answers, places, unlisted = {}, {}, {}, {}, {}, {}
 for row = entries + 1, #ARGV do
   local reference = string.match(ARGV[row], '^=(.*%z.*)$')
   local home, run_id, path = split_reference(reference or '')
-  local id, is_its = home and run_id .. '/' .. path or ARGV[row], true
+  local id = home and run_id .. '/' .. path or ARGV[row]
+  local has_letter = redis.call('EXISTS', dead_key(id)) == 1
+  local is_its = has_letter
   if home then
-    is_its = redis.call('EXISTS', dead_key(id)) == 0
-      or is_of(reference, redis.call('HGET', dead_key(id), 'options'))
+    is_its = has_letter and is_of(reference, redis.call('HGET', dead_key(id), 'options'))
     if redis.call('EXISTS', data_key(id)) == 1 and is_of(reference, redis.call('HGET', options, id)) then
       items[#items + 1], items[#items + 2] = id, '0'
     end
@@ -42,6 +43,8 @@ for row = entries + 1, #ARGV do
   answers[#answers + 1], ids[#ids + 1] = 0, id
   if is_its then
     dropped[#dropped + 1], places[#places + 1] = id, #answers
+  elseif not has_letter then
+    unlisted[#unlisted + 1] = id
   end
 end
 if items[1] then call_cancel_many(keys_at(prefix, keys_of_cancel_many), arguments_at(prefix, items)) end
@@ -51,6 +54,7 @@ if dropped[1] then
     answers[places[i]] = answer
   end
 end
+in_chunks('ZREM', dead, unlisted) -- an interrupted call may have left them there
 in_chunks('ZREM', cancelled_key, ids)
 in_chunks('HDEL', unsettled_key, ids)
 return answers

@@ -224,19 +224,30 @@ async def test_reading_keeps_the_places_of_runs_that_are_gone(space: Space) -> N
     why = {"error": "x: why"}
     await space.seed({"run:a": run_hash("active", more=stages), "run:b": run_hash("failed", more=why)})
     await space.seed({"run:building": {"building": "1", "flow": "access"}})
-    a, gone, building, b = await space.run("runs_read", [("a",), ("gone",), ("building",), ("b",)])
+    a, gone, building, b = await space.run(
+        "runs_read", [("a",), ("gone",), ("building",), ("b",)], max_bytes=9
+    )
     assert (gone, building) == (None, None)
     assert a[:2] == [b"access", b"active"]
-    assert a[15:] == [b"d", None, b"5", None, None, b"w", b"why", None, None, None]
-    assert (b[1], b[9], b[15:]) == (b"failed", b"x: why", [])
+    assert a[15:] == [[None, None], b"d", None, b"5", None, None, b"w", b"why", None, None, None]
+    assert (b[1], b[9], b[15:]) == (b"failed", b"x: why", [[]])
+
+
+async def test_results_are_read_with_runs_until_they_are_too_large(space: Space) -> None:
+    more = {"stages": '["check"]', "attributes": '["user"]', "a:user": "62", "r:check": "x" * 8}
+    await space.seed({f"run:{one}": run_hash("active", more=more) for one in "ab"})
+    a, b = await space.run("runs_read", [("a",), ("b",)], max_bytes=15)
+    assert (a[15], b[15], len(b)) == ([b"62", b"x" * 8], [], 21)
 
 
 async def test_reading_stops_after_250_stages(space: Space) -> None:
     many = {n: json.dumps([f"s{i}" for i in range(n)]) for n in (150, 251)}
     runs: State = {f"run:{n}": run_hash("active", more={"stages": many[150]}) for n in range(3)}
     await space.seed(runs | {"run:larger": run_hash("active", more={"stages": many[251]})})
-    larger, first, second, third = await space.run("runs_read", [(n,) for n in ("larger", 0, 1, 2)])
-    assert (len(larger), len(first), len(second), third) == (15, 765, 765, 0)
+    larger, first, second, third = await space.run(
+        "runs_read", [(n,) for n in ("larger", 0, 1, 2)], max_bytes=0
+    )
+    assert (len(larger), len(first), len(second), third) == (16, 766, 766, 0)
 
 
 async def test_fields_are_read_until_they_are_too_large(space: Space) -> None:

@@ -63,8 +63,8 @@ _PAGE_STEPS = 25
 _CURSOR = re.compile(rb"(-?(?:inf|\d{1,20}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)) (.*)", re.DOTALL)
 #: How many unfinished runs of a state `check` examines, the newest.
 MAX_CHECKED = 100_000
-#: How many stages are reopened, and dead letters dropped, at once: no call takes the server 5 ms.
-_STEP = 40
+#: How many stages are reopened, and are looked at for dead letters, at once: no call takes the server 5 ms.
+_STEP, _FORGOTTEN = 40, 100
 #: The answers of the scripts: done; there is no such run, of `run_delete`, or it has ended; that it is
 #: unfinished, of `run_delete`, or there is none; and of `run_reopen` that it is unfinished.
 _DONE, _NONE, _REFUSED, _BUSY = 1, 0, -1, -2
@@ -659,9 +659,9 @@ class FlowRuns:
         """Drop the dead letters of the stages of a run, their notes, and items that were not completed."""
         home = StageRef(self._name, run_id, "")
         for queue, paths in (await self._reader.entered(run_id)).items():
-            stages = stages_of(home, [f"{run_id}/{path}".encode() for path in paths])
-            for at in range(0, len(stages), _STEP):
-                await self._engine().run_at(queue or home.home, "run_forget", stages[at : at + _STEP])
+            stages = stages_of(home, [as_bytes(f"{run_id}/{path}") for path in paths])
+            for at in range(0, len(stages), _FORGOTTEN):
+                await self._engine().run_at(queue, "run_forget", stages[at : at + _FORGOTTEN])
 
 
 class FlowRun(Generic[R_co]):

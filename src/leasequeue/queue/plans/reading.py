@@ -22,6 +22,7 @@ from leasequeue.queue.plans.plan import (
     parse_stages,
     planned_children,
     queue_in,
+    run_key,
 )
 
 if TYPE_CHECKING:
@@ -56,8 +57,10 @@ STAGE_FACTS = (b"s:", b"e:", b"t:", b"j:", b"m:")
 #: The first numbers in `j:<path>` of a stage that has fanned out.
 _COUNTS = ("total", "added", "done", "failed", "cancelled")
 #: How many runs and fields one step reads.
-RUNS_PER_STEP = 25
+RUNS_PER_STEP = 100
 FIELDS_PER_STEP = 500
+#: How many bytes of attributes and results are read with the runs of a step.
+BYTES_PER_STEP = 1 << 20
 #: How many children one step reads.
 CHILDREN_PER_STEP = FIELDS_PER_STEP // (len(STAGE_FACTS) + 1)
 
@@ -155,7 +158,11 @@ class FlowRunReader:
         found: list[FlowRunView | None] = []
         while len(found) < len(ids):
             some = ids[len(found) : len(found) + RUNS_PER_STEP]
-            replies = await self._engine().run("runs_read", [as_bytes(one) for one in some])
+            replies = await self._engine().run(
+                "runs_read",
+                [as_bytes(one) for one in some],
+                max_bytes=BYTES_PER_STEP if fields is None else 0,
+            )
             read = [(one, reply) for one, reply in zip(some, replies, strict=True) if reply != 0]
             found += await asyncio.gather(
                 *(self._view(one, reply, fields, children=children) for one, reply in read)
@@ -168,7 +175,7 @@ class FlowRunReader:
         if reply is None:
             return None
         facts = dict(zip(FACTS, reply, strict=False))
-        names, values, size = _names_in(facts["stages"]), [*reply[len(FACTS) :]], len(STAGE_FACTS)
+        names, values, size = _names_in(facts["stages"]), [*reply[len(FACTS) + 1 :]], len(STAGE_FACTS)
         if names and not values:  # more stages than the script returns at once
             kinds = [kind + as_bytes(name) for name in names for kind in STAGE_FACTS]
             values = await self.fields(run_id, kinds)
@@ -176,10 +183,12 @@ class FlowRunReader:
             [name for name in some if fields is None or name in fields]
             for some in (_names_in(facts["attributes"]), names)
         )
-        texts = await self.fields(
-            run_id,
-            [b"a:" + as_bytes(name) for name in attributes] + [b"r:" + as_bytes(name) for name in wanted],
-        )
+        texts = reply[len(FACTS)]
+        if len(texts) != len(attributes) + len(wanted):
+            texts = await self.fields(
+                run_id,
+                [b"a:" + as_bytes(name) for name in attributes] + [b"r:" + as_bytes(name) for name in wanted],
+            )
         results = dict(zip(wanted, texts[len(attributes) :], strict=True))
         stages: dict[str, StageView] = {}
         for at, name in enumerate(names):
@@ -238,7 +247,7 @@ class FlowRunReader:
 
     async def plan(self, run_id: str) -> FlowPlan | None:
         """Return the plan of a run, with its input; None: there is no run of this id."""
-        [reply] = await self._engine().run("runs_read", [as_bytes(run_id)])
+        [reply] = await self._engine().run("runs_read", [as_bytes(run_id)], max_bytes=0)
         if reply is None:
             return None
         facts = dict(zip(FACTS, reply, strict=False))
@@ -264,17 +273,26 @@ class FlowRunReader:
 
         The definition of a child that is done may be removed: its path is listed for each queue of the run.
         """
-        [view] = await self.views([run_id], (), children=True)
-        stages = view.stages if view is not None else {}
-        paths = [path for path, one in stages.items() if one.state not in {"not entered", "skipped"}]
-        own = await self._definitions(run_id, paths)
-        found: dict[str, list[str]] = {"": [""]}  # which adds the first stages, if they are many
+        home, paths, cursor = self._engine().name, list[str](), b""
+        while cursor != b"0":  # a run with many children has far more fields than these
+            cursor, page = await self._engine().read_at(
+                b"HSCAN", run_key(home, run_id), cursor or b"0", b"MATCH", b"s:?*", b"COUNT", b"1000"
+            )
+            entered = zip(page[::2], page[1::2], strict=True)
+            paths += (field[2:].decode(errors="surrogateescape") for field, state in entered if state != b"k")
+        above = {path.rpartition("/")[0] for path in paths}
+        queues: dict[str, str] = {}
         unknown: list[str] = []
-        for path, queue, definition in zip(paths, await self._queues(run_id, paths), own, strict=True):
+        for path, definition in zip(paths, await self._definitions(run_id, paths), strict=True):
             if definition:
-                found.setdefault(queue, []).append(path)
+                queues[path] = queue_in(definition)
             else:
                 unknown.append(path)
+        split = [path for path, queue in queues.items() if not queue and path in above]
+        queues |= zip(split, await self._queues(run_id, split), strict=True)
+        found: dict[str, list[str]] = {home: [""]}  # which adds the first stages, if they are many
+        for path, queue in queues.items():
+            found.setdefault(queue or home, []).append(path)
         for queue in [*found] if unknown else ():
             found[queue] += unknown
         return found
