@@ -14,6 +14,7 @@ from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
 from tests.stateful.explorer.engine import Fault, Result, composed, search
 from tests.stateful.flows.cutting import stoppable_scripts
 from tests.stateful.flows.explorer import Bound
+from tests.stateful.flows.plans import WHEN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,13 +48,42 @@ def group(policy: str) -> FlowPlan:
     )
 
 
+def awaited() -> FlowPlan:
+    """Return a plan of a stage that waits for a signal, for a time."""
+    waits = StagePlan("b", HOME, b"2", after=("a",), signal=True, delay_ms=90_000)
+    stages = (StagePlan("a", HOME, b"1"), waits, StagePlan("c", OTHER, b"3", after=("b",)))
+    return FlowPlan(stages, result="c")
+
+
+def timed() -> FlowPlan:
+    """Return a plan of stages that begin at a time: after the start, and in an attribute."""
+    stages = StagePlan("a", HOME, b"1", at=90_000), StagePlan("b", OTHER, b"2", after=("a",), at="@when")
+    return FlowPlan(stages, result="b", attributes={"when": WHEN})
+
+
+def nested() -> FlowPlan:
+    """Return a plan of a stage that is another flow, and one after it."""
+    return FlowPlan(
+        (StagePlan("a", HOME, b"1", flow="inner"), StagePlan("b", OTHER, b"2", after=("a",))), result="b"
+    )
+
+
 SMALL = {"join": Bound(joined("all"), states=8), "fan": Bound(chain(), kinds=("fan",), workers=1, states=10)}
+SMALL["chain"] = Bound(single(), kinds=("chain",), workers=1, states=10)
+SMALL["signal"] = Bound(awaited(), kinds=("done",), calls=("signal",), workers=1, states=8)
+SMALL["times"] = Bound(timed(), kinds=("done",), workers=1, states=8)
+SMALL["flow"] = Bound(nested(), inner=single(), kinds=("done",), workers=1, states=8)
 LARGE = {
     **{f"join by {join}": Bound(joined(join), states=600) for join in ("all", "settled", "fail", "n:1")},
     "join by fail_fast, cancelled": Bound(joined("fail_fast"), calls=("cancel",), states=600),
     **{f"group by {policy}": Bound(group(policy), states=600) for policy in ("all", "settled", "n:1")},
     "fan": Bound(chain(), kinds=("done", "fan"), states=600),
     "chain, retried": Bound(chain(), calls=("retry", "cancel"), states=600),
+    "child of a chain": Bound(single(), kinds=("done", "failed", "chain"), calls=("retry",), states=400),
+    "signal": Bound(awaited(), calls=("signal", "cancel"), states=400),
+    "times": Bound(timed(), calls=("retry",), states=300),
+    "flow": Bound(nested(), inner=single(), calls=("cancel",), states=400),
+    "flow, retried": Bound(nested(), inner=chain(), calls=("retry",), states=400),
 }
 
 
@@ -67,9 +97,51 @@ FAULTS = {
             "redis.call('HSET', run.key, unpack(values))",
             "for i = 1, #values, 2 do redis.call('HSET', run.key, values[i], values[i + 1]) end",
         ),
-    )
+    ),
+    "a stage is not told that the run has ended for which it waits": (
+        "waits for it is",
+        SMALL["flow"],
+        Fault(
+            "runs/lib/run_commit.lua",
+            "local waiting = run.ends and tell_waiting(run)",
+            "local waiting = run.ends and #run.rest > 0 and tell_waiting(run)",
+        ),
+    ),
 }
 MORE_FAULTS = {
+    "the item of a stage stays that has waited for another run": (
+        "and has an item",
+        SMALL["flow"],
+        Fault("runs/lib/run_commit.lua", "pairs(awaited)", "pairs({})"),
+    ),
+    "a part of a chain is entered before the one before it is done": (
+        "a part was entered",
+        SMALL["chain"],
+        Fault("runs/lib/run_step.lua", "is_chain and counts[3] + 1", "is_chain and counts[3] + 2"),
+    ),
+    "a signal that came before is not given": (
+        "it has taken the signal b",
+        Bound(awaited(), kinds=("done",), calls=("signal",), workers=1, stops=False, states=30),
+        Fault(
+            "runs/lib/run_step.lua",
+            "found.signal and run_field(run, 'g:' .. name)",
+            "found.signal and run_field(run, 'y:' .. name)",
+        ),
+    ),
+    "a stage begins before its time": (
+        "ms early",
+        SMALL["times"],
+        Fault("runs/lib/run.lua", "local due = found.at and begin_of(run, found.at) or", "local due ="),
+    ),
+    "a second signal replaces the first": (
+        "has taken a second signal b",
+        Bound(awaited(), kinds=("done",), calls=("signal",), workers=1, stops=False, states=30),
+        Fault(
+            "runs/run_report.lua",
+            "elseif not state and not run_field(run, 'g:' .. path) then",
+            "elseif not state then",
+        ),
+    ),
     "a stage that has ended may end again": (
         "the result of a was",
         Bound(joined("all"), states=60),

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import itertools
 import json
-from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from leasequeue.errors import FlowRunEnded, JobUnknown, UnknownSignal
+from leasequeue.queue.plans.plan import sub_run_id
 from leasequeue.queue.plans.stages import FinishRow, fan, report, settle
 from leasequeue.queue.queue import engine_of
 from tests.stateful.flows.cutting import stoppable_scripts
-from tests.stateful.flows.plans import NAMES, children, plans
+from tests.stateful.flows.plans import NAMES, fans, plans
 from tests.stateful.flows.world import World
 from tests.stateful.live import run_machine
 
@@ -32,6 +32,8 @@ pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
 
 _names = itertools.count()
 RUNS = st.sampled_from(["r1", "r2", "ü*"])
+#: Also runs that stages of these wait for.
+ALL_RUNS = st.one_of(RUNS, RUNS, st.builds(sub_run_id, RUNS, st.sampled_from(NAMES[:3])))
 QUEUES = st.integers(0, 1)
 #: The names of the queues stand for `home` and `other` in the plans that are drawn.
 PLACES = ("home", "other")
@@ -55,7 +57,13 @@ class FlowMachine(RuleBasedStateMachine):
     def start(self, run: str, plan: st.DataObject, stop: int | None) -> None:
         known = self.world.runs.get(run)
         if known is None or not known.before.state:
-            self.world.start(plan.draw(plans(self.world.names)), run, stop=stop)
+            drawn = plan.draw(plans(self.world.names))
+            for stage in drawn.stages:
+                if stage.flow:  # one plan for all runs of an id
+                    self.world.inner.setdefault(
+                        sub_run_id(run, stage.name), plan.draw(plans(self.world.names, at_most=3))
+                    )
+            self.world.start(drawn, run, stop=stop)
         else:
             assert self.world.start(known.plan, run, stop=stop) in {False, None}
 
@@ -67,7 +75,10 @@ class FlowMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(min_value=0), value=st.sampled_from([b"1", b"[]", b'{"a":1.50}']), stop=STOPS)
     def finish(self, pick: int, value: bytes, stop: int | None) -> None:
         queue, lease = self.held[pick % len(self.held)]
-        self.world.finish(queue, FinishRow(lease, "done", value), stop=stop)
+        if self.world.is_flow(lease):
+            self.world.begin_inner(queue, lease, stop=stop)
+        else:
+            self.world.finish(queue, FinishRow(lease, "done", value), stop=stop)
 
     @precondition(lambda self: self.held)
     @rule(pick=st.integers(min_value=0), data=st.data(), stop=STOPS)
@@ -85,13 +96,14 @@ class FlowMachine(RuleBasedStateMachine):
         self.world.finish(queue, FinishRow(lease, "failed", b"an error", fenced=fenced), stop=stop)
 
     @precondition(lambda self: self.held)
-    @rule(pick=st.integers(min_value=0), fans=children(PLACES), stop=STOPS)
-    def fan_out(self, pick: int, fans: tuple[tuple[ChildPlan, ...], str], stop: int | None) -> None:
+    @rule(pick=st.integers(min_value=0), drawn=fans(PLACES), stop=STOPS)
+    def fan_out(self, pick: int, drawn: tuple[tuple[ChildPlan, ...], str], stop: int | None) -> None:
         queue, lease = self.held[pick % len(self.held)]
         places = dict(zip(PLACES, self.world.names, strict=True))
-        rows = [json.dumps({"queue": places[one.queue], "data": '"child"'}).encode() for one in fans[0]]
-        value = b"[" + b",".join(rows) + b"]"
-        self.world.finish(queue, FinishRow(lease, "fan", value, fans[1].encode()), stop=stop)
+        rows = [child.on(lambda one: replace(one, queue=places[one.queue])).json() for child in drawn[0]]
+        if not self.world.is_flow(lease):
+            row = FinishRow(lease, "fan", b"[" + b",".join(rows) + b"]", drawn[1].encode())
+            self.world.finish(queue, row, stop=stop)
 
     @precondition(lambda self: self.held)
     @rule(pick=st.integers(min_value=0), stop=STOPS)
@@ -138,13 +150,9 @@ class FlowMachine(RuleBasedStateMachine):
             stop=stop,
         )
 
-    @rule(run=RUNS, name=st.sampled_from(NAMES), value=st.integers(1, 3), stop=STOPS)
+    @rule(run=ALL_RUNS, name=st.sampled_from(NAMES), value=st.integers(1, 3), stop=STOPS)
     def signal(self, run: str, name: str, value: int, stop: int | None) -> None:
-        async def send() -> None:
-            with suppress(JobUnknown, UnknownSignal, FlowRunEnded):
-                await self.world.home.flow_runs.signal(run, name, value)
-
-        self.world.call(send, stop=stop)
+        self.world.signal(run, name, value, stop=stop)
 
     @rule(queue=QUEUES, stop=STOPS)
     def settle(self, queue: int, stop: int | None) -> None:
@@ -154,15 +162,15 @@ class FlowMachine(RuleBasedStateMachine):
     def cancel_what_is_left(self) -> None:
         self.world.cancel_rests()
 
-    @rule(run=RUNS, stop=STOPS)
+    @rule(run=ALL_RUNS, stop=STOPS)
     def cancel(self, run: str, stop: int | None) -> None:
         self.world.cancel(run, stop=stop)
 
-    @rule(run=RUNS, stop=STOPS)
+    @rule(run=ALL_RUNS, stop=STOPS)
     def retry(self, run: str, stop: int | None) -> None:
         self.world.retry(run, stop=stop)
 
-    @rule(run=RUNS, stop=STOPS)
+    @rule(run=ALL_RUNS, stop=STOPS)
     def delete(self, run: str, stop: int | None) -> None:
         self.world.delete(run, stop=stop)
 

@@ -8,11 +8,11 @@ left, the live system must recover.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from leasequeue.queue.plans.plan import ChildPlan
+from leasequeue.queue.plans.plan import CHAIN, ChildPlan, sub_run_id
 from leasequeue.queue.plans.stages import FinishRow
 from tests.stateful.explorer.engine import Broken, Found, Server, checked
 from tests.stateful.flows.world import ROUND_MS, Known, World, settle_queue
@@ -37,14 +37,16 @@ class Bound:
 
     Attributes:
         plan: The plan of the run, for the names of the two queues.
-        kinds: How a stage may end: `done`, `failed`, `fan`.
-        calls: What other clients do: `cancel`, `retry`.
+        inner: The plan of the runs for which its stages wait that are flows.
+        kinds: How a stage may end: `done`, `failed`, `fan`; `chain`: it fans out to a chain.
+        calls: What other clients do: `cancel`, `retry`; `signal`: give the stage `b` its signal.
         workers: How many leases may be held at the same time.
         stops: Whether steps are stopped.
         states: From how many states steps are taken.
     """
 
     plan: FlowPlan
+    inner: FlowPlan | None = None
     kinds: tuple[str, ...] = ("done", "failed")
     calls: tuple[str, ...] = ()
     workers: int = 2
@@ -54,7 +56,7 @@ class Bound:
 
     def start(self) -> tuple[bytes, Node]:
         """Return the first state and its digest."""
-        node = Node(b"[]", NOW_MS, Known(self.plan), (None,) * self.workers)
+        node = Node(b"[]", NOW_MS, {RUN: Known(self.plan)}, (None,) * self.workers)
         return digest(node), node
 
     def explorer(self, url: str) -> FlowExplorer:
@@ -67,7 +69,7 @@ class Node(NamedTuple):
 
     text: bytes
     now: int
-    known: Known
+    known: dict[str, Known]
     leases: tuple[tuple[int, Lease] | None, ...]
     open_ends: bool = False
     is_harmed: bool = False
@@ -93,6 +95,10 @@ class FlowExplorer:
         self.server = Server(url, UNIT_MS)
         self.world = World(url, "q")
         self.bound = bound
+        if bound.inner is not None:
+            self.world.inner = {
+                sub_run_id(RUN, one.name): bound.inner for one in bound.plan.stages if one.flow
+            }
         self.steps = self.recoveries = 0
         self.leases: list[tuple[int, Lease] | None] = []
         self._digests: set[bytes] = set()
@@ -143,7 +149,7 @@ class FlowExplorer:
         )
 
     def _steps(self, node: Node) -> Iterator[Step]:
-        if not node.known.before.state:
+        if not node.known[RUN].before.state:
             yield Step("start")
             return
         for worker, held in enumerate(node.leases):
@@ -160,6 +166,9 @@ class FlowExplorer:
             return world.start(self.bound.plan, RUN, stop=stop) is None
         if step.name == "cancel":
             return world.cancel(RUN, stop=stop) is None
+        if step.name == "signal":
+            world.signal(RUN, "b", 1, stop=stop)
+            return world.was_stopped
         if step.name == "finish":
             return self._finish(step, stop)
         if step.name == "lease":
@@ -179,15 +188,20 @@ class FlowExplorer:
     def _finish(self, step: Step, stop: int | None) -> bool:
         held = self.leases[step.worker]
         assert held is not None
-        done = self.world.finish(held[0], self._row(held[1], step.how), stop=stop)
-        if done is not None:
+        if self.world.is_flow(held[1]):
+            self.world.begin_inner(*held, stop=stop)
+        else:
+            self.world.finish(held[0], self._row(held[1], step.how), stop=stop)
+        if not self.world.was_stopped:
             self.leases[step.worker] = None
-        return done is None
+        return self.world.was_stopped
 
     def _row(self, lease: Lease, how: str) -> FinishRow:
-        if how == "fan":
-            children = [ChildPlan(queue, b'"child"').json() for queue in self.world.names]
-            return FinishRow(lease, "fan", b"[" + b",".join(children) + b"]", b"all")
+        if how in {"fan", "chain"}:
+            children = [ChildPlan(queue, b'"child"') for queue in self.world.names]
+            if how == "chain":
+                children = [ChildPlan("", b"", parts=(*children,), policy=CHAIN)]
+            return FinishRow(lease, "fan", b"[" + b",".join(one.json() for one in children) + b"]", b"all")
         return FinishRow(lease, "failed" if how == "failed" else "done", b'"value"')
 
     def _save(self, before: Node, step: Step) -> Node:
@@ -197,9 +211,8 @@ class FlowExplorer:
         else:
             self.server.send(self.server.dump(now))
             text = checked(self.server.reply())
-        known = world.runs[RUN]
+        known = {run: one.copy() for run, one in world.runs.items()}
         harmed = before.is_harmed or step.name in {"cancel", "retry"} or step.how == "failed"
-        known = replace(known, chosen=dict(known.chosen))
         return Node(text, now, known, tuple(self.leases), world.open_ends, harmed)
 
     def _load(self, node: Node) -> None:
@@ -207,7 +220,7 @@ class FlowExplorer:
         self.server.send(self.server.load(node.text, node.now))
         checked(self.server.reply())
         world.now, world.open_ends = node.now, node.open_ends
-        world.runs = {RUN: replace(node.known, chosen=dict(node.known.chosen))}
+        world.runs = {run: one.copy() for run, one in node.known.items()}
         self.leases = [*node.leases]
 
 

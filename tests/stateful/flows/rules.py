@@ -10,6 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from leasequeue.queue.plans.plan import CHAIN
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -127,8 +129,8 @@ def joined(join: str, edges: Mapping[Edge, int]) -> Verdict:
         if edges["good"] + edges["open"] >= need or edges["good"] + edges["bad"] == 0:
             return "wait"  # also where all others are skipped: perhaps the stage is, too
         return "never"
-    if join in {"fail", "fail_fast"} and edges["bad"]:
-        return "end"
+    if join in {"fail", "fail_fast", CHAIN} and edges["bad"]:
+        return "never" if join == CHAIN else "end"
     if edges["open"]:
         return "wait"
     return "never" if join == "all" and edges["bad"] else "enter"
@@ -194,6 +196,12 @@ def _joined_children(path: str, letter: str, policy: str, run: FlowRunState) -> 
     edges: dict[Edge, int] = {"good": done, "bad": ended, "open": total - done - ended, "skipped": 0}
     verdict = joined(policy, edges)
     expected = {"enter": "d", "wait": "x", "never": "f", "end": "f"}[verdict]
+    if policy == CHAIN:
+        done_parts = [letter == "d" for _, letter in sorted(run.children(path).items())]
+        if not all(done_parts[:-1]):
+            yield f"{path} is a chain, and a part was entered before the one before it was done"
+        if verdict == "wait" and letter == "f" and run.state != "active":
+            return  # what has ended before the run was not followed by its next part
     if letter not in {expected, "c"}:
         yield f"{path} is {letter!r}, and its children, {counts} by {policy!r}, say {expected!r}"
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from leasequeue.errors import FlowRunUnfinished, JobUnknown, ScriptFailed
+from leasequeue.errors import FlowRunEnded, FlowRunUnfinished, JobUnknown, ScriptFailed, UnknownSignal
+from leasequeue.flow.sub_flows import waiting_for
 from leasequeue.queue.lease import StageRef
+from leasequeue.queue.plans.plan import sub_run_id
 from leasequeue.queue.plans.stages import FinishRow, cancel_rest, fan, finish_stages, settle, start_run
 from leasequeue.queue.queue import engine_of
+from leasequeue.worker.outcomes import Reject, Snooze
+from leasequeue.worker.stage_context import CURRENT, StageContext
 from tests.stateful.flows.cutting import STOPPED, stop_next, stop_none
 from tests.stateful.flows.rules import FlowRunState, problems, steps
 from tests.stateful.live import Live
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from leasequeue import AsyncWorkQueue, Lease
     from leasequeue.queue.plans.plan import FlowPlan, StagePlan
@@ -26,7 +32,7 @@ T = TypeVar("T")
 LEASE_S = 100
 ROUND_MS = 300_000
 #: More rounds than any run of the tests takes to its end.
-ROUNDS = 40
+ROUNDS = 80
 
 
 @dataclass
@@ -36,6 +42,7 @@ class Known:
     Attributes:
         plan: Its plan.
         chosen: Which successors were chosen, by the stage.
+        signals: The signals that it has taken, by the stage.
         deleted: Whether a call may have deleted it.
         retried: Whether it was retried: then some stages were entered for what is undone now.
         before: Its last state.
@@ -43,14 +50,28 @@ class Known:
 
     plan: FlowPlan
     chosen: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    signals: dict[str, bytes] = field(default_factory=dict)
     retried: bool = False
     deleted: bool = False
     before: FlowRunState = field(default_factory=lambda: FlowRunState({}))
+
+    def copy(self) -> Known:
+        """Return it as it is now."""
+        return replace(self, chosen=dict(self.chosen), signals=dict(self.signals))
 
 
 async def _made(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Make a call where the engine of the event loop is found: in it."""
     return await make()
+
+
+def unsignalled(run: FlowRunState, signals: Mapping[str, bytes]) -> Iterator[str]:
+    """Yield signals that a run has taken, and of which its stages do not know."""
+    for name, value in signals.items():
+        letter = run.stages.get(name, "")
+        if letter == "w" or (letter == "d" and run.results.get(name) != value):
+            result = run.results.get(name)
+            yield f"it has taken the signal {name}, {value!r}, and that is {letter!r}: {result!r}"
 
 
 async def settle_queue(queue: AsyncWorkQueue) -> None:
@@ -75,6 +96,10 @@ class World(Live):
         #: The ids of runs that were not kept when they ended.
         self.fleeting: set[str] = set()
         self.left_behind: set[str] = set()
+        #: The plans of the runs that stages wait for, by the ids of these.
+        self.inner: dict[str, FlowPlan] = {}
+        #: Whether the last call was stopped.
+        self.was_stopped = False
         #: What the last call has chosen, by run and stage: the run has it if it has ended the stage.
         self.choices: dict[tuple[str, str], tuple[str, ...]] = {}
         #: Whether a stopped call was not made good yet: an item may be missing, or there still.
@@ -87,6 +112,7 @@ class World(Live):
 
         After each call all runs are checked.
         """
+        self.was_stopped = False
         for name in self.names if stop is not None else ():
             stop_next(self.server, name, stop or 0)
         try:
@@ -94,7 +120,7 @@ class World(Live):
         except ScriptFailed as error:
             if stop is None or STOPPED not in str(error):
                 raise
-            self.open_ends = True
+            self.open_ends = self.was_stopped = True
             return None
         finally:
             for name in self.names if stop is not None else ():
@@ -113,7 +139,57 @@ class World(Live):
 
     def lease(self, queue: int, count: int = 1) -> list[Lease]:
         """Lease items."""
-        return self.wait(self.queues[queue].lease_many(count, LEASE_S, block=False))
+        leases = self.wait(self.queues[queue].lease_many(count, LEASE_S, block=False))
+        early = [*filter(None, map(self.early, leases))]
+        assert not early, early
+        return leases
+
+    def signal(self, run_id: str, name: str, value: int, *, stop: int | None = None) -> None:
+        """Give a run a signal."""
+
+        async def send() -> bool:
+            with suppress(JobUnknown, UnknownSignal, FlowRunEnded):
+                return await self.home.flow_runs.signal(run_id, name, value)
+            return False
+
+        if self.call(send, stop=stop):
+            known = self.runs[run_id]
+            assert name not in known.signals, f"{run_id} has taken a second signal {name}"
+            known.signals[name] = b"%d" % value
+            self.look()
+
+    def begin_inner(self, queue: int, lease: Lease, *, stop: int | None = None) -> None:
+        """Do with the item of a stage that is a flow what a worker does: start its run, or look after it."""
+        ref = lease.stage
+        assert ref is not None
+        run_id = sub_run_id(ref.run, ref.path)
+        found, plan = self.state(run_id), self.inner[run_id]
+        known = self.runs.setdefault(run_id, Known(plan))
+        if found.state != "active":  # it may be started again
+            known.deleted = True
+            known.retried = known.retried or found.state == "failed"
+            self.left_behind |= {one for one in self.items() if one.startswith(f"{run_id}/")}
+            if not plan.keep_ms:
+                self.fleeting.add(run_id)
+
+        async def start(_: object, *, id: str, parent: bytes, **__: object) -> None:  # noqa: A002 - its name
+            await start_run(engine_of(self.home), replace(plan, parent=parent), id)
+
+        async def work() -> None:
+            context = CURRENT.set(StageContext.of(lease))
+            try:
+                value = await waiting_for(start, lambda: self.home.flow_runs, None)()
+                row = FinishRow(lease, "done", json.dumps(value).encode())
+            except Reject as error:
+                row = FinishRow(lease, "failed", str(error).encode())
+            except Snooze as signal:
+                await self.queues[queue].release(lease, delay=signal.delay)
+                return
+            finally:
+                CURRENT.reset(context)
+            await finish_stages(engine_of(self.queues[queue]), [row])
+
+        self.call(work, stop=stop)
 
     def finish(self, queue: int, row: FinishRow, *, stop: int | None = None) -> bool | None:
         """Finish a stage; return whether this call has completed its item."""
@@ -147,22 +223,27 @@ class World(Live):
         except FlowRunUnfinished:
             assert state == "failed"
         else:
-            assert done in {state == "failed", None}
+            is_going = known is not None and "deleting" in known.before.fields
+            assert done in {state == "failed" and not is_going, None}
 
     def delete(self, run_id: str, *, stop: int | None = None) -> None:
         """Delete a run; one that has not ended stays."""
         known = self.runs.get(run_id)
         if known is None:
             return
-        known.deleted = known.before.state != "active" and not known.before.active
+        its = [one for of, one in self.runs.items() if of.startswith(f"{run_id}~~")]
+        for one in (*its, known):
+            one.deleted = one.deleted or (one.before.state != "active" and not one.before.active)
+        idle = all(one.before.state != "active" and not one.before.active for one in (*its, known))
         try:
             self.call(lambda: self.home.flow_runs.delete(run_id), stop=stop)
         except FlowRunUnfinished:
-            assert not known.deleted
+            assert not idle
         else:
             assert known.deleted or not known.before.state
-        if not self.state(run_id).fields:
-            del self.runs[run_id]
+        for of in [of for of in self.runs if of == run_id or of.startswith(f"{run_id}~~")]:
+            if not self.state(of).fields:
+                del self.runs[of]
 
     def drop_letters(self) -> None:
         """Drop the dead letters of runs that were not kept: such a run leaves them, as items do."""
@@ -181,6 +262,29 @@ class World(Live):
         stages = known.plan.linked().stages if known else ()
         return next((stage for stage in stages if ref and stage.name == ref.path), None)
 
+    def is_flow(self, lease: Lease) -> bool:
+        """Return whether a lease is of a stage that waits for a run of another flow, and its run needs it."""
+        stage, ref = self.stage_of(lease), lease.stage
+        if ref is None or stage is None or not stage.flow:
+            return False
+        run = self.state(ref.run)
+        return run.stages.get(ref.path) == "w" and ref.mark.encode() == run.fields.get("mark")
+
+    def early(self, lease: Lease) -> str | None:
+        """Return what is wrong with a lease of a stage that begins at a time; None: nothing."""
+        ref, stage = lease.stage, self.stage_of(lease)
+        if ref is None or stage is None or stage.at is None:
+            return None
+        run = self.state(ref.run)
+        if isinstance(stage.at, int):
+            due = int(run.fields["created"]) + stage.at
+        else:
+            text = json.loads(run.fields[stage.at.replace("@", "a:")])
+            due = int(datetime.fromisoformat(text).timestamp() * 1000)
+        if ref.mark and run.fields.get("mark") == ref.mark.encode() and self.now < due:
+            return f"{ref.run}: {ref.path} begins {due - self.now} ms early"
+        return None
+
     def keys(self) -> set[str]:
         """Return the keys of the queues, without those that stay: counters, and what has a time to live."""
         found = set()
@@ -196,8 +300,13 @@ class World(Live):
     def look(self) -> None:
         """Compare each run with its plan, and with its state before."""
         found = []
+        before = {run_id: known.before for run_id, known in self.runs.items()}
         for run_id, known in self.runs.items():
             now = self.state(run_id)
+            mark = known.before.fields.get("mark")
+            if now.state and known.deleted and mark and mark != now.fields.get("mark"):  # it is another one
+                known.chosen, known.signals, known.before = {}, {}, FlowRunState({})
+                known.deleted = known.retried = False
             if not now.state:  # it is not started yet, or deleted
                 if known.before.state and known.plan.keep_ms and not known.deleted:
                     found.append(f"{run_id} is gone")
@@ -210,6 +319,8 @@ class World(Live):
             found += [
                 f"{run_id}: {one}" for one in problems(known.plan, now, known.chosen, retried=known.retried)
             ]
+            found += [f"{run_id}: {one}" for one in self.untold(run_id, before, now)]
+            found += [f"{run_id}: {one}" for one in unsignalled(now, known.signals)]
             known.before = now
         self.choices.clear()
         found += self.unentered()
@@ -218,6 +329,24 @@ class World(Live):
         if found:
             found += [f"{run_id}: {dict(known.before.fields)}" for run_id, known in self.runs.items()]
         assert not found, "\n".join(found)
+
+    def untold(self, run_id: str, before: dict[str, FlowRunState], now: FlowRunState) -> Iterator[str]:
+        """Yield what is wrong with the stage that has waited for a run which has just ended."""
+        parent = StageRef.decode(now.fields.get("parent", b""))
+        if parent is None or parent.run not in before or before[run_id].state != "active":
+            return
+        outer, was = self.state(parent.run), before[parent.run]
+        is_its = was.fields.get("mark") == outer.fields.get("mark") == parent.mark.encode()
+        if now.state == "active" or not is_its or was.stages.get(parent.path) != "w":
+            return
+        letter, value = outer.stages.get(parent.path), outer.results.get(parent.path)
+        result = now.fields.get("result", b"").decode()
+        expected = now.results.get(result) if result else b"null"
+        wanted = "fc" if now.state != "completed" else "f" if expected is None else "d"
+        if letter not in {*wanted} and not (letter == "w" and self.was_stopped):
+            yield f"it is {now.state}, and the stage {parent.path} that waits for it is {letter!r}"
+        elif letter == "d" and value != expected:
+            yield f"its result is {expected!r}, and that of the stage {parent.path} is {value!r}"
 
     def unentered(self) -> Iterator[str]:
         """Yield stages that were never entered, and have an item."""
@@ -286,6 +415,8 @@ class World(Live):
         letter = run.stages.get(stage.path, "")
         if letter == "x":
             self.call(lambda: fan(engine_of(self.queues[queue]), lease))
+        elif run.state == "active" and letter == "w" and self.is_flow(lease):
+            self.begin_inner(queue, lease)
         elif run.state == "active" and letter == "w":
             self.finish(queue, FinishRow(lease, "done", b'"late"'))
         else:
