@@ -21,6 +21,7 @@ from benchmarks.rivals.targets import NAMES
 from benchmarks.scenarios import (
     autoscale,
     cost,
+    encoded,
     events,
     extras,
     flows,
@@ -54,7 +55,7 @@ FILES: dict[str, tuple[Scenario, ...]] = {
     "kills": (kills.kills,),
     "core": (
         *(many.many, many.idle_worker, cost.single, cost.durable, cost.where, events.events, lanes.lanes),
-        replicas.replicated,
+        *(replicas.replicated, encoded.codecs),
     ),
     "tasks": (tasks.tasks, tasks.waiters),
     "flows": (flows.flows,),

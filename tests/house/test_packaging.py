@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 USERS = (
     "embedded",
     "cli",
+    "payloads",
     "schedules",
     "fastapi",
     "dashboard",

@@ -19,6 +19,7 @@ from tests.eventually import LIMIT_SECONDS, eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from leasequeue.codecs import Codecs
     from leasequeue.embedded import EmbeddedServer
     from tests.conftest import MakeServer
 
@@ -76,6 +77,7 @@ class MakeQueue:
         reply_timeout: float = LIMIT_SECONDS,
         clock: Callable[[], float] | None = None,
         shards: int | None = None,
+        codec: Codecs = None,
     ) -> AsyncWorkQueue:
         queue = AsyncWorkQueue.from_url(
             url or self.url,
@@ -84,6 +86,7 @@ class MakeQueue:
             reply_timeout=reply_timeout,
             clock=clock,
             shards=shards,
+            codec=codec,
         )
         self.opened.push_async_exit(queue)
         return queue

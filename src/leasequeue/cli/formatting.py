@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from leasequeue.cli.options import format_time
+from leasequeue.codecs import codec_in
 from leasequeue.errors.describing import NAME_LENGTH, TEXT_LENGTH, TRACEBACK_LENGTH, indented, plain
 from leasequeue.tasks.wire import call_of, task_of
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from leasequeue.queue import DeadLetter, ItemView, ScheduleView
 
+#: Where the commands find the codec of queues: `module:name`.
+CODEC_VARIABLE = "LEASEQUEUE_CODEC"
 #: How many characters of data or of an error a table row shows.
 PREVIEW = 48
 
@@ -137,8 +140,12 @@ def encoded(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def readable(data: bytes) -> str:
-    """Return bytes as text, with escapes for bytes that are not UTF-8."""
-    return data.decode(errors="backslashreplace")
+    """Return bytes as text, with escapes for bytes that are not UTF-8; what is encoded is not shown."""
+    return (
+        f"(encoded by {codec}: set {CODEC_VARIABLE})"
+        if (codec := codec_in(data))
+        else data.decode(errors="backslashreplace")
+    )
 
 
 def preview(data: bytes | None) -> str | None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import os
 import signal
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NoReturn, ParamSp
 
 import typer
 
-from leasequeue.cli.formatting import print_json, print_line
+from leasequeue.cli.formatting import CODEC_VARIABLE, print_json, print_line
 from leasequeue.errors import (
     ConnectionLost,
     InvalidArgument,
@@ -95,7 +96,7 @@ async def open_queue(url: str, name: str, *, create: bool | None = None) -> Asyn
     lost: ServerError | None = None
     try:
         client = await client_at(url)
-        opened = await opening.open_queue(name, client)
+        opened = await opening.open_queue(name, client, codec=_codec())
     except ConnectionLost as error:
         client, lost = client_named(DEFAULT_URL), error
         opened = AsyncWorkQueue(name, client)
@@ -118,6 +119,13 @@ async def open_queue(url: str, name: str, *, create: bool | None = None) -> Asyn
             yield queue
         except QueueClosed as error:  # wrong usage is reported first, and the command waits no second time
             raise lost or error from None
+
+
+def _codec() -> str | None:
+    """Return where the codec of the queues is, which may be a module in this folder."""
+    if codec := os.environ.get(CODEC_VARIABLE):
+        sys.path[:0] = [] if "" in sys.path else [""]
+    return codec or None
 
 
 async def _exists(queue: AsyncWorkQueue) -> bool:

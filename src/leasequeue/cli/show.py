@@ -119,7 +119,7 @@ def _note_others(name: str, counts: Counts, states: Sequence[State], shown: int)
 async def _show_one(queue: AsyncWorkQueue, item_id: str, *, as_json: bool) -> Code:
     view = await queue.find(item_id)
     letter = await queue.dead_letters.get(item_id)
-    result = await queue.results.get(item_id)
+    result = await queue.results._shown(item_id)  # noqa: SLF001 - it may be unreadable
     logs = await queue.results.logs(item_id)
     if view is None and letter is None and result is None and not logs:
         return fail(f"{queue.name!r} has no item, dead letter or result with the id {item_id!r}", Code.MISSED)

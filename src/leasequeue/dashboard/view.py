@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlencode
 
+from leasequeue.codecs import codec_in
 from leasequeue.dashboard.sampler import OF_ONE_QUEUE
 from leasequeue.errors import LeasequeueError
 from leasequeue.errors.describing import TEXT_LENGTH, indented
@@ -170,6 +171,8 @@ class View:
     def readable(self, queue: str, data: bytes) -> str | None:
         """Return what the viewer may read of a payload, an argument or a result, in full; None: nothing."""
         show = self.board.show_data
+        if show and (codec := codec_in(data)):
+            return f"(encoded by {codec})"
         if callable(show):
             return show(queue, data)
         return data.decode(errors="backslashreplace") if show else None

@@ -46,6 +46,7 @@ LeasequeueError
 ├── HoldLost                   a place of a limit was lost while a block held it
 ├── StreamFull                 the stream of an item has no room for what a run emits
 ├── PayloadError               an item's data does not fit its handler
+├── UnreadablePayload          a payload was encoded by a codec or a key that this queue object has not
 ├── ResultError                the work was done, but its result cannot be written or read
 ├── WorkerBusy                 the worker is already running
 ├── WorkerNotRunning           a queue of the worker was started or stopped while it does not run
@@ -130,6 +131,7 @@ __all__ = [
     "TooManyConnections",
     "UnknownAttribute",
     "UnknownSignal",
+    "UnreadablePayload",
     "WorkerBusy",
     "WorkerNotRunning",
     "WorkerUnknown",
@@ -835,6 +837,25 @@ class PayloadError(LeasequeueError):
         self.wanted = wanted
         self.problem = problem
         super().__init__(f"the data of item {item_id!r} is not a {wanted}: {problem}")
+
+
+class UnreadablePayload(LeasequeueError):
+    """The data of an item, a result or a chunk was encoded, and cannot be decoded here.
+
+    An item that was leased has been released for others with a delay, which is no attempt.
+
+    Attributes:
+        item_id: The item's id.
+        codec: The name in the envelope, such as `zstd` or `aes.2026-11`; None: it has none.
+        problem: Why.
+    """
+
+    def __init__(self, item_id: str, codec: str | None, problem: str) -> None:
+        self.item_id = item_id
+        self.codec = codec
+        self.problem = problem
+        by = f", encoded by {codec!r}," if codec else ""
+        super().__init__(f"a payload of {item_id!r}{by} cannot be read: {problem}")
 
 
 class ResultError(LeasequeueError):

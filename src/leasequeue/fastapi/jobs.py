@@ -18,6 +18,7 @@ from leasequeue.errors import (
     JobFailed,
     JobUnknown,
     ResultError,
+    UnreadablePayload,
 )
 from leasequeue.fastapi.models import JobError, State, job_info
 from leasequeue.fastapi.problems import (
@@ -165,7 +166,7 @@ class Jobs:
             raise ProblemFound(JOB_EXPIRED, f"The job {item_id!r} has expired.") from error
         except JobUnknown as error:
             raise _unknown(item_id) from error
-        except ResultError as error:
+        except (ResultError, UnreadablePayload) as error:
             raise ProblemFound(RESULT_UNREADABLE, error.problem) from error
 
     def _read(self, queue: AsyncWorkQueue, item_id: str, data: bytes | None) -> Result:

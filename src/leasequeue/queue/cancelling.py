@@ -37,9 +37,12 @@ def cancel_rows(item_ids: Iterable[str], keep: Duration) -> list[tuple[bytes, by
 
 async def cancel_data(engine: Engine, data: bytes | str, *, limit: int | None, keep: Duration) -> list[str]:
     """Cancel the items with this data, and return their ids. See `AsyncWorkQueue.cancel_data`."""
+    if engine.payloads.codecs:
+        raise InvalidArgument("data", data, "a queue without a codec: cancel by ids, or by a tag")
     payload = data.encode() if isinstance(data, str) else data
     if not isinstance(payload, bytes) or len(payload) > MAX_DATA_BYTES:
         raise InvalidArgument("data", data, f"bytes or a text, at most {MAX_DATA_BYTES} bytes")
+    payload = engine.payloads.encode(payload, "")
     left = MAX_CANCELLED
     if limit is not None:
         left = check_int("limit", limit, minimum=1, maximum=MAX_CANCELLED)

@@ -75,9 +75,9 @@ class DeadLetters:
         room = check_int("max_bytes", max_bytes, minimum=0, maximum=MAX_REPLY_BYTES) if data else -1
         found: dict[str, DeadLetter] = {}  # one that has moved between two steps is listed once
         for at, size in pages(start, count, _PAGE):
-            page = _read(await self._page(start=at, count=size, max_bytes=room), with_data=data)
+            page = self._read(await self._page(start=at, count=size, max_bytes=room), with_data=data)
             for letter in page:
-                room -= len(letter.data or b"")
+                room -= letter.size if letter.data is not None else 0
                 if letter.size >= 0:
                     found.setdefault(letter.id, letter)
             if len(page) < size:
@@ -88,7 +88,7 @@ class DeadLetters:
         """Return one dead letter, with its data unless that is larger; None if there is none with this id."""
         check_int("max_bytes", max_bytes, minimum=0, maximum=MAX_DATA_BYTES)
         reply = await self._page(encoded_id(item_id), max_bytes=max_bytes)
-        letter = _read(reply, with_data=True)[0]
+        letter = self._read(reply, with_data=True)[0]
         return letter if letter.size >= 0 else None
 
     async def count(self) -> int:
@@ -113,7 +113,7 @@ class DeadLetters:
 
         Dead letters that are made while it runs stay, and those whose id has been added since.
         """
-        newest = _read(await self._page(start=0, count=1), with_data=False)
+        newest = self._read(await self._page(start=0, count=1), with_data=False)
         requeued = stayed = 0
         while newest:
             # The oldest of those that are not known to stay.
@@ -155,10 +155,13 @@ class DeadLetters:
         )
         return reply
 
-
-def _read(reply: Sequence[Any], *, with_data: bool) -> list[DeadLetter]:
-    rows = (reply[at : at + _FIELDS] for at in range(0, len(reply), _FIELDS))
-    return [read_letter(*row, with_data=with_data) for row in rows]
+    def _read(self, reply: Sequence[Any], *, with_data: bool) -> builtins.list[DeadLetter]:
+        found: builtins.list[DeadLetter] = []
+        for at in range(0, len(reply), _FIELDS):
+            item_id, died_ms, size, data, *rest = reply[at : at + _FIELDS]
+            shown = self._engine().payloads.shown(data, item_id)
+            found.append(read_letter(item_id, died_ms, size, shown, *rest, with_data=with_data))
+        return found
 
 
 def read_letter(

@@ -30,6 +30,7 @@ from leasequeue.wire.subscriptions import joined
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 
+    from leasequeue.codecs import Payloads
     from leasequeue.queue.feeds import Feeds
     from leasequeue.queue.pushes.seals import Unverified
     from leasequeue.wire.batcher import Sender
@@ -71,9 +72,10 @@ class Engine:
         feeds: Feeds,
         blocks: bool,
         on_abandon: Callable[[], None],
+        payloads: Payloads,
         replicas: int = 0,
     ) -> None:
-        self.keys = keys
+        self.keys, self.payloads = keys, payloads
         self.feeds = feeds
         self.session = session
         self.unverified = unverified
@@ -94,7 +96,7 @@ class Engine:
         self._scripts: dict[str, BoundScript] = {}
         self._batchers = self._make_batchers(replicas)
         self._subscriptions: set[Subscription] = set()
-        self.live_events = LiveEvents(self.route, keys["live"], self.run, unverified)
+        self.live_events = LiveEvents(self.route, keys["live"], self.run, unverified, payloads)
         self.pushes = PushRouter(self.route, keys["push"], keys.secret, unverified)
         self.result_waits = ResultWaits(self.pushes, self.run, lambda: self._refusal)
         self.reports = ProgressReports(self.many, self.name)

@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from leasequeue.codecs import Payloads
 from leasequeue.durations import Duration, check_int, seconds
 from leasequeue.errors import InvalidArgument, QueueClosed
 from leasequeue.keys import QueueKeys, check_hash_tag, check_prefix
@@ -18,6 +19,7 @@ from leasequeue.wire.session import SESSIONS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from leasequeue.codecs import Codecs
     from leasequeue.queue.leasing import Watcher
 
 #: The maximum of `replicas`.
@@ -47,6 +49,7 @@ class Engines:
         reply_timeout: Duration,
         clock: Callable[[], float] | None,
         replicas: int = 0,
+        codec: Codecs = None,
     ) -> None:
         if return_to not in ("end", "front"):
             raise InvalidArgument("return_to", return_to, "'end' or 'front'")
@@ -64,6 +67,7 @@ class Engines:
         self._reply_timeout = seconds("reply_timeout", reply_timeout, zero=False)
         self._return_front = return_to == "front"
         self._replicas = check_int("replicas", replicas, minimum=0, maximum=MAX_REPLICAS)
+        self.payloads = Payloads(self.name, codec)
         self._engines: dict[asyncio.AbstractEventLoop, Engine] = {}
         self._closing: list[Engine] = []
         self._closed = False
@@ -230,6 +234,7 @@ class Engines:
                 feeds=self.feeds,
                 blocks=self.blocks,
                 on_abandon=partial(self._forget, session.loop),
+                payloads=self.payloads,
                 replicas=self._replicas,
             )
             return engine

@@ -11,6 +11,8 @@ from leasequeue.states import DETAILS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from leasequeue.codecs import Payloads
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -71,12 +73,13 @@ def event_of(number: bytes, flat: Sequence[Any]) -> Event:
     return _event(int(number.partition(b"-")[0]), texts, details)
 
 
-def event_of_json(number: int, fields: Mapping[str, Any]) -> Event:
+def event_of_json(number: int, fields: Mapping[str, Any], payloads: Payloads) -> Event:
     """Return the event with a number and the fields of a message."""
     fields = {name: value for name, value in fields.items() if value != ""}
     details = {**fields.get("details", {})}
     if "result" in fields:
-        details["result"] = fields["result"].encode(errors="surrogateescape")
+        result, item_id = (str(fields.get(one)).encode(errors="surrogateescape") for one in ("result", "id"))
+        details["result"] = payloads.shown(result, item_id)
     if "result_size" in fields:
         details["result_size"] = fields["result_size"]
     return _event(number, fields, details)

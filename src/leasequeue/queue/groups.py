@@ -9,7 +9,7 @@ from leasequeue.durations import Duration, check_bool, check_int, to_ms
 from leasequeue.queue import operations
 from leasequeue.queue.cancelling import KEEP_SECONDS
 from leasequeue.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS, TRIP_ROWS, check_group
-from leasequeue.queue.views import read_inspection
+from leasequeue.queue.views import fetched, read_inspection
 
 if TYPE_CHECKING:
     import builtins
@@ -199,8 +199,10 @@ class Groups:
                 reply = await self._engine().bulk.find(ids, which="living", max_bytes=room)
                 for at in range(1, len(reply), _FIELDS):
                     its_state, *row = reply[at : at + _FIELDS]
-                    [view] = read_inspection(its_state.decode(), [reply[0], *row], with_data=data)
-                    room -= len(view.data or b"")
+                    [view] = read_inspection(
+                        its_state.decode(), [reply[0], *row], self._engine().payloads, with_data=data
+                    )
+                    room -= fetched([view])
                     if view.group == group and view.state in states and len(found) < count:
                         found.setdefault(view.id, view)
                 if len(found) == count:

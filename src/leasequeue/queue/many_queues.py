@@ -6,10 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from leasequeue.durations import Duration, check_bool, check_int, check_list, to_ms
-from leasequeue.errors import InvalidArgument, LeasequeueError
+from leasequeue.errors import InvalidArgument, LeasequeueError, UnreadablePayload
 from leasequeue.errors.log import Log
 from leasequeue.queue.encoding import encoded
-from leasequeue.queue.lease import Lease
 from leasequeue.queue.leasing import UNKNOWN
 from leasequeue.queue.queue import (
     MAX_AT_ONCE,
@@ -18,12 +17,14 @@ from leasequeue.queue.queue import (
     engines_of,
     lease_level,
     next_level_of,
+    read_leases,
     waiting_time,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from leasequeue.queue.lease import Lease
     from leasequeue.queue.leasing import LeasedItem
 
 log = Log("leasequeue.queue")
@@ -59,7 +60,8 @@ async def lease_from(
 
     Raises:
         InvalidArgument: If an argument cannot be used; nothing was sent.
-        QueueClosed, ServerError: As in `AsyncWorkQueue.lease`, if nothing was leased before.
+        QueueClosed, ServerError, UnreadablePayload: As in `AsyncWorkQueue.lease`, if nothing was leased
+            before.
     """
     chosen = check_list("queues", queues, "queues")
     if not chosen or not all(isinstance(one, AsyncWorkQueue) for one in chosen):
@@ -97,7 +99,7 @@ async def _take(queues: Sequence[AsyncWorkQueue], count: int, lease_ms: int) -> 
                     left = count - len(leases)
                     # Others may have higher levels: so few of a shard of which nothing is known.
                     asked = max(1, left // len(queue.shards)) if next_level_of(shard) == UNKNOWN else left
-                    found, level = await lease_level(shard, asked, lease_ms)
+                    found, level = await lease_level(shard, asked, lease_ms, refuse=True)
                     leases += found
                     if len(leases) == count:
                         return leases
@@ -183,7 +185,12 @@ class _ArrivalWatcher:
         """See `Watcher`."""
         if self._arrivals.room == 0:
             return False
+        try:
+            found = read_leases(self._queue, [item])
+        except UnreadablePayload as error:
+            self.failed(error)
+            return True
         self._arrivals.room -= 1
-        self._arrivals.delivered[self._queue].append(Lease(self._queue, *item))
+        self._arrivals.delivered[self._queue] += found
         self._arrivals.notify()
         return True

@@ -13,7 +13,7 @@ from leasequeue.errors import InvalidArgument
 from leasequeue.keys import FAMILIES, KEYS, MADE_KEYS, NONE
 from leasequeue.queue.cleaning import light_clean
 from leasequeue.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS, TRIP_ROWS, pages
-from leasequeue.queue.views import ItemView, read_inspection
+from leasequeue.queue.views import ItemView, fetched, read_inspection
 from leasequeue.wire.discovery import find_queues
 
 if TYPE_CHECKING:
@@ -66,14 +66,14 @@ async def peek(engine: Engine, count: int, *, with_data: bool) -> list[ItemView]
     room = MAX_REPLY_BYTES if with_data else -1
     for start, size in pages(0, MAX_PEEKED, TRIP_ROWS):
         reply = await engine.run("inspect", state=b"waiting", start=start, count=size, max_bytes=room)
-        page = read_inspection("waiting", reply, with_data=with_data)
+        page = read_inspection("waiting", reply, engine.payloads, with_data=with_data)
         for view in page:
             # Without data or under a lease, `lease` drops the id.
             if view.size is not None and view.holder is None and len(found) < count:
                 found.setdefault(view.id, view)
         if len(page) < size or len(found) == count:
             break
-        room -= sum(len(view.data or b"") for view in page)
+        room -= fetched(page)
     return [*found.values()]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, Unpack, cast, overload
 
 from leasequeue import telemetry
+from leasequeue.codecs import MAGIC, UNREADABLE_SECONDS
 from leasequeue.durations import Duration, check_bool, check_int, check_list, seconds, to_ms
 from leasequeue.embedded import open_server
-from leasequeue.errors import InvalidArgument, StreamFull, WrongKeyType
+from leasequeue.errors import InvalidArgument, StreamFull, UnreadablePayload, WrongKeyType
 from leasequeue.item import MAX_DATA_BYTES
 from leasequeue.queue import operations
 from leasequeue.queue.cancelling import CANCELLED, KEEP_SECONDS, cancel_data, cancel_row, cancel_rows
@@ -53,7 +54,7 @@ from leasequeue.queue.schedules import Schedules
 from leasequeue.queue.stats import QueueStats, read_stats
 from leasequeue.queue.streams import KEEP_STREAM_SECONDS, MAX_STREAM_BYTES, NO_ROOM, chunk_row
 from leasequeue.queue.tags import Tags
-from leasequeue.queue.views import CleanReport, Counts, ItemView, read_found, read_inspection
+from leasequeue.queue.views import CleanReport, Counts, ItemView, fetched, read_found, read_inspection
 from leasequeue.states import ITEM_STATES, State
 from leasequeue.wire.endpoints import Client, client_for
 from leasequeue.wire.link import LARGE_BYTES
@@ -64,9 +65,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from leasequeue.codecs import Codecs
     from leasequeue.item import Item
     from leasequeue.queue.encoding import Pipeline, Rows
     from leasequeue.queue.engine import Engine
+    from leasequeue.queue.leasing import LeasedItem
+
+T = TypeVar("T")
 
 #: The maximum number of items of one `lease_many` or `inspect`.
 MAX_AT_ONCE = 1000
@@ -118,6 +123,9 @@ class AsyncWorkQueue:
             one without a hash tag. All clients of the queue must say the same number, for ever.
         shard_by: What decides in which shard an item is: its `"id"`, or its `"group"`, so that the order and
             the limits of a group hold. Ids must then be unique in a group.
+        codec: What encodes the data of items, results and chunks of streams, and decodes them: one codec,
+            several in the order in which they encode, or where to import them from, `"module:name"`. See
+            `leasequeue.codecs`. All processes of a queue need the same.
 
     Raises:
         InvalidArgument: If an argument cannot be used.
@@ -157,7 +165,7 @@ class AsyncWorkQueue:
             raise InvalidArgument("shards", shards, f"None for {cls.__name__}, or an AsyncWorkQueue itself")
         return super().__new__(cls if shards is None else cast("type[Self]", cls._spread))
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name
         self,
         name: str,
         redis: Client,
@@ -168,12 +176,19 @@ class AsyncWorkQueue:
         replicas: int = 0,
         shards: int | None = None,  # noqa: ARG002 - see `__new__`
         shard_by: Literal["id", "group"] = "id",
+        codec: Codecs = None,
     ) -> None:
         if shard_by != "id":
             raise InvalidArgument("shard_by", shard_by, "'id' without `shards`")
         self.shards, self.whole = (self,), self
         self._engines = Engines(
-            name, redis, return_to=return_to, reply_timeout=reply_timeout, clock=clock, replicas=replicas
+            name,
+            redis,
+            return_to=return_to,
+            reply_timeout=reply_timeout,
+            clock=clock,
+            replicas=replicas,
+            codec=codec,
         )
         self._name = self._engines.name
         engine = self._engine = self._engines.here
@@ -203,6 +218,7 @@ class AsyncWorkQueue:
         cluster: bool = False,
         shards: int | None = None,
         shard_by: Literal["id", "group"] = "id",
+        codec: Codecs = None,
     ) -> Self:
         """Make a queue on the server at a URL: `redis://`, `rediss://` or `unix://`.
 
@@ -217,6 +233,7 @@ class AsyncWorkQueue:
                 `redis://HOST:PORT,HOST:PORT`; the other nodes are found through them.
             shards: See the class.
             shard_by: See the class.
+            codec: See the class.
 
         Raises:
             InvalidArgument: If the URL or another argument cannot be used.
@@ -231,6 +248,7 @@ class AsyncWorkQueue:
             replicas=replicas,
             shards=shards,
             shard_by=shard_by,
+            codec=codec,
         )
 
     @classmethod
@@ -356,7 +374,7 @@ class AsyncWorkQueue:
         Returns:
             True if it was added, or has replaced one. False if its id, or its key, is taken.
         """
-        row = item_row(item, delay, at, adding(**options) if options else CHECKED)
+        row = self._row(item, delay, at, adding(**options) if options else CHECKED)
         return bool(await self._engine().one("add_items", row, size=_added_size(row)) == 1)
 
     async def add_or_find(
@@ -371,7 +389,7 @@ class AsyncWorkQueue:
 
         The id is that of `item`, or of the one that waits with the same `unique_until_start`.
         """
-        row = item_row(item, delay, at, adding(**options))
+        row = self._row(item, delay, at, adding(**options))
         answer = await self._engine().one("add_items", row, size=_added_size(row))
         return answer.decode(errors="surrogateescape") if isinstance(answer, bytes) else item.id, answer == 1
 
@@ -389,7 +407,7 @@ class AsyncWorkQueue:
         can no longer complete it. If it is waiting, it keeps its place; deep in a long queue, it may be
         counted twice for a while. The arguments are those of `add_item`.
         """
-        row = item_row(item, delay, at, adding_unique(**options))
+        row = self._row(item, delay, at, adding_unique(**options))
         await self._engine().one("add_items", row, size=_added_size(row))
 
     async def add_items(
@@ -409,7 +427,7 @@ class AsyncWorkQueue:
             For each item, whether it was added.
         """
         how = adding(**options)
-        rows = [item_row(item, delay, at, how) for item in check_list("items", items, "items")]
+        rows = [self._row(item, delay, at, how) for item in check_list("items", items, "items")]
         return await self._send_and_check("add_items", rows, [_added_size(row) for row in rows])
 
     def add_item_to_pipeline(
@@ -425,7 +443,7 @@ class AsyncWorkQueue:
 
         With `pipeline(transaction=True)` the item is added if and only if your other commands are executed.
         """
-        self._put(pipeline, item_row(item, delay, at, adding(**options)))
+        self._put(pipeline, self._row(item, delay, at, adding(**options)))
 
     def add_unique_item_to_pipeline(
         self,
@@ -437,7 +455,7 @@ class AsyncWorkQueue:
         **options: Unpack[UniqueOptions],
     ) -> None:
         """Put an `add_unique_item` into your own pipeline."""
-        self._put(pipeline, item_row(item, delay, at, adding_unique(**options)))
+        self._put(pipeline, self._row(item, delay, at, adding_unique(**options)))
 
     # ----------------------------------------------------------------- leasing
 
@@ -472,11 +490,13 @@ class AsyncWorkQueue:
             QueueClosed: If this object is closed, also while waiting.
             ServerError: If the server cannot be reached, or answers with an error. An item that was leased by
                 a lost call returns to the queue when its lease expires.
+            UnreadablePayload: If the item was encoded by a codec or a key that this object has not. It is
+                released for others with a delay of 10 s, which is no attempt.
         """
         lease_ms = to_ms("lease_time", lease_time)
         wait = waiting_time(timeout, block=block)
         items = await self._engine().leasing.lease(1, lease_ms, blocks=block, timeout=wait)
-        return Lease(self, *items[0]) if items else None
+        return next(iter(read_leases(self, items)), None)
 
     async def lease_many(
         self, count: int, lease_time: Duration, *, block: bool = True, timeout: Duration | None = None
@@ -492,12 +512,15 @@ class AsyncWorkQueue:
 
         Returns:
             The leases in queue order; empty if there was no item (in time).
+
+        Raises:
+            UnreadablePayload: As in `lease`, if no item can be read; otherwise those are left out.
         """
         check_int("count", count, minimum=1, maximum=MAX_AT_ONCE)
         lease_ms = to_ms("lease_time", lease_time)
         wait = waiting_time(timeout, block=block)
         items = await self._engine().leasing.lease(count, lease_ms, blocks=block, timeout=wait)
-        return [Lease(self, *item) for item in items]
+        return read_leases(self, items)
 
     def _in_turn(self) -> Sequence[AsyncWorkQueue]:
         """Return its shards, in the order in which the next call leases from them."""
@@ -528,6 +551,7 @@ class AsyncWorkQueue:
             True for exactly one holder of each incarnation. False: another holder has completed it, or the
             lease is of an earlier incarnation, or, with `fenced`, it is not the current one.
         """
+        result = self._encoded(lease, result)
         row = self._claim(lease, completion(fenced=fenced, result=result, keep_result=keep_result))
         return bool(await self._engine().one("complete_many", row, size=len(row[2]) + ROW_BYTES) == 1)
 
@@ -547,6 +571,7 @@ class AsyncWorkQueue:
         results = check_list("results", results, "bytes or None")
         if len(results) != len(leases):
             raise InvalidArgument("results", results, f"as many as there are leases, {len(leases)}")
+        results = [self._encoded(lease, result) for lease, result in zip(leases, results, strict=True)]
         values = completions(results, fenced=fenced, keep_result=keep_result)
         rows = [self._claim(lease, value) for lease, value in zip(leases, values, strict=True)]
         return await self._send_and_check("complete_many", rows, [len(row[2]) + ROW_BYTES for row in rows])
@@ -624,8 +649,9 @@ class AsyncWorkQueue:
         Raises:
             StreamFull: If this run has emitted as much as fits.
         """
-        row = self._claim(lease, *chunk_row(chunk, keep, max_bytes))
-        answer = await self._engine().one("emit_chunks", row, size=len(chunk) + ROW_BYTES)
+        *how, chunk = chunk_row(chunk, keep, max_bytes)
+        row = self._claim(lease, *how, self._encoded(lease, chunk) if chunk else chunk)
+        answer = await self._engine().one("emit_chunks", row, size=len(row[-1]) + ROW_BYTES)
         if answer == NO_ROOM:
             raise StreamFull(lease.id, max_bytes)
         return bool(answer == 1)
@@ -859,12 +885,12 @@ class AsyncWorkQueue:
             reply = await self._engine().run(
                 "inspect", state=state.encode(), start=at, count=size, max_bytes=room
             )
-            page = read_inspection(state, reply, with_data=data)
+            page = read_inspection(state, reply, self._engine().payloads, with_data=data)
             views += [view for view in page if view.id not in seen]
             if len(page) < size:
                 break
             seen.update(view.id for view in page)
-            room -= sum(len(view.data or b"") for view in page)
+            room -= fetched(page)
         return views
 
     async def find(self, item_id: str, *, data: bool = True) -> ItemView | None:
@@ -885,7 +911,7 @@ class AsyncWorkQueue:
             which=b"living",
             max_bytes=MAX_DATA_BYTES if data else -1,
         )
-        return read_found(reply, with_data=data)
+        return read_found(reply, self._engine().payloads, with_data=data)
 
     async def peek(self, count: int = 1, *, data: bool = True) -> list[ItemView]:
         """Look at the items that are leased next, in their order, without leasing them.
@@ -933,6 +959,16 @@ class AsyncWorkQueue:
             row = traced_row(telemetry.active, self.whole.name, row)
         # The name of the command as a text: the pipelines of clusters look it up.
         pipeline.execute_command("EVAL", *self._engine().command("add_items", row)[1:])
+
+    def _row(self, item: Item, delay: Duration, at: datetime | None, how: bytes) -> tuple[bytes, ...]:
+        item_id, data, *rest = item_row(item, delay, at, how)
+        return (item_id, self._engines.payloads.encode(data, item.id), *rest)
+
+    def _encoded(self, lease: Lease, data: T) -> T | bytes:
+        """Return a result or a chunk as the server is to have it; what is none, as it is: it is refused."""
+        if isinstance(data, bytes) and isinstance(lease, Lease):
+            return self._engines.payloads.encode(data, lease.id)
+        return data
 
     def _claim(self, lease: Lease, *tail: bytes) -> tuple[bytes, ...]:
         """Return the row that identifies a lease to a script, with further values."""
@@ -1015,7 +1051,7 @@ class QueueAdmin:
         elapsed_ms = to_ms("elapsed", elapsed, zero=True)
         lease_ms = to_ms("lease_time", lease_time)
         items = await operations.recover(engine_of(self._queue), count, elapsed_ms, lease_ms)
-        return [Lease(self._queue, *item) for item in items]
+        return read_leases(self._queue, items, refuse=False)
 
     async def clear_leases(self, *, elapsed: Duration = 0, count: int | None = None) -> list[str]:
         """End leases now, as if they had expired: the items return to the front, the first leased first.
@@ -1148,15 +1184,40 @@ def engine_of(queue: AsyncWorkQueue) -> Engine:
     return queue._engines.here()  # noqa: SLF001 - as above
 
 
-async def lease_level(queue: AsyncWorkQueue, count: int, lease_ms: int) -> tuple[list[Lease], float | None]:
+def read_leases(queue: AsyncWorkQueue, items: Iterable[LeasedItem], *, refuse: bool = True) -> list[Lease]:
+    """Return the leases of what was leased; release with a delay what cannot be decoded here.
+
+    With `refuse`, raise UnreadablePayload if that is all.
+    """
+    payloads, leases = engines_of(queue).payloads, [Lease(queue, *item) for item in items]
+    unreadable: dict[Lease, UnreadablePayload] = {}
+    for lease in leases:
+        if payloads.only or lease.data.startswith(MAGIC):
+            try:
+                lease.data = payloads.leased(lease.data, lease.id)
+            except UnreadablePayload as error:
+                unreadable[lease] = error
+    for lease, why in unreadable.items():
+        payloads.warn(why)
+        engine_of(queue).soon(queue.release(lease, delay=UNREADABLE_SECONDS, front=False))
+        leases.remove(lease)
+        if refuse and not leases:
+            raise why
+    return leases
+
+
+async def lease_level(
+    queue: AsyncWorkQueue, count: int, lease_ms: int, *, refuse: bool = False
+) -> tuple[list[Lease], float | None]:
     """Lease what waits; from a shard, items of one level, so that those of a higher one in others are first.
 
     Return also the level of what is leased next, if more is left; None: there may be more after `count`.
+    `refuse` is that of `read_leases`.
     """
     leasing = engine_of(queue).leasing
     by_level = queue.whole is not queue
     items = await leasing.lease(count, lease_ms, blocks=False, timeout=None, by_level=by_level)
-    return [Lease(queue, *item) for item in items], leasing.next_level if by_level else None
+    return read_leases(queue, items, refuse=refuse), leasing.next_level if by_level else None
 
 
 def next_level_of(queue: AsyncWorkQueue) -> float:

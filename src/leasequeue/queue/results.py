@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.durations import Duration, seconds
@@ -38,9 +39,19 @@ class Results:
 
         Returns:
             The result; None if the item is not completed, has no result, or the result has expired.
+
+        Raises:
+            UnreadablePayload: If it was encoded by a codec or a key that this queue object has not.
         """
+        return _decoded(self._engine(), await self._stored(item_id), item_id)
+
+    async def _stored(self, item_id: str) -> bytes | None:
         found: list[bytes | None] = await self._engine().run("result", [encoded_id(item_id)])
         return found[0]
+
+    async def _shown(self, item_id: str) -> bytes | None:
+        """Return a result as `get` does; one that cannot be decoded as the server has it."""
+        return self._engine().payloads.shown(await self._stored(item_id), encoded_id(item_id))
 
     async def progress(self, item_id: str) -> AsyncGenerator[Any, None]:
         """Yield what the holder of an item reports with `Lease.progress`, until the item ends.
@@ -82,6 +93,7 @@ class Results:
             JobCancelled: After the last chunk, if it was cancelled.
             JobExpired: If no worker had begun with it in time.
             JobUnknown: If there is neither an item of this id nor a stream, a result or a dead letter.
+            UnreadablePayload: If a chunk was encoded by a codec or a key that this queue object has not.
             QueueClosed, ServerError: As in `wait`.
         """
         key, place = encoded_id(item_id), check_cursor(after)
@@ -94,7 +106,7 @@ class Results:
         async with contextlib.aclosing(engine.result_waits.stream(key, place, read)) as pages:
             async for page in pages:
                 for chunk in chunks_in(page, place):
-                    yield chunk
+                    yield replace(chunk, value=engine.payloads.decode(chunk.value, item_id))
                 place = page[-4]
 
     async def is_awaited(self, item_id: str) -> bool:
@@ -164,15 +176,22 @@ class Results:
             JobExpired: If no worker had begun with it in time.
             JobUnknown: If there is neither an item of this id nor a result: it was never added, or it has
                 been completed without a result, or the result has expired.
+            UnreadablePayload: As in `get`.
             TimeoutError: If it is still unfinished after `timeout`.
             QueueClosed, ServerError: As in `AsyncWorkQueue.counts`, if the first request fails; later ones
                 are repeated after a transient error.
         """
         key = encoded_id(item_id)
         limit = None if timeout is None else seconds("timeout", timeout, zero=False)
-        wait = self._engine().result_waits.begin(key)
+        engine = self._engine()
+        wait = engine.result_waits.begin(key)
         try:
             async with asyncio.timeout(limit):
-                return await wait
+                result = await wait
         except TimeoutError as error:
             raise TimeoutError(f"the {what} {item_id!r} is still unfinished after {limit:g} s") from error
+        return _decoded(engine, result, item_id)
+
+
+def _decoded(engine: Engine, result: bytes | None, item_id: str) -> bytes | None:
+    return None if result is None else engine.payloads.decode(result, item_id)

@@ -191,13 +191,14 @@ class Schedules:
             data: Whether to fetch the data (8 MiB of each hundred schedules at most).
         """
         found: dict[bytes, ScheduleView] = {}
-        cursor = b""
+        cursor, engine = b"", self._engine()
         while cursor != b"0":
-            cursor, *reply = await self._engine().run(
+            cursor, *reply = await engine.run(
                 "schedules", cursor=cursor or b"0", count=_PAGE, max_bytes=MAX_REPLY_BYTES if data else -1
             )
             for at in range(0, len(reply), _FIELDS):
-                found[reply[at]] = _view(reply[at : at + _FIELDS])
+                *facts, stored = reply[at : at + _FIELDS]
+                found[facts[0]] = _view([*facts, engine.payloads.shown(stored, facts[0])])
         views = sorted(found.values(), key=lambda view: view.name)
         return sorted(views, key=lambda view: view.next_due.timestamp() if view.next_due else math.inf)
 
@@ -255,7 +256,7 @@ class Schedules:
         fixed: dict[str, bytes | int] = {
             "schedule": schedule,
             "definition": f"{_VERSION} {catch_up} {timing.text()}".encode(),
-            "data": Item(data).data,
+            "data": self._engine().payloads.encode(Item(data).data, name),
             "forget_ms": FORGET_MS if declares else b"",
         }
         answer, now, owed = await self._engine().run("schedule_put", (), **fixed, due_ms=b"")

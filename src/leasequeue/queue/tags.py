@@ -8,12 +8,13 @@ from leasequeue.durations import Duration, check_bool, check_int, to_ms
 from leasequeue.queue.cancelling import KEEP_SECONDS
 from leasequeue.queue.dead_letters import read_letter
 from leasequeue.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS, TRIP_ROWS, check_tag, encoded_id
-from leasequeue.queue.views import read_inspection, read_options
+from leasequeue.queue.views import fetched, read_inspection, read_options
 
 if TYPE_CHECKING:
     import builtins
     from collections.abc import AsyncIterator, Callable, Sequence
 
+    from leasequeue.codecs import Payloads
     from leasequeue.queue.dead_letters import DeadLetter
     from leasequeue.queue.engine import Engine
     from leasequeue.queue.views import ItemView
@@ -74,8 +75,8 @@ class Tags:
         for at in range(0, len(ids), TRIP_ROWS):
             some = ids[at : at + TRIP_ROWS]
             reply = await self._engine().bulk.find(some, which="all", max_bytes=room)
-            views = _read(reply, tag, with_data=data)
-            room -= sum(len(one.data or b"") for one in views)
+            views = _read(reply, tag, self._engine().payloads, with_data=data)
+            room -= fetched(views)
             found += views
         return sorted(found, key=lambda one: encoded_id(one.id))
 
@@ -114,7 +115,9 @@ class Tags:
             after = ids[-1]
 
 
-def _read(reply: Sequence[Any], tag: str, *, with_data: bool) -> list[ItemView | DeadLetter]:
+def _read(
+    reply: Sequence[Any], tag: str, payloads: Payloads, *, with_data: bool
+) -> list[ItemView | DeadLetter]:
     """Parse the reply of the `find_many` script; what has the tag no more is left out."""
     views: list[ItemView | DeadLetter] = []
     for at in range(1, len(reply), _FIELDS):
@@ -122,8 +125,9 @@ def _read(reply: Sequence[Any], tag: str, *, with_data: bool) -> list[ItemView |
         if tag not in read_options(row[9]).tags:
             continue
         if state != b"dead":
-            views += read_inspection(state.decode(), [reply[0], *row], with_data=with_data)
+            views += read_inspection(state.decode(), [reply[0], *row], payloads, with_data=with_data)
             continue
         item_id, size, data, _, _, token, attempt, died_ms, error, *_ = row
+        data = payloads.shown(data, item_id)
         views.append(read_letter(item_id, died_ms, size, data, error, attempt, token, with_data=with_data))
     return views

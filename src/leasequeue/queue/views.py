@@ -12,6 +12,10 @@ from leasequeue.queue.lease import StageRef
 from leasequeue.queue.pushes.progress import read_progress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from leasequeue.codecs import Payloads
+    from leasequeue.queue.dead_letters import DeadLetter
     from leasequeue.queue.findings import Finding
     from leasequeue.states import State
 
@@ -141,7 +145,12 @@ class CleanReport:
 _FIELDS = 11
 
 
-def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[ItemView]:
+def fetched(views: Iterable[ItemView | DeadLetter]) -> int:
+    """Return how many bytes of data the server has sent of some views; decoded, they may be more."""
+    return sum(one.size or 0 for one in views if one.data is not None)
+
+
+def read_inspection(state: State, reply: list[Any], payloads: Payloads, *, with_data: bool) -> list[ItemView]:
     """Parse the reply of the `inspect` script."""
     now_ms = reply[0]
     views: list[ItemView] = []
@@ -155,7 +164,7 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
                 id=item_id.decode(errors="surrogateescape"),
                 state=state,
                 size=None if size < 0 else size,
-                data=data if with_data else None,
+                data=payloads.shown(data, item_id) if with_data else None,
                 holder=None if holder is None else holder.decode(errors="replace"),
                 token=token or None,
                 attempt=attempt,
@@ -174,10 +183,10 @@ def read_inspection(state: State, reply: list[Any], *, with_data: bool) -> list[
     return views
 
 
-def read_found(reply: list[Any], *, with_data: bool) -> ItemView | None:
+def read_found(reply: list[Any], payloads: Payloads, *, with_data: bool) -> ItemView | None:
     """Parse the reply of the `find_many` script to one id; None if it found no item."""
     now_ms, *found = reply
     if not found:
         return None
     state: State = found[0].decode()
-    return read_inspection(state, [now_ms, *found[1:]], with_data=with_data)[0]
+    return read_inspection(state, [now_ms, *found[1:]], payloads, with_data=with_data)[0]

@@ -27,7 +27,7 @@ URL_VARIABLES = ("LEASEQUEUE_URL", "REDIS_URL")
 #: The URL of a job when nothing names another; the same as for the command line.
 DEFAULT_URL = "redis://localhost:6379"
 #: The options of every use of the format.
-COMMON = ("queue", "url", "urlEnv", "urlFile", "cluster")
+COMMON = ("queue", "url", "urlEnv", "urlFile", "cluster", "codec")
 #: Those of them that locate the server, in lower case.
 LOCATION = ("url", "urlenv", "urlfile", "cluster")
 #: Options that Spark itself adds.
@@ -50,6 +50,8 @@ class QueueTarget:
     cluster: bool = False
     #: None: it has no shards, or the driver has not looked for them yet.
     layout: Layout | None = None
+    #: Where its codec is imported from, `module:name`.
+    codec: str | None = None
 
     def shard(self, name: str) -> QueueTarget:
         """Return a shard of the queue by its name; without one, the queue itself."""
@@ -89,7 +91,8 @@ class FormatOptions:
         ways = [name for name in ("url", "urlEnv", "urlFile") if self.text(name)]
         if len(ways) > 1:
             raise InvalidArgument("option", " and ".join(ways), "one of them")
-        return QueueTarget(queue, self._url(), self.flag("cluster", default=False), self._layout())
+        codec = self.text("codec") or None
+        return QueueTarget(queue, self._url(), self.flag("cluster", default=False), self._layout(), codec)
 
     def _layout(self) -> Layout | None:
         by: Any = self.text("shardBy", "id")

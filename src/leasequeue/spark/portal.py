@@ -15,13 +15,13 @@ from anyio.from_thread import start_blocking_portal
 from leasequeue.durations import Backoff
 from leasequeue.errors import InvalidArgument, LeasequeueError, ServerError
 from leasequeue.queue import AsyncWorkQueue
-from leasequeue.queue.queue import engine_of
+from leasequeue.queue.queue import engine_of, engines_of
 from leasequeue.queue.shards.opening import layout_of
 from leasequeue.queue.shards.opening import open_queue as open_by_name
 from leasequeue.wire.endpoints import client_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
     from concurrent.futures import Future
 
     from anyio.from_thread import BlockingPortal
@@ -43,10 +43,12 @@ class QueuePortal:
         target: What was opened, with its shards.
         queue: The queue.
         bulks: The calls of each shard for rows that are already encoded; without shards, those of the queue.
+        payloads: What encodes and decodes their data, and results.
     """
 
     def __init__(self, target: QueueTarget, queue: AsyncWorkQueue, portal: BlockingPortal) -> None:
         self.target, self.queue = target, queue
+        self.payloads = engines_of(queue.shards[0]).payloads
         self._portal = portal
         # A queue has an engine for each event loop: these are those of the portal's.
         self.bulks: dict[AsyncWorkQueue, Bulk] = portal.call(
@@ -90,8 +92,9 @@ def open_queue(target: QueueTarget, find_for: float | None = None) -> Iterator[Q
         portal = stack.enter_context(start_blocking_portal())
         if find_for is not None and target.layout is None:
             target = portal.call(call_with_retries, partial(_located, target), find_for)
-        layout = {} if target.layout is None else target.layout._asdict()
-        queue = AsyncWorkQueue.from_url(target.url, target.queue, cluster=target.cluster, **layout)
+        how = {} if target.layout is None else target.layout._asdict()
+        how |= {"cluster": target.cluster, "codec": target.codec}
+        queue = AsyncWorkQueue.from_url(target.url, target.queue, **how)
         stack.callback(portal.call, queue.close)
         try:
             yield QueuePortal(target, queue, portal)
@@ -142,6 +145,17 @@ def check_queue(target: QueueTarget, instead: str) -> tuple[QueueTarget, Counts]
         allowed = f"a queue that has been used; with the option mayBeMissing {instead}"
         raise InvalidArgument("queue", target.queue, allowed)
     return target, counts
+
+
+def codec_of(queue: AsyncWorkQueue, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the option that names the codec of a task's queue, unless the options have it."""
+    payloads = engines_of(queue.shards[0]).payloads
+    if not payloads.codecs or "codec" in map(str.lower, options):
+        return {}
+    if payloads.place is None:
+        allowed = "`module:name`, as the queue of the task has a codec, and executors have to import it"
+        raise InvalidArgument("codec", None, allowed)
+    return {"codec": payloads.place}
 
 
 async def call_with_retries(call: Callable[[], Awaitable[T]], retry_timeout: float) -> T:

@@ -237,7 +237,7 @@ class Job(Generic[R_co]):
                 )
             if letter := await self._queue.dead_letters.get(self.id):
                 return JobStatus(state="dead", attempt=letter.attempt, error=letter.error)
-            if await self._queue.results.get(self.id) is not None:
+            if await self._queue.results._shown(self.id) is not None:  # noqa: SLF001 - it may be unreadable
                 return JobStatus(state="completed")
             if await self._queue.results.is_cancelled(self.id):
                 return JobStatus(state="cancelled")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
     from types import TracebackType
 
+    from leasequeue.codecs import Codecs
     from leasequeue.tasks.job import Job
     from leasequeue.tasks.task import BatchDecorator, TaskDecorator
     from leasequeue.worker.dispatch import Dispatcher
@@ -64,6 +65,7 @@ class TaskQueue:
         replicas: See `AsyncWorkQueue`.
         shards: See `AsyncWorkQueue`. Queues that tasks name have none.
         shard_by: See `AsyncWorkQueue`.
+        codec: See `AsyncWorkQueue`. Queues that tasks name have it, too.
 
     Attributes:
         queue: The queue.
@@ -85,6 +87,7 @@ class TaskQueue:
         replicas: int = 0,
         shards: int | None = None,
         shard_by: Literal["id", "group"] = "id",
+        codec: Codecs = None,
     ) -> None:
         self._redis = redis
         self._how: dict[str, Any] = {
@@ -92,6 +95,7 @@ class TaskQueue:
             "reply_timeout": reply_timeout,
             "clock": clock,
             "replicas": replicas,
+            "codec": codec,
         }
         self.queue = AsyncWorkQueue(name, redis, **self._how, shards=shards, shard_by=shard_by)
         self._include = check_list("include", include, "names of modules")
@@ -122,6 +126,7 @@ class TaskQueue:
         cluster: bool = False,
         shards: int | None = None,
         shard_by: Literal["id", "group"] = "id",
+        codec: Codecs = None,
     ) -> Self:
         """Make a task queue on the server at a URL: `redis://`, `rediss://` or `unix://`.
 
@@ -138,6 +143,7 @@ class TaskQueue:
                 the other nodes are found through them.
             shards: See `AsyncWorkQueue`.
             shard_by: See `AsyncWorkQueue`.
+            codec: See the class.
 
         Raises:
             InvalidArgument: If the URL or another argument cannot be used.
@@ -154,6 +160,7 @@ class TaskQueue:
             replicas=replicas,
             shards=shards,
             shard_by=shard_by,
+            codec=codec,
         )
 
     @property

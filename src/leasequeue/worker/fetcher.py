@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.errors import LeasequeueError, QueueClosed
 from leasequeue.errors.log import Log
-from leasequeue.queue.lease import Lease
-from leasequeue.queue.queue import engine_of, engines_of, lease_level
+from leasequeue.queue.queue import engine_of, engines_of, lease_level, read_leases
 from leasequeue.worker.dispatch import Dispatcher
 from leasequeue.worker.refusals import Reminder, is_refusal
 from leasequeue.worker.run import ActiveRun
@@ -28,6 +27,7 @@ from leasequeue.worker.turns import Source, Turns
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from leasequeue.queue.lease import Lease
     from leasequeue.queue.leasing import LeasedItem
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.worker.acknowledger import Backlog
@@ -226,7 +226,8 @@ class Fetcher:
         if self._unclaimed() <= 0:
             return False
         consumer = source.consumer
-        self._start(_runs(consumer, [Lease(consumer.queue, *item)]), at_once=True)
+        if leases := read_leases(consumer.queue, [item], refuse=False):
+            self._start(_runs(consumer, leases), at_once=True)
         return True
 
     def failed(self, source: Source, error: LeasequeueError) -> None:

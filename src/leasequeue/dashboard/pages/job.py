@@ -73,7 +73,7 @@ async def _read(queue: AsyncWorkQueue, item_id: str) -> dict[str, Any]:
     item, letter, result, logs, run = await asyncio.gather(
         queue.find(item_id, data=False),
         queue.dead_letters.get(item_id, max_bytes=MAX_SHOWN_BYTES),
-        queue.results.get(item_id),
+        queue.results._shown(item_id),  # noqa: SLF001 - it may be unreadable
         queue.results.logs(item_id),
         _run_by_id(queue, item_id),
     )

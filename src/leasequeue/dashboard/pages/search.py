@@ -88,7 +88,8 @@ async def _by_id(view: View, queues: Sequence[AsyncWorkQueue], item_id: str) -> 
             return item.state
         if await queue.dead_letters.get(item_id, max_bytes=0) is not None:
             return "dead"
-        return None if await queue.results.get(item_id) is None else "completed"
+        result = await queue.results._shown(item_id)  # noqa: SLF001 - it may be unreadable
+        return None if result is None else "completed"
 
     async def look_at_events(queue: AsyncWorkQueue) -> str | None:
         events = await view.shared(("events", queue.name), lambda: newest_events(queue))

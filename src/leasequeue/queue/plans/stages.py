@@ -127,6 +127,9 @@ async def start_run(engine: Engine, plan: FlowPlan, run_id: str) -> bool:
     A run starts as a whole or not at all. Repeating a call that was lost is safe. If the access rules forbid
     the queue of one of its stages, nothing is stored. Return False if there is a run of this id already.
     """
+    if engine.payloads.codecs:
+        allowed = "a queue without a codec: flow runs keep arguments and results as JSON that scripts read"
+        raise InvalidArgument("codec", engine.name, allowed)
     fields = plan.fields()
     await engine.rights.expect_queues(plan.queues, "where a stage of the flow run has its item")
     steps = [*trips([len(name) + len(value) for name, value in fields])]

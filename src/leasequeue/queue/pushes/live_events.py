@@ -22,6 +22,7 @@ from leasequeue.wire.server_errors import translate
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from leasequeue.codecs import Payloads
     from leasequeue.queue.pushes.seals import Unverified
     from leasequeue.wire.server import Route
     from leasequeue.wire.subscriptions import Subscription
@@ -83,8 +84,14 @@ class LiveEvents:
     """
 
     def __init__(
-        self, route: Route, channel: bytes, run: Callable[..., Awaitable[Any]], unverified: Unverified
+        self,
+        route: Route,
+        channel: bytes,
+        run: Callable[..., Awaitable[Any]],
+        unverified: Unverified,
+        payloads: Payloads,
     ) -> None:
+        self._payloads = payloads
         #: With what the messages are sealed, as the server said last.
         self._secret = b""
         self._unverified = unverified
@@ -191,7 +198,10 @@ class LiveEvents:
             if "off" in parsed:
                 self._end(NoEventsPublished())
                 return
-            events = [event_of_json(parsed["first"] + at, one) for at, one in enumerate(parsed["events"])]
+            events = [
+                event_of_json(parsed["first"] + at, one, self._payloads)
+                for at, one in enumerate(parsed["events"])
+            ]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             self._unverified.add()  # who may read the secret has made it
             return

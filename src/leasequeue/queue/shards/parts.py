@@ -123,6 +123,13 @@ class ShardedResults(Results):
         )
         return next((one for one in found if one is not None), None)
 
+    async def _shown(self, item_id: str) -> bytes | None:
+        found = await self._shards.each(
+            lambda shard: shard.results._shown(item_id),  # noqa: SLF001 - of the same name here
+            self._shards.with_id(item_id),
+        )
+        return next((one for one in found if one is not None), None)
+
     async def progress(self, item_id: str) -> AsyncGenerator[Any, None]:
         """See `Results.progress`."""
         await self._shards.checked()
@@ -186,7 +193,7 @@ async def _is_dead(shard: AsyncWorkQueue, item_id: str) -> bool:
 
 
 async def _has_result(shard: AsyncWorkQueue, item_id: str) -> bool:
-    return await shard.results.get(item_id) is not None
+    return await shard.results._shown(item_id) is not None  # noqa: SLF001 - also one that cannot be read
 
 
 async def _was_cancelled(shard: AsyncWorkQueue, item_id: str) -> bool:

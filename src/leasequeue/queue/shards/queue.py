@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
+    from leasequeue.codecs import Codecs
     from leasequeue.queue.encoding import AddOptions, Pipeline, UniqueOptions
     from leasequeue.queue.engine import Engine
     from leasequeue.queue.engines import Engines
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 class ShardedQueue(AsyncWorkQueue):
     """A queue whose items are spread over its shards, which are queues. `AsyncWorkQueue` makes it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name
         self,
         name: str,
         redis: Client,
@@ -56,6 +57,7 @@ class ShardedQueue(AsyncWorkQueue):
         replicas: int = 0,
         shards: int = 1,
         shard_by: ShardBy = "id",
+        codec: Codecs = None,
     ) -> None:
         parts = self._parts = Shards(
             name,
@@ -66,6 +68,7 @@ class ShardedQueue(AsyncWorkQueue):
             reply_timeout=reply_timeout,
             clock=clock,
             replicas=replicas,
+            codec=codec,
         )
         self._name = name
         self.shards, self.whole = parts.all, self

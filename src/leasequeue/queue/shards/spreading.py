@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from typing import NoReturn
 
+    from leasequeue.codecs import Codecs
     from leasequeue.wire.endpoints import Client
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class Shards:
         by: By what items are spread.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but four by name
         self,
         name: str,
         redis: Client,
@@ -60,6 +61,7 @@ class Shards:
         reply_timeout: Duration,
         clock: Callable[[], float] | None,
         replicas: int,
+        codec: Codecs = None,
     ) -> None:
         check_int("shards", count, minimum=1, maximum=MAX_SHARDS)
         if by not in {"id", "group"}:
@@ -73,6 +75,7 @@ class Shards:
                 reply_timeout=reply_timeout,
                 clock=clock,
                 replicas=replicas,
+                codec=codec,
             )
             for one in shard_names(name, count)
         )

@@ -36,7 +36,7 @@ from leasequeue.spark.add.row_checks import check_rows, quoted
 from leasequeue.spark.add.task_types import Fields, Unfit, fit
 from leasequeue.spark.add.writers import WRITE_OPTIONS, Report, job_name
 from leasequeue.spark.options import LOCATION, FormatOptions, server_options
-from leasequeue.spark.portal import call_with_retries, check_server, open_queue
+from leasequeue.spark.portal import call_with_retries, check_server, codec_of, open_queue
 from leasequeue.spark.sessions import active, is_connect
 from leasequeue.spark.source import register
 from leasequeue.tasks.task import options_of
@@ -149,6 +149,7 @@ def add_task(df: DataFrame, task: Task[..., Any], *, check: bool = True, **optio
         pyspark.errors.PySparkException: If the job fails.
     """
     queue = task.definition.queue.name
+    options = codec_of(task.definition.queue, options) | options
     if (layout := layout_of(task.definition.queue)) is not None:
         options = {"shards": layout.shards, "shardBy": layout.shard_by} | options
     parsed = FormatOptions(

@@ -78,7 +78,7 @@ def add_batches(
             portal.call(call_with_retries, portal.queue.check_shards, retry_timeout)
         in_flight: deque[Future[list[int]]] = deque()
         try:
-            for shard, rows in _requests(batches, columns, report.partition, portal.queue):
+            for shard, rows in _requests(batches, columns, report.partition, portal):
                 if len(in_flight) == MAX_IN_FLIGHT:
                     report += in_flight.popleft().result()
                 add = partial(portal.bulks[shard].add_once, run.encode(), rows)
@@ -95,7 +95,7 @@ def add_batches(
 
 
 def _requests(
-    batches: Iterable[pa.RecordBatch], columns: Columns, partition: int, queue: AsyncWorkQueue
+    batches: Iterable[pa.RecordBatch], columns: Columns, partition: int, portal: QueuePortal
 ) -> Iterator[tuple[AsyncWorkQueue, list[bytes]]]:
     """Encode the rows as flat lists for `add_once` of their shards, split at its limits."""
     before = 0
@@ -106,8 +106,10 @@ def _requests(
 
         of_shards: dict[AsyncWorkQueue, list[tuple[bytes, ...]]] = {}
         rows = zip(*columns.rows(batch, where), strict=True)
-        for row, group in zip(rows, columns.groups(batch), strict=True):
-            of_shards.setdefault(queue.shard_of(row[0].decode(), group=group), []).append(row)
+        for (key, data, *how), group in zip(rows, columns.groups(batch), strict=True):
+            item_id = key.decode()
+            row = (key, portal.payloads.encode(data, item_id), *how)
+            of_shards.setdefault(portal.queue.shard_of(item_id, group=group), []).append(row)
         for shard, some in of_shards.items():
             for start, stop in trips([ROW_BYTES + len(data) for _, data, *_ in some], maximum=MAX_ROWS):
                 yield shard, [*chain.from_iterable(some[start:stop])]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
+    from leasequeue.codecs import Payloads
     from leasequeue.queue.bulk import Bulk
 
 #: The options of the stream, beside the common ones.
@@ -284,11 +285,13 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if at < stop:
                     request = portal.start(page, at)  # in flight while Spark processes this page
                 if flat:
-                    yield self._batch(flat, now_ms, set_id.holder)
+                    yield self._batch(portal.payloads, flat, now_ms, set_id.holder)
 
-    def _batch(self, flat: list[Any], now_ms: int, holder: str) -> pa.RecordBatch:
+    def _batch(self, payloads: Payloads, flat: list[Any], now_ms: int, holder: str) -> pa.RecordBatch:
         ids, sizes, data, tokens, attempt, ends, leased, texts = (flat[at::FIELDS] for at in range(FIELDS))
         options = [*map(read_options, texts)]
+        if None not in data:  # they were asked for
+            data = [payloads.leased(one, key.decode()) for one, key in zip(data, ids, strict=True)]
         columns = {
             "id": [readable(one) for one in ids],
             "state": ["leased"] * len(ids),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from leasequeue.codecs import Payloads
     from leasequeue.queue.bulk import Bulk
     from leasequeue.spark.portal import QueuePortal
 
@@ -272,9 +273,9 @@ class SnapshotReader(DataSourceReader):
                     request = partial(look_up, portal.bulk, some, self.filter, data=data)
                     in_flight.append(portal.start(call_with_retries, request, self.retry_timeout))
                     if len(in_flight) == MAX_IN_FLIGHT:
-                        yield from self._batches(in_flight.popleft().result())
+                        yield from self._batches(portal.payloads, in_flight.popleft().result())
                 while in_flight:
-                    yield from self._batches(in_flight.popleft().result())
+                    yield from self._batches(portal.payloads, in_flight.popleft().result())
             finally:
                 for one in in_flight:
                     one.cancel()
@@ -286,9 +287,10 @@ class SnapshotReader(DataSourceReader):
         listing = partial(list_ids, portal.bulk, partition, self.filter.states)
         return portal.call(call_with_retries, listing, self.retry_timeout)
 
-    def _batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, payloads: Payloads, rows: list[Row]) -> Iterator[pa.RecordBatch]:
         if rows:
             columns: dict[str, Any] = dict(zip(ITEMS.fieldNames(), zip(*rows, strict=True), strict=True))
+            columns["data"] = [*map(payloads.shown, columns["data"], columns["id"])]
             columns["id"] = [readable(item_id) for item_id in columns["id"]]
             yield batch_of(columns, self.schema)
 

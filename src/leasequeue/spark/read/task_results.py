@@ -14,14 +14,14 @@ from msgspec import inspect
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from leasequeue.errors import InvalidArgument, JobFailed, ResultError
+from leasequeue.errors import InvalidArgument, JobFailed, ResultError, UnreadablePayload
 from leasequeue.item import MAX_ID_BYTES, codec
 from leasequeue.queue.shards.opening import layout_of
 from leasequeue.spark.add.columns import Table
 from leasequeue.spark.add.row_checks import quoted
 from leasequeue.spark.add.task_types import ARRAYS, RECORDS, Array, Entries, Fields, Leaf, Nullable
 from leasequeue.spark.options import FormatOptions
-from leasequeue.spark.portal import call_with_retries, check_server, open_queue
+from leasequeue.spark.portal import call_with_retries, check_server, codec_of, open_queue
 from leasequeue.spark.read.snapshot import ERROR, ID, STATE, ItemFilter, look_up
 from leasequeue.spark.sessions import active, is_connect
 from leasequeue.spark.source import register
@@ -84,7 +84,7 @@ def task_results(ids: DataFrame, task: Task[..., Any], **options: Any) -> DataFr
         ServerError: If the server does not answer.
     """
     queue = task.definition.queue
-    texts = {name: str(value) for name, value in options.items()}
+    texts = {name: str(value) for name, value in (codec_of(queue, options) | options).items()}
     parsed = FormatOptions({**texts, "queue": queue.name}, ("idColumn", "retryTimeout"))
     if task.definition.settings.keep_result is None:
         raise InvalidArgument("task", task.name, "one that keeps results: this has keep_result=None")
@@ -172,13 +172,17 @@ def _read(
     """Look up the ids of a partition; runs in the executor."""
     decode, arrow = decoder_of(node), to_arrow_schema(schema, timezone="UTC")
     with open_queue(target) as portal:
+
+        def read(item_id: str, value: bytes) -> Any:
+            return node.row(read_result(item_id, portal.payloads.decode(value, item_id), decode))
+
         for batch in batches:
             ids = batch.column("id").to_pylist()
             for at in range(0, len(ids), PAGE):
                 some = ids[at : at + PAGE]
                 look = partial(_look_up_all, portal, some)
                 found = portal.call(call_with_retries, look, retry_timeout)
-                rows = [(one, *_outcome(one, found.get(one), node, decode)) for one in some]
+                rows = [(one, *_outcome(one, found.get(one), read)) for one in some]
                 columns = zip(*rows, strict=True)
                 arrays = [pa.array(one, kind) for one, kind in zip(columns, arrow.types, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, schema=arrow)
@@ -212,14 +216,14 @@ async def _look_up(bulk: Bulk, ids: Sequence[bytes]) -> dict[str, tuple[str, Any
 
 
 def _outcome(
-    item_id: str | None, found: tuple[str, Any] | None, node: Node, decode: Callable[[bytes], Any]
+    item_id: str | None, found: tuple[str, Any] | None, read: Callable[[str, bytes], Any]
 ) -> tuple[str, Any, str | None]:
     state, value = found or ("unknown", None)
     if item_id is None or value is None or state != "completed":
         return state, None, value
     try:
-        return state, node.row(read_result(item_id, value, decode)), None
+        return state, read(item_id, value), None
     except JobFailed as error:
         return state, None, error.error
-    except ResultError as error:
+    except (ResultError, UnreadablePayload) as error:
         return state, None, error.problem
