@@ -500,3 +500,27 @@ async def test_items_are_promoted_and_change_their_priority(
     assert (await take(queue)).id == "b"
     assert (await leasequeue("priority", queue.name, "b", "--level", "1")).code == 1
     assert (await leasequeue("priority", queue.name, "a", "--level", "10")).code == 2
+
+
+async def test_encoded_payloads_are_shown_with_the_codec_or_named_without(
+    leasequeue: Leasequeue, make_queue: MakeQueue, name: str
+) -> None:
+    codec = "tests.queue.test_codecs:BOTH"
+    outcome = await leasequeue("add", name, "a secret", "--id", "a", LEASEQUEUE_CODEC=codec)
+    assert (outcome.code, outcome.err) == (0, "")
+    queue = make_queue(codec=codec)
+    lease = await take(queue)
+    assert lease.data == b"a secret"
+    await queue.complete(lease, result=b"a result")
+    await queue.add_item(Item(b"a secret", id="a"))
+    for given, shown, absent in ((codec, "a ", "encoded"), ("", "encoded by aes.new", "a secret")):
+        for command in (("show", name, "a"), ("show", name), ("peek", name)):
+            outcome = await leasequeue(*command, LEASEQUEUE_CODEC=given)
+            assert (outcome.code, outcome.err) == (0, "")
+            assert shown in outcome.out, command
+            assert absent not in outcome.out, command
+    outcome = await leasequeue("show", name, "a", "--json")
+    assert outcome.document["item"]["data_encoding"] == outcome.document["result_encoding"] == "base64"
+    outcome = await leasequeue("show", name, LEASEQUEUE_CODEC="nowhere:codec")
+    assert outcome.code == 2
+    assert "where to import them from" in outcome.error

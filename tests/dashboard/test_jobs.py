@@ -7,12 +7,14 @@ import json
 import pytest
 
 from leasequeue import AsyncWorkQueue, Item
+from leasequeue.codecs import AesGcm
 from leasequeue.dashboard import Rights
 from leasequeue.dashboard.pages import search
 from leasequeue.dashboard.pages.search import qualifiers
 from leasequeue.dashboard.view import segment
 from leasequeue.tasks.wire import data_of
 from tests.dashboard.boards import open_board
+from tests.queue.asking import take
 
 BIG = 2**53 + 1
 HOSTILE_IDS = [
@@ -119,6 +121,24 @@ async def test_data_is_shown_only_as_the_application_says_and_numbers_are_exact(
                 huge = await client.get("/queues/shown/jobs/huge")
                 assert "1,048,576 bytes are too many" in huge.text
                 assert len(huge.content) < 20_000
+
+
+async def test_encoded_payloads_are_shown_decoded_or_named(redis_url: str) -> None:
+    codec = AesGcm({"new": b"n" * 32})
+    queue = AsyncWorkQueue.from_url(redis_url, "encoded", codec=codec)
+    keyless = AsyncWorkQueue.from_url(redis_url, "encoded")
+    await queue.add_item(Item(call("pay", amount=BIG), id="one"))
+    await queue.add_item(Item(b"{}", id="two"), priority=1)
+    await queue.complete(await take(queue), result=b"%d" % BIG)
+    async with queue, keyless:
+        for opened, has in ((queue, f"{BIG}"), (keyless, "(encoded by aes.new)")):
+            async with open_board(opened, show_data=lambda _, data: data.decode()) as (_, client):
+                for item_id in ("one", "two"):
+                    page = await client.get(f"/queues/encoded/jobs/{item_id}")
+                    assert page.status_code == 200
+                    assert has in page.text
+                found = await client.get("/jobs?q=two")
+                assert found.headers["location"].endswith("/encoded/jobs/two")
 
 
 async def test_jobs_are_found_by_task_and_argument_among_the_newest(redis_url: str) -> None:
