@@ -75,8 +75,9 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
 
     Without options it shows limits and pauses. `leasequeue pause` and `leasequeue resume` change pauses.
     """
-    given: dict[str, Any] = {"rate": rate, "concurrency": concurrency, "ageing": ageing}
-    given |= {"burst": burst, "shared": shared}
+    given: dict[str, Any] = dict(
+        rate=rate, concurrency=concurrency, ageing=ageing, burst=burst, shared=shared
+    )
     changes = any(value is not None for value in given.values())
     if remove and changes:
         raise typer.BadParameter("cannot be combined with a limit to set", param_hint="--remove")
@@ -84,22 +85,24 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
         raise typer.BadParameter(f"with --hold, remove {ALL}, and without --group", param_hint="--remove")
     if changes:
         await queue.limits.set(**given, group=group, hold=hold)
-    elif remove and not await (queue.limits.remove_hold(hold) if hold else _remove(queue, remove, group)):
-        whose = f"the hold {hold!r} of {queue.name!r}" if hold else _what(queue.name, group)
-        return fail(f"{whose} has no {'limit' if remove == ALL else f'limit {remove!r}'}", Code.MISSED)
-    found, holds = await queue.limits.get(), await queue.limits.holds()
-    shown = [row for row in _rows(found, holds) if changes or remove or _is_asked(row, group, hold)]
-    rows = [{"queue": queue.name, **row} for row in shown]
-    print_rows(rows, as_json=as_json)
-    if not rows:
+    elif remove and (missing := await _remove(queue, remove, group, hold)):
+        return fail(missing, Code.MISSED)
+    found = _rows(await queue.limits.get(), await queue.limits.holds())
+    shown = [row for row in found if changes or remove or _is_asked(row, group, hold)]
+    print_rows([{"queue": queue.name, **row} for row in shown], as_json=as_json)
+    if not shown:
         note(f"{queue.name} has no limits")
     return Code.DONE
 
 
-async def _remove(queue: AsyncWorkQueue, limit: str, group: str | None) -> bool:
-    """Remove a limit, or all; return whether there was one."""
+async def _remove(queue: AsyncWorkQueue, limit: str, group: str | None, hold: str | None) -> str | None:
+    """Remove a limit, or all; say what there was not."""
     names: Any = () if limit == ALL else (limit,)
-    return bool(await queue.limits.remove(*names, group=group))
+    limits = queue.limits
+    if await (limits.remove_hold(hold) if hold else limits.remove(*names, group=group)):
+        return None
+    whose = f"the hold {hold!r} of {queue.name!r}" if hold else _what(queue.name, group)
+    return f"{whose} has no {'limit' if limit == ALL else f'limit {limit!r}'}"
 
 
 @functools.partial(queue_command, creates=True)
