@@ -28,11 +28,11 @@ ARGS           ?=#                         more arguments for pytest, the demo o
 BIN       := $(VENV)/bin
 PYTEST     = $(BIN)/python -m pytest -n $(strip $(WORKERS))
 NODE_CLIENT := tests/interop/node_modules/.package-lock.json
-FOR_TESTS := scripts machine-servers machine-terminal $(NODE_CLIENT)
+FOR_TESTS := scripts machine-servers machine-terminal machine-postgres $(NODE_CLIENT)
 FOR_SPARK := scripts machine-servers machine-java machine-postgres
 # Nothing but what `make test-one` needs for T on SERVER.
-FOR_ONE   := scripts machine-servers $(if $(findstring browser,$(T)),machine-browser) $(if $(findstring cli,$(T)),machine-terminal) $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
-NOT_FAST  := benchmarks browser containers docs faults interop seeds soak spark
+FOR_ONE   := scripts machine-servers $(if $(findstring browser,$(T)),machine-browser) $(if $(findstring cli,$(T)),machine-terminal) $(if $(findstring spark,$(T)),machine-java machine-postgres) $(if $(findstring outbox,$(T)),machine-postgres) $(if $(findstring interop,$(T)),$(NODE_CLIENT))
+NOT_FAST  := benchmarks browser containers docs faults interop outbox seeds soak spark
 # They need Java, or a browser. Importing them takes seconds in each process, so that other targets do not.
 SPARK     := tests/spark tests/docs/test_spark_pages.py
 NO_SPARK  := $(addprefix --ignore ,$(SPARK) tests/browser)
@@ -66,7 +66,7 @@ demo: scripts ## Show a queue at work: FOLDER=... names the files that it works 
 serve: scripts ## Start a server in the terminal, to try things on
 	$(BIN)/leasequeue serve $(ARGS)
 
-bench: scripts machine-servers ## Measure, and write the figures that the docs quote
+bench: scripts machine-servers machine-postgres ## Measure, and write the figures that the docs quote
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-spark: scripts machine-servers machine-java ## Measure bulk adds, snapshots and streams with Spark

@@ -28,6 +28,7 @@ from benchmarks.scenarios import (
     kills,
     lanes,
     many,
+    outbox,
     queue,
     replicas,
     service,
@@ -61,6 +62,7 @@ FILES: dict[str, tuple[Scenario, ...]] = {
     "flows": (flows.flows,),
     "extras": (extras.extras,),
     "telemetry": (telemetry.telemetry,),
+    "outbox": (outbox.outbox,),
     "service": (service.service,),
     "autoscale": (autoscale.autoscale,),
 }

@@ -52,6 +52,7 @@ MODULES = (
     "leasequeue.testing",
     "leasequeue.fastapi",
     "leasequeue.dashboard",
+    "leasequeue.outbox",
     "leasequeue.spark",
 )
 RESULTS = ROOT / "benchmarks" / "results"

