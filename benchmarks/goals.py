@@ -455,6 +455,7 @@ GOALS = {
     "tasks": _TASKS,
     "telemetry": _TELEMETRY,
     "extras": (),
+    "outbox": [],
     "service": _SERVICE,
     "flows": _FLOWS,
     "autoscale": _AUTOSCALE,

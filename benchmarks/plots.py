@@ -305,6 +305,7 @@ PANELS = {
     "service": [],
     "telemetry": [],
     "extras": [],
+    "outbox": [],
     "core": [
         *(
             Panel("core", f"CPU µs per job, {at:,} at once", _cpu, "many", concurrency=at)

@@ -154,9 +154,7 @@ class Outbox:
         return _DDL.format(table=self.table)
 
     @overload
-    def add(  # type: ignore[overload-overlap] # what returns a coroutine also returns something
-        self, connection: AsyncSqlConnection, call: Call[R]
-    ) -> Coroutine[Any, Any, Job[R]]: ...
+    def add(self, connection: AsyncSqlConnection, call: Call[R]) -> Coroutine[Any, Any, Job[R]]: ...
     @overload
     def add(self, connection: SqlConnection, call: Call[R]) -> Job[R]: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,11 @@ import psycopg
 import pytest
 from redis.asyncio import Redis
 
-from leasequeue import TaskQueue
+from leasequeue import ConnectionLost, TaskQueue
 from tests.eventually import eventually
 from tests.outbox.conftest import Mails
 from tests.outbox.steps import STEPS, at_each_step
+from tests.queue.asking import until
 from tests.queue.test_forks import fork
 
 if TYPE_CHECKING:
@@ -98,6 +100,28 @@ async def test_a_killed_server_of_the_queue_loses_no_row_and_repeats_none(
 
     async with TaskQueue.from_url(server.url, name) as tasks:
         await killed_at_each_step(Mails(tasks, database), kill, monkeypatch)
+
+
+async def test_rows_wait_for_a_server_that_is_away(
+    make_server: MakeServer, database: str, name: str, tmp_path: Path
+) -> None:
+    server = await make_server(dir=tmp_path)
+    async with TaskQueue.from_url(server.url, name, reply_timeout=0.2) as tasks:
+        mails = Mails(tasks, database)
+        mails.insert(*(mails.send.options(id=f"{number}").call("ann") for number in range(3)))
+        await server.stop()
+        with pytest.raises(ConnectionLost):
+            await mails.drain()
+        assert mails.rows("error") == [None] * 3, "none is set aside"
+        await make_server(dir=tmp_path, port=server.port)
+
+        async def is_relayed() -> bool:
+            with suppress(ConnectionLost):
+                await mails.drain()
+            return not mails.rows()
+
+        await until("they are relayed", is_relayed)
+        assert await mails.complete_all() == ["0", "1", "2"]
 
 
 async def killed_at_each_step(
