@@ -67,8 +67,7 @@ local function check_key_of(id, text)
   if not key or redis.call('HEXISTS', unstarted_key, key) == 1 or redis.call('ZSCORE', deadlines, id) then
     return
   end
-  local _, _, attempt = read_ledger(redis.call('HGET', ledger, id))
-  if (attempt or 0) == 0 then
+  if redis.call('HEXISTS', ledger, id) == 0 then
     note_unstarted(id, text)
     repaired('lost_unstarted', id)
   end

@@ -11,9 +11,8 @@
 -- Uses: lanes_key, recent_key, unstarted_key (RARE_KEYS), find_earlier, forget_earlier (begin_incarnation),
 --   controlled (controlled), emit, emitting (emit), PLAIN_LANE (encodings), any_options, options_text,
 --   read_options, write_options (facts), foreign_lease_left (foreign), data_key, in_chunks, read_in_chunks
---   (keys), lanes (lanes), read_ledger (ledger), enter_scheduled (move), any_rare (rare), read_clock
---   (read_clock), wake_next (slots), unstarted_in (unstarted), enter_waiting, find_member, leave_places,
---   waits_near_an_end (waiting)
+--   (keys), lanes (lanes), enter_scheduled (move), any_rare (rare), read_clock (read_clock), wake_next
+--   (slots), unstarted_in (unstarted), enter_waiting, find_member, leave_places, waits_near_an_end (waiting)
 
 local any_recent = any_rare and redis.call('ZCARD', recent_key) > 0
 
@@ -63,9 +62,9 @@ local function waits_with(key, id)
     return nil
   end
   local found = read_options(redis.call('HGET', options, other))
-  local _, _, attempt = read_ledger(redis.call('HGET', ledger, other))
   local has_expired = found.expires and found.expires <= read_clock()
-  return found.unstarted == key and not has_expired and (attempt or 0) == 0 and other or nil
+  local was_leased = redis.call('HEXISTS', ledger, other) == 1
+  return found.unstarted == key and not has_expired and not was_leased and other or nil
 end
 
 -- Return the answer to each row that `before` has none for: 1 to add it, 0 the id is taken, or the id of an

@@ -1,8 +1,8 @@
 -- Find the item that stands for a key until its first run begins.
 --
 -- `P:unstarted` has for each key the id that was added with it last. It counts only while the options of that
--- item have the key, and the item waits or is scheduled and no attempt of it is counted: so leasing writes
--- nothing here, an interruption takes no key, and an entry goes with the options.
+-- item have the key, and the item waits or is scheduled and was never leased: so leasing writes nothing here,
+-- an interruption takes no key, and an entry goes with the options.
 --
 -- Needs: nothing
 -- Gives: unstarted_in, note_unstarted, leave_unstarted

@@ -16,10 +16,10 @@
 -- Gives: lanes
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), controlled (controlled), ALARM_GRACE_MS, FIRST_PLACE,
 --   GROUP_AT, ID_AT, LANE_END, LANE_PAST, LEVEL_DIGITS, LEVEL_SIZE, NO_LEVEL, OURS, OURS_SIZE, PARKED,
---   PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING, WAITS_FOR_NONE (encodings), any_facts,
---   options_of (facts), data_key, in_chunks, place_in (keys), lane_state (lane_state), closed_gate,
---   free_shared, narrow, open_gate, paused_until, queue_gate, read_control (limits), reversed (lists),
---   have_look (looks), read_clock (read_clock)
+--   PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING, WAITS_FOR_NONE (encodings), options_of
+--   (facts), data_key, in_chunks, place_in (keys), lane_state (lane_state), closed_gate, free_shared, narrow,
+--   open_gate, paused_until, queue_gate, read_control (limits), reversed (lists), have_look (looks),
+--   read_clock (read_clock)
 
 local function turns_key(digits) return prefix .. ':turns:' .. digits end
 
@@ -198,17 +198,6 @@ local function find_next()
   return nil, soonest < PARKED and math.ceil(soonest) or nil
 end
 
--- Return an item to wake a session for; or nil and until when it is too heavy for a rate, or what leasing has
--- found to be next is: with ageing that may be another one.
-local function unless_heavy(gate, one)
-  gate.blocked = options_of({ one.of_id })[1].weight or 1
-  local till = not gate.fits(gate.blocked) and gate.next_at(0)
-  local due = read_control().ageing and redis.call('GET', prefix .. ':alarm')
-  due = tonumber(due and string.match(due, '^0(%d+) ') or 0)
-  if till or due > read_clock() then return nil, till or due end
-  return one
-end
-
 -- Wake one session of this queue, as `promote` does, or note that the queue waits for a slot that it shares.
 -- Returns whether a session was woken.
 local function promote_own(gate)
@@ -217,9 +206,6 @@ local function promote_own(gate)
   local one, at
   if gate.room > 0 then
     one, at = find_next()
-    if one and any_facts and gate.rates[1] then
-      one, at = unless_heavy(gate, one)
-    end
   elseif redis.call('EXISTS', lanes_key, held_key) > 0 then
     at = gate.next_at(0)
     if gate.pool_free == 0 and gate.own_room > 0 then

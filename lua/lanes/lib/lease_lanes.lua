@@ -57,7 +57,7 @@ local function park(plan, level, group, gate)
   local till = gate.next_at(gate.used)
   local after = math.max(read_clock(), level.served) + 1 / TURNS_PER_MS
   plan.later = till and math.min(plan.later or till, till) or plan.later
-  redis.call('ZADD', level.turns, 'XX', till and math.max(till, after) or PARKED + read_clock(), group)
+  redis.call('ZADD', level.turns, till and math.max(till, after) or PARKED + read_clock(), group)
 end
 
 local state
@@ -183,7 +183,7 @@ local function take(plan, level, quota, picked)
       return
     end
     local gate = lane.gate
-    local is_open = not gate or (gate.used < gate.room and not gate.blocked)
+    local is_open = not gate or gate.used < gate.room
     if is_open and (lane.at <= #lane.buffer or refill(lane)) then
       picked[#picked + 1] = { lane = lane, member = lane.buffer[lane.at], turn_before = lane.turn }
       lane.at = lane.at + 1
@@ -203,7 +203,7 @@ end
 local function pick(plan, wanted)
   local ageing = tonumber(string.match(lanes().read_control().ageing or '', '^[1-9]%d*$') or '')
   local picked = {}
-  wanted = plan.gate.blocked and 0 or math.min(wanted, plan.gate.room - plan.gate.used)
+  wanted = math.min(wanted, plan.gate.room - plan.gate.used)
   while #picked < wanted do
     local best, best_rank
     for _, level in ipairs(plan.levels) do
@@ -236,19 +236,18 @@ end
 -- the group may have been passed over for it: `end_lanes` gives them their turn.
 local function unpick(plan, one)
   local gate = one.lane.gate
-  state.is_left = state.is_left or one.weight or plan.gate.blocked
+  state.is_left = state.is_left or one.weight
   plan.gate.count(-1, one.weight or 1)
   if gate then
-    if gate.used >= gate.room or one.weight then plan.passed[one.lane.group] = true end
+    if gate.used >= gate.room then plan.passed[one.lane.group] = true end
     gate.count(-1, one.weight or 1)
   end
 end
 
--- Leave those of `picked` out that weigh more than a rate permits now, and what is behind them: all that was
--- picked later, or if only the rate of a group is exceeded, what is of that group. So no heavy item is
--- overtaken by lighter ones. The lanes keep their turns.
+-- Count what was picked by its weight, and leave out what a rate does not permit after that: the lanes keep
+-- their turns.
 local function weigh(plan, picked)
-  local any, kept, stopped, whole = false, {}, {}, plan.gate
+  local any, kept, whole = false, {}, plan.gate
   for _, one in ipairs(picked) do
     any = any or one.weight
   end
@@ -258,28 +257,13 @@ local function weigh(plan, picked)
     if one.lane.gate then one.lane.gate.count(-1, 1) end
   end
   for _, one in ipairs(picked) do
-    local gate, weight = one.lane.gate or nil, one.weight or 1
-    local is_behind = whole.blocked or (gate and gate.blocked)
-    if not is_behind and gate and not gate.fits(weight) then
-      gate.blocked, stopped[one.lane.group] = weight, gate
-    elseif not is_behind and not whole.fits(weight) then
-      whole.blocked = weight
-    end
-    if not (whole.blocked or (gate and gate.blocked)) then
+    local lane, gate = one.lane, one.lane.gate or whole
+    if whole.used < whole.room and gate.used < gate.room then
       kept[#kept + 1] = one
-      whole.count(1, weight)
-      if gate then gate.count(1, weight) end
-    elseif not one.lane.is_stopped then
-      one.lane.is_stopped, one.lane.turn = true, one.turn_before
-    end
-  end
-  if whole.blocked then
-    whole.room, state.next_level = whole.used, nil
-  end
-  for group, gate in pairs(stopped) do
-    gate.room = gate.used
-    for _, level in ipairs(plan.levels) do
-      park(plan, level, group, gate)
+      whole.count(1, one.weight or 1)
+      if gate ~= whole then gate.count(1, one.weight or 1) end
+    elseif not lane.is_stopped then
+      lane.is_stopped, lane.turn = true, one.turn_before
     end
   end
   return kept
@@ -337,8 +321,7 @@ local function claim_alarm(holder, at)
   local wait = math.min(math.max(1, at - read_clock()), TOKEN_LIMIT)
   local is_registered = redis.call('ZSCORE', prefix .. ':sessions', holder)
   if is_registered then
-    -- The leading 0 says that what is next is too heavy until then.
-    local value = string.format(state.plan.gate.blocked and '0%.0f ' or '%.0f ', at) .. holder
+    local value = string.format('%.0f ', at) .. holder
     redis.call('SET', prefix .. ':alarm', value, 'PX', string.format('%.0f', wait + 86400000))
   end
   return wait, is_registered
@@ -360,8 +343,8 @@ local function begin_lanes(inbox_)
   return true
 end
 
--- Sort out those picked that are too heavy now, and those whose options say another lane, as they were
--- replaced, or cancelled and added again: put them there, where the next call finds them. Returns the others.
+-- Sort out those picked whose options say another lane, as they were replaced, or cancelled and added again:
+-- put them there, where the next call finds them. Returns the others, as far as their weights permit.
 local function keep_right(picked)
   local ids, kept = {}, {}
   for i, one in ipairs(picked) do

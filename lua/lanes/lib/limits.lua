@@ -1,7 +1,8 @@
 -- Decide how many items the limits and pauses of a queue permit to be leased now.
 --
--- An item with a weight counts as so many of each rate, but as no more than its burst, so that it is leased
--- some time; of a concurrency it is one.
+-- An item with a weight is leased when a rate permits one, and then uses as many of it as its weight, but no
+-- more than the burst: what comes after it waits. So a heavy item waits no longer than others, and nothing
+-- overtakes it. Of a concurrency it is one.
 --
 -- They are the fields of the hash `:control`, see `set_limits` and `pause_queue`. A rate is GCRA: the sorted
 -- set `:rates` has for each group ('': the whole queue) until when, in µs, its permits are used up.
@@ -58,11 +59,12 @@ local function rate_gate(key, name, text)
   interval, burst = math.max(1, tonumber(interval or 1)), tonumber(burst or 1)
   local at = read_us()
   local full = at + interval * burst
+  local latest = full + interval * (burst - 1)
   local used = math.max(at, tonumber(redis.call('ZSCORE', key, name) or 0))
-  if used > full then
-    -- Never later than a full use of the burst: the limit was changed, or the clock was set back. It is
-    -- written, or it would stay a full use from now for ever.
-    used = full
+  if used > latest then
+    -- Never later than a full use of the burst, the last of it by a heavy item: the limit was changed, or the
+    -- clock was set back. It is written, or it would stay a full use from now for ever.
+    used = latest
     redis.call('ZADD', key, used, name)
   end
   local gate = { room = math.floor((full - used) / interval), burst = burst, extra = 0 }
@@ -103,10 +105,8 @@ end
 --   next_at    function  called with how many are used: when time alone permits the next, in ms (limits)
 --   use        function  of one rate: note how many were leased (limits)
 --   used       number    how many of the room are taken (lease_lanes, limits)
---   blocked    number    the weight of the next item, which a rate does not permit now (lease_lanes)
 --   burst      number    of one rate: what the weight of an item is at most (limits)
 --   extra      number    of one rate: by how much the weights of what is used exceed its number (limits)
---   fits       function  called with a weight: whether an item of it may be leased now (limits)
 --   count      function  called with 1 or -1 and a weight: use it, or use it no more (limits)
 --   seen       table     id → true: it was met in a lane of the group (lease_lanes)
 --   own_room   number    what the queue's own limits permit, if it shares slots (limits)
@@ -116,17 +116,10 @@ local function open_gate()
   function gate.next_at(spent)
     local till
     for _, one in ipairs(gate.rates) do
-      local needed = spent + one.extra + math.min(one.burst, gate.blocked or 1)
-      till = needed > one.room and math.max(till or 0, one.next_at(needed - 1)) or till
+      local all = spent + one.extra
+      till = all >= one.room and math.max(till or 0, one.next_at(all)) or till
     end
     return till
-  end
-  function gate.fits(weight)
-    local is_permitted = gate.used < gate.room
-    for _, one in ipairs(gate.rates) do
-      is_permitted = is_permitted and gate.used + one.extra + math.min(one.burst, weight) <= one.room
-    end
-    return is_permitted
   end
   function gate.count(number, weight)
     gate.used = gate.used + number

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 ALL = "all"
 Group = Annotated[str | None, typer.Option(metavar="GROUP", help="A group; by default the whole queue.")]
 
+LimitedGroup = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUP",
+        help="A group, or * for each one without separate limits; by default the whole queue.",
+    ),
+]
+
 
 @functools.partial(queue_command, creates=True)
 async def limits(  # noqa: PLR0913 - each is an option of the command
@@ -44,13 +52,7 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
         int | None,
         number_option("How many may be under lease at the same time.", minimum=1, maximum=MAX_LIMIT),
     ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GROUP",
-            help="A group, or * for each one without separate limits; by default the whole queue.",
-        ),
-    ] = None,
+    group: LimitedGroup = None,
     ageing: Annotated[
         float | None, duration_option("After this time without a lease, a level counts as one higher.")
     ] = None,
@@ -75,13 +77,12 @@ async def limits(  # noqa: PLR0913 - each is an option of the command
 
     Without options it shows limits and pauses. `leasequeue pause` and `leasequeue resume` change pauses.
     """
-    given: dict[str, Any] = dict(
-        rate=rate, concurrency=concurrency, ageing=ageing, burst=burst, shared=shared
-    )
+    of_rate = {"rate": rate, "burst": burst, "shared": shared}
+    given: dict[str, Any] = {**of_rate, "concurrency": concurrency, "ageing": ageing}
     changes = any(value is not None for value in given.values())
     if remove and changes:
         raise typer.BadParameter("cannot be combined with a limit to set", param_hint="--remove")
-    if hold and remove and (remove != ALL or group):
+    if hold is not None and remove and (remove != ALL or group):
         raise typer.BadParameter(f"with --hold, remove {ALL}, and without --group", param_hint="--remove")
     if changes:
         await queue.limits.set(**given, group=group, hold=hold)
@@ -99,9 +100,10 @@ async def _remove(queue: AsyncWorkQueue, limit: str, group: str | None, hold: st
     """Remove a limit, or all; say what there was not."""
     names: Any = () if limit == ALL else (limit,)
     limits = queue.limits
-    if await (limits.remove_hold(hold) if hold else limits.remove(*names, group=group)):
+    removing = limits.remove(*names, group=group) if hold is None else limits.remove_hold(hold)
+    if await removing:
         return None
-    whose = f"the hold {hold!r} of {queue.name!r}" if hold else _what(queue.name, group)
+    whose = _what(queue.name, group) if hold is None else f"the hold {hold!r} of {queue.name!r}"
     return f"{whose} has no {'limit' if limit == ALL else f'limit {limit!r}'}"
 
 

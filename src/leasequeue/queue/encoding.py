@@ -157,7 +157,8 @@ def adding(
     if dedupe_for is not None:
         sent["dedupe"] = to_ms("dedupe_for", dedupe_for)
     if unique_until_start is not None:
-        sent["unstarted"] = _check_key(unique_until_start)
+        key = _check_key(unique_until_start)
+        sent["unstarted"] = key if group is None else f"{group}\0{key}"  # a shard has many groups
     return mode + b":" + json.dumps(sent, separators=(",", ":")).encode() if sent else mode
 
 

@@ -385,7 +385,7 @@ class AsyncWorkQueue:
         at: datetime | None = None,
         **options: Unpack[AddOptions],
     ) -> tuple[str, bool]:
-        """Add an item as `add_item` does; return the id of what is in the queue, and whether it was added.
+        """Add an item as `add_item` does; return an id, and whether it was added.
 
         The id is that of `item`, or of the one that waits with the same `unique_until_start`.
         """

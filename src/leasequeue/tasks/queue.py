@@ -341,7 +341,10 @@ class TaskQueue:
         )
         # Each of these answers with the id of its job.
         one_by_one = asyncio.gather(
-            *(calls[place]._add_item(items[place]) for place in keyed)  # noqa: SLF001 - of this room
+            *(
+                _named({calls[place].task}, calls[place]._add_item(items[place]))  # noqa: SLF001 - of this room
+                for place in keyed
+            )
         )
         answers_of, found = await asyncio.gather(added, one_by_one)
         jobs = dict(zip(keyed, found, strict=True))
@@ -463,7 +466,7 @@ class TaskQueue:
         return f"<task queue {self.name!r} with {len(self._tasks)} tasks>"
 
 
-def _named(tasks: set[str], added: Awaitable[list[bool]]) -> Awaitable[list[bool]]:
+def _named(tasks: set[str], added: Awaitable[R]) -> Awaitable[R]:
     """Return a call that adds items; if they are those of one task, telemetry gets its name."""
     if telemetry.active is None or len(tasks) > 1:
         return added

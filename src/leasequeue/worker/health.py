@@ -105,7 +105,7 @@ class Monitor:
 
     async def watch(self, queues: Collection[AsyncWorkQueue]) -> None:
         """Check whether items wait that are not fetched, until cancelled. The queues may change."""
-        fetched_at, turn = self._fetcher.fetched_at, 0
+        fetched_at, turn, rounds = self._fetcher.fetched_at, 0, 0
         while True:
             await asyncio.sleep(CHECK_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
             self._log_block()
@@ -118,11 +118,16 @@ class Monitor:
                 self._away.pop(gone, None)
             # Those with a problem again, and as many others; of the shards of a queue one after another.
             found = {*islice((*self._ignored, *self._away), MAX_CHECKED)}
-            turn, most = turn % max(1, len(served)), min(MAX_CHECKED, len({one.whole for one in served}))
-            found.update(islice(cycle(served), turn, turn + most))
-            turn += most
+            shards: dict[AsyncWorkQueue, list[AsyncWorkQueue]] = {}
+            for queue in served:
+                shards.setdefault(queue.whole, []).append(queue)
+            rounds += 1
+            others = [some[rounds % len(some)] for some in shards.values()]
+            turn = turn % max(1, len(others))
+            found.update(islice(cycle(others), turn, turn + min(MAX_CHECKED, len(others))))
+            turn += MAX_CHECKED
             await asyncio.gather(*(self._check(queue, idle=idle) for queue in found))
-            await self._check_memory(found)
+            await self._check_memory(served)
 
     async def release_arrivals(self, queues: Collection[AsyncWorkQueue]) -> None:
         """While the event loop is blocked, release items that were moved to its session, until cancelled."""

@@ -146,19 +146,20 @@ class Maintenance:
 
     async def _tick_in_turn(self, tasks: asyncio.TaskGroup) -> None:
         """Look for new schedules, and for stages to settle, in one queue after the other."""
-        pause, is_first = FIRST_PAUSE, True
+        pause = FIRST_PAUSE
+        known: set[AsyncWorkQueue] = set()
         while True:
             queues = self._queues
             for queue in queues or (None,):
                 if queue is not None:
                     # The first time in any case: its own schedules may have to be declared.
-                    if is_first or random.random() * self._workers(queue) < LOOKING:  # noqa: S311 - no secret
+                    if queue not in known or random.random() * self._workers(queue) < LOOKING:  # noqa: S311 - no secret
                         self._start(self._ticking, queue, self._tick, tasks)
                     self._start(self._settling, queue, self._settle, tasks)
                     if time.monotonic() >= self._sample_at.get(queue, 0.0):
                         self._start(self._sampling, queue, self._sample, tasks)
                 await asyncio.sleep(pause * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
-            pause, is_first = max(LONGEST_SLEEP / max(1, len(queues)), SHORTEST_PAUSE), False
+            pause, known = max(LONGEST_SLEEP / max(1, len(queues)), SHORTEST_PAUSE), {*queues}
 
     async def _tick(self, queue: AsyncWorkQueue) -> None:
         """Declare and tick the schedules of a queue, as long as it has any."""
