@@ -134,6 +134,7 @@ class Raw:
             "park_ms": 10_000,
             "max_bytes": 8 << 20,
             "by_level": 0,
+            "whole": 0,
         }
         self._ids: list[bytes] = []
         self._adds: list[Call] = []

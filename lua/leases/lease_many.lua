@@ -12,6 +12,8 @@
 --   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   max_bytes     integer  stop before this much data (the first item is always leased)
 --   by_level      flag     1: lease items of one level alone, the first that is served
+--   whole         flag     1: lease all items of a batch that has gathered (see `lanes/lib/gathering`), even if
+--       they are more than the only request asks for; then no others
 --   requests      rest     count, lease time in ms, … (a pair for each caller, or for
 --       callers with the same lease time)
 -- Reply: the time in ms, ms until the next item falls due, a lease expires (0: call again, -1: none will) or
@@ -23,10 +25,10 @@
 --   the level of what is leased next comes after that, as a text, if the queue is controlled and has more.
 -- Cost: O(log n) per item leased or reclaimed, O(1) per ghost or double.
 -- Limits: 1,000 items asked for, 250 leased, 100 reclaimed, 1,000 ids checked, `max_bytes` of data a call.
--- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), controlled (controlled), count_askers,
---   next_due_in (due), flush (emit), any_facts, traces_of (facts), begin_leases, choose, chosen,
---   drop_checked, take_tokens, unreadable, unreadable_error, write_leases (lease), lease_lanes (lease_lanes),
---   can_reclaim, reclaim (reclaim)
+-- Uses: count_askers (askers), begin_writes (begin_writes), now (clock), is_closed (closed), controlled
+--   (controlled), next_due_in (due), flush (emit), any_facts, traces_of (facts), begin_leases, choose,
+--   chosen, drop_checked, take_tokens, unreadable, unreadable_error, write_leases (lease), lease_lanes
+--   (lease_lanes), can_reclaim, reclaim (reclaim)
 
 local asked = 0
 for i = requests + 1, #ARGV, 2 do
@@ -50,7 +52,7 @@ end
 local in_inbox, in_queue = 0, 0
 local in_lanes = controlled and lease_lanes().begin(inbox)
 if in_lanes then
-  stop = lease_lanes().choose_in_lanes(total, true, max_bytes, by_level)
+  stop = lease_lanes().choose_in_lanes(total, true, max_bytes, by_level, whole)
 else
   in_inbox = choose_from(inbox)
   in_queue = choose_from(queue)
@@ -64,7 +66,7 @@ if #chosen > 0 then
   if in_lanes then lease_lanes().commit(now + tonumber(ARGV[requests + 2])) end
   take_tokens()
   for i = requests + 1, #ARGV, 2 do
-    write_leases(tonumber(ARGV[i]), ARGV[i + 1], reply)
+    write_leases(whole and #chosen or tonumber(ARGV[i]), ARGV[i + 1], reply)
   end
   begin_leases()
 end
@@ -78,13 +80,13 @@ end
 flush()
 
 if #chosen == 0 and #unreadable > 0 then return unreadable_error() end
-if more or stop or checked >= 1000 or (#chosen == total and total < asked) then
+if more or stop or checked >= 1000 or (#chosen >= total and total < asked) then
   reply[2] = 0
 elseif #chosen < asked then
   reply[2] = next_due_in()
   reply[2] = (wait < 0 or (reply[2] >= 0 and reply[2] < wait)) and reply[2] or wait
 end
 if any_facts and #chosen > 0 then reply[#reply + 1] = traces_of(chosen) end
-if #chosen < asked then reply[3] = count_askers() * (is_mine and -1 or 1) end
+if #chosen < asked then reply[3] = count_askers(prefix) * (is_mine and -1 or 1) end
 if level then reply[#reply + 1] = level end
 return reply

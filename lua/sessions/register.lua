@@ -23,9 +23,9 @@
 --   as well, and others make a blocking move: look when notified, or when it is time to register again).
 -- Cost: O(log n) in the number of waiting processes.
 -- Limits: none.
--- Uses: now (clock), right_turns (control), controlled (controlled), count_askers, next_due_in (due),
---   ALARM_GRACE_MS, ASK_WHEN_DUE, IDLE_LEASES, IDLE_UNIT_MS, LOOKS_MARK (encodings), wake_next (slots),
---   bound_leases, bound_sessions (steps)
+-- Uses: count_askers (askers), now (clock), right_turns (control), controlled (controlled), next_due_in
+--   (due), ALARM_GRACE_MS, ASK_WHEN_DUE, IDLE_LEASES, IDLE_UNIT_MS, LOOKS_MARK (encodings), wake_next
+--   (slots), bound_leases, bound_sessions (steps)
 
 local delivered_key = prefix .. ':delivered:' .. session
 
@@ -44,7 +44,7 @@ local alarm = redis.call('GET', prefix .. ':alarm')
 if alarm and tonumber(string.match(alarm, '^%d+') or now) + ALARM_GRACE_MS < now then wait = 0 end
 -- By chance: whoever is registered long enough is chosen at some time. The server visits all clients that are
 -- blocked on a list when it ceases to be empty, so few of many sessions make a blocking move.
-local others, chance = count_askers(), tonumber(string.sub(redis.sha1hex(session .. now), 1, 8), 16)
+local others, chance = count_askers(prefix), tonumber(string.sub(redis.sha1hex(session .. now), 1, 8), 16)
 local is_chosen = others <= ASK_WHEN_DUE or chance % others < ASK_WHEN_DUE
 local looks = lease_ms and lease_ms > 0 and (lease_ms % 2 == LOOKS_MARK or not is_chosen)
 if wait > 0 and not is_chosen then wait = -1 end

@@ -120,9 +120,18 @@ class _RecordingDispatcher(LeaseDispatcher):
     place: str
 
     async def lease(
-        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None, by_level: bool = False
+        self,
+        count: int,
+        lease_ms: int,
+        *,
+        blocks: bool,
+        timeout: float | None,
+        by_level: bool = False,
+        whole: bool = False,
     ) -> list[LeasedItem]:
-        leased = await super().lease(count, lease_ms, blocks=blocks, timeout=timeout, by_level=by_level)
+        leased = await super().lease(
+            count, lease_ms, blocks=blocks, timeout=timeout, by_level=by_level, whole=whole
+        )
         self._write(leased)
         return leased
 

@@ -267,6 +267,7 @@ class Space:
             "forget_ms": b"",
             "max_bytes": 8 << 20,
             "by_level": 0,
+            "whole": 0,
             "grace_ms": 2000,
             "count": 500,
             "start": 0,

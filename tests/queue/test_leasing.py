@@ -170,6 +170,7 @@ async def test_a_waiter_notices_a_lease_that_began_after_the_wait(
         "return_front": 0,
         "max_bytes": 9,
         "by_level": 0,
+        "whole": 0,
     }
     async with redis.pipeline(transaction=True) as pipe:
         pipe.delete(f"{name}:idle")  # otherwise the item would be delivered to the waiter

@@ -2,7 +2,7 @@
 --
 -- Needs: prefix
 -- Gives: group_gate
--- Uses: control_key (RARE_KEYS), lanes (lanes)
+-- Uses: control_key (RARE_KEYS), gathering (gathering), lanes (lanes)
 
 -- Return the gate of a group; nil: it has no limits.
 local function group_gate(group)
@@ -12,7 +12,9 @@ local function group_gate(group)
     unpack(redis.call('HMGET', control_key, 'paused/' .. group, 'rate/' .. group, 'concurrency/' .. group))
   local till = lanes().paused_until(paused)
   if till then return lanes().closed_gate(till) end
-  rate, limit = rate or found['rate/*'], limit or found['concurrency/*']
+  if not gathering(group) then -- a limit of every group would cut batches
+    rate, limit = rate or found['rate/*'], limit or found['concurrency/*']
+  end
   if not (rate or limit) then return nil end
   local gate = lanes().open_gate()
   lanes().narrow(gate, rate, prefix .. ':rates', group, limit, prefix .. ':running:' .. group)

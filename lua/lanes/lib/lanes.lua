@@ -14,12 +14,12 @@
 --
 -- Needs: prefix, queue
 -- Gives: lanes
--- Uses: held_key, lanes_key, levels_key (RARE_KEYS), controlled (controlled), ALARM_GRACE_MS, FIRST_PLACE,
---   GROUP_AT, ID_AT, LANE_END, LANE_PAST, LEVEL_DIGITS, LEVEL_SIZE, NO_LEVEL, OURS, OURS_SIZE, PARKED,
---   PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING, WAITS_FOR_NONE (encodings), options_of
---   (facts), data_key, in_chunks, place_in (keys), lane_state (lane_state), closed_gate, free_shared, narrow,
---   open_gate, paused_until, queue_gate, read_control (limits), reversed (lists), have_look (looks),
---   read_clock (read_clock)
+-- Uses: held_key, lanes_key, levels_key (RARE_KEYS), have_ask (askers), controlled (controlled),
+--   ALARM_GRACE_MS, FIRST_PLACE, GROUP_AT, ID_AT, LANE_END, LANE_PAST, LEVEL_DIGITS, LEVEL_SIZE, NO_LEVEL,
+--   OURS, OURS_SIZE, PARKED, PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING, WAITS_FOR_NONE
+--   (encodings), options_of (facts), first_place, gathering (gathering), data_key, in_chunks, place_in
+--   (keys), lane_state (lane_state), closed_gate, free_shared, narrow, open_gate, paused_until, queue_gate,
+--   read_control (limits), reversed (lists), have_look (looks), read_clock (read_clock)
 
 local function turns_key(digits) return prefix .. ':turns:' .. digits end
 
@@ -44,11 +44,15 @@ local function members_of(name, skip, wanted, last)
   return redis.call('ZRANGE', lanes_key, first, till, 'BYLEX', 'LIMIT', skip, wanted)
 end
 
--- Enter a lane into the index, unless it is there.
-local function enter_index(name)
-  local digits, at = string.sub(name, 1, LEVEL_SIZE), read_clock()
-  redis.call('ZADD', levels_key, 'NX', at, digits)
-  redis.call('ZADD', turns_key(digits), 'NX', at, string.sub(name, GROUP_AT, -2))
+-- Enter a lane into the index, unless it is there. `turn`: when it is to be served next, even if it is there.
+local function enter_index(name, turn)
+  local digits, group = string.sub(name, 1, LEVEL_SIZE), string.sub(name, GROUP_AT, -2)
+  redis.call('ZADD', levels_key, 'NX', read_clock(), digits)
+  if turn then
+    redis.call('ZADD', turns_key(digits), turn, group)
+  else
+    redis.call('ZADD', turns_key(digits), 'NX', read_clock(), group)
+  end
 end
 
 -- Make the queue a controlled one: all that waits is held now.
@@ -79,27 +83,31 @@ local function drop_key(id)
   end
 end
 
--- Put ids into a lane. At either end, the first of them is the first to be leased.
-local function enter_lane(name, ids, front)
-  enter_index(name)
+-- Put ids into a lane. At either end, the first of them is the first to be leased. `again`: they were leased,
+-- so where items gather, they go to the front.
+local function enter_lane(name, ids, front, again)
+  local size, wait = gathering(string.sub(name, GROUP_AT, -2))
+  front = front or (size and again)
   local edge = members_of(name, 0, 1, not front)[1]
-  local place = FIRST_PLACE
+  local place = size and first_place() or FIRST_PLACE
+  enter_index(name, size and not edge and read_clock() + wait)
   if edge then
     local _, text = split_member(edge)
-    place = front and tonumber(text) - #ids or tonumber(text) + 1
+    place = front and tonumber(text) - #ids or math.max(size and place or 0, tonumber(text) + 1)
   end
   local added = {}
   for i, id in ipairs(ids) do
     added[2 * i - 1], added[2 * i] = 0, name .. string.format(PLACE_DIGITS, place + i - 1) .. id
   end
   in_chunks('ZADD', lanes_key, added)
+  if size and members_of(name, size - 1, 1)[1] then enter_index(name, read_clock()) end
   for i, id in ipairs(ids) do
     keep_key(id, string.format(PLACE_DIGITS, place + i - 1))
   end
 end
 
 -- Put ids into their lanes, or into the queue as long as it is plain.
-local function enter_lanes(ids, front)
+local function enter_lanes(ids, front, again)
   local plain, names, by_name = {}, {}, {}
   for i, found in ipairs(options_of(ids)) do
     local name = lane_of(found)
@@ -114,7 +122,7 @@ local function enter_lanes(ids, front)
   end
   if names[1] then begin_control() end
   for _, name in ipairs(names) do
-    enter_lane(name, by_name[name], front)
+    enter_lane(name, by_name[name], front, again)
   end
   if front then
     in_chunks('RPUSH', controlled and held_key or queue, reversed(plain))
@@ -142,8 +150,13 @@ local function read_alarm(at)
   return due <= at and due + ALARM_GRACE_MS >= read_clock(), who
 end
 
--- Move an id out of its lane into the queue of this name, where it wakes one session.
+-- Move an id out of its lane into the queue of this name, where it wakes one session. One that gathers stays
+-- with the others: sessions are notified to ask.
 local function wake(one, name)
+  if one.member and gathering(string.sub(one.member, GROUP_AT)) then
+    have_ask(name, 0)
+    return
+  end
   local promoted, lease_key = name .. ':promoted', name .. ':lease:' .. one.of_id
   redis.call('ZADD', promoted, read_clock(), one.of_id)
   redis.call('RPUSH', name .. ':queue', one.of_id)

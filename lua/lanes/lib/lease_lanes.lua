@@ -4,9 +4,9 @@
 -- Gives: lease_lanes
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), begin_writes (begin_writes), end_control, settle
 --   (control), LANE_END, NO_LEVEL, PARKED, PLAIN_LANE, PLAIN_LEVEL, QUEUE_END, TOKEN_LIMIT, TO_PARKED,
---   TURNS_PER_MS (encodings), is_ours (foreign), group_gate (group_gate), data_key, in_chunks (keys), lanes
---   (lanes), choose, chosen (lease), reversed, scored (lists), check_processing (processing), read_clock
---   (read_clock)
+--   TURNS_PER_MS (encodings), is_ours (foreign), complete_at, gathering (gathering), group_gate (group_gate),
+--   data_key, in_chunks (keys), lanes (lanes), choose, chosen (lease), reversed, scored (lists),
+--   check_processing (processing), read_clock (read_clock)
 
 -- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the
 -- ids of each group; `till` is when their leases end.
@@ -101,19 +101,29 @@ local function refill(lane)
 end
 
 -- Look at a lane whose turn has come: drop it from the index if it is empty, park it
--- if its group may not be served.
+-- if its group may not be served, or still gathers.
 local function open_lane(plan, level, group, wanted)
+  local size, wait = gathering(group)
   local lane = {
     level = level,
     group = group,
     name = level.digits .. group .. LANE_END,
     read = 0,
-    wanted = wanted,
+    wanted = size or wanted,
   }
   plan.examined = plan.examined + 1
   if not refill(lane) then
     redis.call('ZREM', level.turns, group)
     return
+  end
+  if size then
+    local _, place = lanes().split_member(lane.buffer[1])
+    local at = #lane.buffer < size and complete_at(place, wait) or 0
+    if at > read_clock() then
+      park(plan, level, group, lanes().closed_gate(at))
+      return
+    end
+    lane.batch = true
   end
   local gate = plan.gates[group]
   if gate == nil then
@@ -172,6 +182,38 @@ local function next_lane(plan, level, wanted)
   return level.line[level.first - 1]
 end
 
+-- Take a member of a lane, unless it has none that may be leased.
+local function take_one(plan, level, lane, picked)
+  local gate = lane.gate
+  local is_open = not gate or gate.used < gate.room
+  if not (is_open and plan.gate.used < plan.gate.room and (lane.at <= #lane.buffer or refill(lane))) then
+    return false
+  end
+  picked[#picked + 1] = { lane = lane, member = lane.buffer[lane.at], turn_before = lane.turn }
+  lane.at = lane.at + 1
+  level.served = math.max(read_clock(), level.served) + 1 / TURNS_PER_MS
+  lane.turn = level.served
+  plan.gate.used = plan.gate.used + 1
+  if gate then gate.used = gate.used + 1 end
+  return true
+end
+
+-- Take what a lane has gathered. If that is more than the call has asked for, a call for whole batches takes it
+-- if it has taken nothing, and others take one item. Returns whether it was taken, or may be by the next call.
+local function take_batch(plan, level, lane, left, picked)
+  local is_over = #lane.buffer > left
+  if is_over and not state.whole then return false end
+  plan.more = true -- what is left of the lane may be complete, too
+  if is_over and #picked + #chosen > 0 then
+    level.done = true
+    return true
+  end
+  for _ = 1, #lane.buffer do
+    take_one(plan, level, lane, picked)
+  end
+  return true
+end
+
 -- Take up to `quota` ids from a level, one from each lane in turn.
 local function take(plan, level, quota, picked)
   local goal = #picked + quota
@@ -182,18 +224,12 @@ local function take(plan, level, quota, picked)
       plan.more = plan.more or not level.seen
       return
     end
-    local gate = lane.gate
-    local is_open = not gate or gate.used < gate.room
-    if is_open and (lane.at <= #lane.buffer or refill(lane)) then
-      picked[#picked + 1] = { lane = lane, member = lane.buffer[lane.at], turn_before = lane.turn }
-      lane.at = lane.at + 1
-      level.served = math.max(read_clock(), level.served) + 1 / TURNS_PER_MS
-      lane.turn = level.served
-      plan.gate.used = plan.gate.used + 1
-      if gate then gate.used = gate.used + 1 end
+    local is_taken = lane.batch and take_batch(plan, level, lane, goal - #picked, picked)
+    if not is_taken and take_one(plan, level, lane, picked) then
       level.last = level.last + 1
       level.line[level.last] = lane
     end
+    if level.done then return end
   end
 end
 
@@ -372,11 +408,11 @@ local function keep_right(picked)
   return weigh(state.plan, kept)
 end
 
--- Choose up to `total` items, as `choose` does; with `one_level`, only those of one level. Returns whether it
--- has stopped before an item whose data exceeds `room`.
-local function choose_in_lanes(total, with_data, room, one_level)
+-- Choose up to `total` items, as `choose` does; with `one_level`, only those of one level; with
+-- `whole_batch`, a batch that has gathered even if it has more. Returns whether it has stopped before an item whose data exceeds `room`.
+local function choose_in_lanes(total, with_data, room, one_level, whole_batch)
   local checked, stop = 0, false
-  state.one_level = one_level
+  state.one_level, state.whole = one_level, whole_batch
   while #chosen < total and checked < 1000 and not stop do
     local picked = pick(state.plan, math.min(total - #chosen, 500))
     if #picked == 0 then break end
@@ -405,7 +441,7 @@ local function choose_in_lanes(total, with_data, room, one_level)
     end
   end
   state.is_left = state.is_left or state.plan.more or checked >= 1000
-  state.is_full = stop or #chosen == total
+  state.is_full = stop or #chosen >= total
   return stop
 end
 

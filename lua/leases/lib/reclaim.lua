@@ -31,7 +31,7 @@ end
 local function reclaim_leases(limit)
   local expired, ids, vanished = find_due(deadlines, limit)
   note_options(expired)
-  enter_waiting(ids, return_front)
+  enter_waiting(ids, return_front, false, true)
   forget_facts(vanished)
   in_chunks('HDEL', ledger, vanished)
   for _, ended in ipairs({ ids, vanished }) do

@@ -55,12 +55,16 @@ LeasedItem = tuple[bytes, bytes, int, int, int, float, int, bytes | None]
 
 @dataclass(slots=True, eq=False)
 class LeaseRequest:
-    """A caller's request for up to `count` items, each leased for `lease_ms`; `by_level`: of one level."""
+    """A caller's request for up to `count` items, each leased for `lease_ms`.
+
+    `by_level`: of one level. `whole`: all of a batch that has gathered, which may be more.
+    """
 
     count: int
     lease_ms: int
     blocks: bool
     by_level: bool
+    whole: bool
     future: asyncio.Future[list[LeasedItem]]
     made_at: float
     timer: asyncio.TimerHandle | None = None
@@ -140,29 +144,38 @@ class LeaseDispatcher:
         self._offset = 0.0
 
     async def lease(
-        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None, by_level: bool = False
+        self,
+        count: int,
+        lease_ms: int,
+        *,
+        blocks: bool,
+        timeout: float | None,
+        by_level: bool = False,
+        whole: bool = False,
     ) -> list[LeasedItem]:
         """Lease up to `count` items, in steps of at most MAX_ITEMS. With `by_level` a step has one level.
+
+        With `whole`, a batch that has gathered is leased by itself if it has more than the step asks for.
 
         Only the first step waits. If a later one fails, return what the others have leased; if the caller is
         cancelled, release that. An empty list: there was none (in time).
         """
         self._expect_open()
-        leasing = self._lease(count, lease_ms, blocks=blocks, timeout=timeout, by_level=by_level)
+        leasing = self._lease(count, lease_ms, blocks=blocks, timeout=timeout, by_level=by_level, whole=whole)
         if telemetry.active is not None:
             return await observed_lease(telemetry.active, self._queue, leasing, waits=blocks)
         return await leasing
 
     async def _lease(
-        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None, by_level: bool
+        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None, by_level: bool, whole: bool
     ) -> list[LeasedItem]:
-        size = min(count, MAX_ITEMS)
-        items = await self._request(size, lease_ms, blocks=blocks, timeout=timeout, by_level=by_level)
+        size, by = min(count, MAX_ITEMS), {"by_level": by_level, "whole": whole}
+        items = await self._request(size, lease_ms, blocks=blocks, timeout=timeout, **by)
         leased = len(items)
         try:
             while leased == size and len(items) < count:
                 size = min(count - len(items), MAX_ITEMS)
-                more = await self._request(size, lease_ms, blocks=False, timeout=None, by_level=by_level)
+                more = await self._request(size, lease_ms, blocks=False, timeout=None, **by)
                 leased = len(more)
                 items += more
         except LeasequeueError as error:
@@ -173,10 +186,10 @@ class LeaseDispatcher:
         return items
 
     async def _request(
-        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None, by_level: bool
+        self, count: int, lease_ms: int, *, blocks: bool, timeout: float | None, by_level: bool, whole: bool
     ) -> list[LeasedItem]:
         request = LeaseRequest(
-            count, lease_ms, blocks, by_level, future=self._loop.create_future(), made_at=self._loop.time()
+            count, lease_ms, blocks, by_level, whole, self._loop.create_future(), self._loop.time()
         )
         if blocks and timeout is not None:
             request.timer = self._loop.call_later(timeout, self._expire, request)
@@ -419,8 +432,14 @@ class LeaseDispatcher:
             except Exception as problem:  # noqa: BLE001 - else those that it has not answered wait for ever
                 self._fail_all(requests, problem)
 
-        by_level = int(all(request.by_level for request in requests))
-        self._gate.send(wants, answered, calls=len(requests), max_bytes=MAX_REPLY_BYTES, by_level=by_level)
+        self._gate.send(
+            wants,
+            answered,
+            calls=len(requests),
+            max_bytes=MAX_REPLY_BYTES,
+            by_level=int(all(request.by_level for request in requests)),
+            whole=int(requests[0].whole),
+        )
 
     def _next_requests(self) -> tuple[list[LeaseRequest], list[bytes]]:
         """Return the requests of the next trip, and what to ask for: pairs of a count and a lease time."""
@@ -431,8 +450,9 @@ class LeaseDispatcher:
             while source and total < MAX_ITEMS:
                 request = source[0]
                 if not request.future.done():
-                    if total + request.count > MAX_ITEMS and requests:
-                        break
+                    # What is leased for whole batches is for one request.
+                    if requests and (total + request.count > MAX_ITEMS or request.whole or requests[0].whole):
+                        return requests, [b"%d" % number for want in wants for number in want]
                     total += request.count
                     requests.append(request)
                     if wants and wants[-1][1] == request.lease_ms:
@@ -464,7 +484,7 @@ class LeaseDispatcher:
         at, end = 3, len(reply)
         unserved: list[LeaseRequest] = []
         for request in requests:
-            stop = min(end, at + 4 * request.count)
+            stop = end if request.whole else min(end, at + 4 * request.count)
             items: list[LeasedItem] = [
                 (reply[i], reply[i + 1], reply[i + 2], reply[i + 3], request.lease_ms, asked_at, now_ms, None)
                 for i in range(at, stop, 4)

@@ -1207,16 +1207,16 @@ def read_leases(queue: AsyncWorkQueue, items: Iterable[LeasedItem], *, refuse: b
 
 
 async def lease_level(
-    queue: AsyncWorkQueue, count: int, lease_ms: int, *, refuse: bool = False
+    queue: AsyncWorkQueue, count: int, lease_ms: int, *, whole: bool = False, refuse: bool = False
 ) -> tuple[list[Lease], float | None]:
     """Lease what waits; from a shard, items of one level, so that those of a higher one in others are first.
 
     Return also the level of what is leased next, if more is left; None: there may be more after `count`.
-    `refuse` is that of `read_leases`.
+    `whole`: see `LeaseDispatcher.lease`. `refuse` is that of `read_leases`.
     """
     leasing = engine_of(queue).leasing
     by_level = queue.whole is not queue
-    items = await leasing.lease(count, lease_ms, blocks=False, timeout=None, by_level=by_level)
+    items = await leasing.lease(count, lease_ms, blocks=False, timeout=None, by_level=by_level, whole=whole)
     return read_leases(queue, items, refuse=refuse), leasing.next_level if by_level else None
 
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from inspect import Signature
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
-from leasequeue.errors import InvalidArgument, InvalidTask
+from leasequeue.durations import check_int, to_ms
+from leasequeue.errors import InvalidArgument, InvalidCall, InvalidTask
 from leasequeue.item import codec
-from leasequeue.queue.encoding import check_group
+from leasequeue.queue.encoding import MAX_GATHER_SECONDS, MAX_GATHERED, check_group
 from leasequeue.queue.limits import DeclaredLimit
 from leasequeue.queue.schedules import Declaration
+from leasequeue.queue.shards.opening import layout_of
 from leasequeue.queue.streams import KEEP_STREAM_SECONDS, MAX_STREAM_BYTES, check_stream
 from leasequeue.tasks.arguments import Arguments
 from leasequeue.tasks.fitting import fits, list_of, name_of
@@ -39,6 +41,8 @@ class TaskSettings:
     """How a worker runs a task. The attributes are those of `Worker.handler`.
 
     Attributes:
+        batch_wait: How long the first call of a batch waits for others; None: it does not.
+        batch_by: The field by which calls are in a batch together; None: all are.
         timing: When a call without arguments is added, again and again; None: never.
         concurrency: How many of its calls may be leased at once; None: any number.
         rate: How many may be leased in a time; None: any number.
@@ -49,6 +53,8 @@ class TaskSettings:
 
     run_in: RunIn | None = None
     batch: int | None = None
+    batch_wait: Duration | None = None
+    batch_by: str | None = None
     weight: float = 1.0
     retry: RetryPolicy | None = None
     timeout: Duration | None = None
@@ -69,6 +75,7 @@ class Definition:
     Attributes:
         home: The queue of the task queue, whose keys hold the flow runs that begin with the task.
         limit: The limits of its calls, which are those of a group of their own; None: it has none.
+        gathers: What the groups begin with in which its calls gather; None: they do not.
     """
 
     def __init__(
@@ -86,6 +93,7 @@ class Definition:
         self.settings = settings
         self.arguments = Arguments(name, function, batch=settings.batch is not None)
         self.limit = self._limit()
+        self.gathers = self._gathering()
         if settings.timing is not None:
             self._check_schedule()
         if self.arguments.lease_names and (settings.batch is not None or self.run_in == "process"):
@@ -172,6 +180,62 @@ class Definition:
                 self.name, f"the name of its group, {group!r}, is to be {error.allowed}"
             ) from error
         return DeclaredLimit(group=group, rate=settings.rate, concurrency=settings.concurrency)
+
+    def _gathering(self) -> str | None:
+        settings, queue = self.settings, layout_of(self.queue)
+        if settings.batch_wait is None:
+            if settings.batch_by is not None:
+                raise InvalidTask(
+                    self.name,
+                    "batch_by= says which calls wait for each other: say how long, with batch_wait=",
+                )
+            return None
+        if settings.batch is None:
+            raise InvalidTask(
+                self.name, "batch_wait= is how long a batch waits for calls: give it batch=, too"
+            )
+        if settings.batch_by is not None and not isinstance(settings.batch_by, str):
+            raise InvalidArgument(
+                "batch_by", settings.batch_by, "the name of a field of the argument, in JSON"
+            )
+        size = check_int("batch", settings.batch, minimum=1, maximum=MAX_GATHERED)
+        wait_ms = to_ms("batch_wait", settings.batch_wait, longest=MAX_GATHER_SECONDS)
+        if self.limit is not None:
+            raise InvalidTask(
+                self.name,
+                "its limits are those of one group, and calls that gather have a group for each batch: limit "
+                "its queue, with queue.limits.set",
+            )
+        if queue is not None and queue.shard_by != "group":
+            raise InvalidTask(
+                self.name,
+                "the calls of a batch would be in several shards: open the queue with shard_by='group', or "
+                "give the task a queue without shards",
+            )
+        return f"batch:{size}:{wait_ms}:{self.name}:"
+
+    def group_of(self, arguments: bytes | None) -> str | None:
+        """Return the group of a call: of all calls with limits, or in which this one gathers.
+
+        `arguments`: a JSON object; None: not all are known, so it gathers with no others.
+
+        Raises:
+            InvalidCall: If its argument has no such field, or one that cannot be part of a group's name.
+        """
+        if self.gathers is None or arguments is None:
+            return None if self.limit is None else self.limit.group
+        key, field = "", self.settings.batch_by
+        if field is not None:
+            (item,) = json.loads(arguments).values()
+            if not isinstance(item, dict) or field not in item:
+                raise InvalidCall(
+                    self.name, f"batch_by={field!r}: expected a field of this name, in {item!r}"
+                )
+            key = item[field] if isinstance(item[field], str) else json.dumps(item[field], sort_keys=True)
+        try:
+            return check_group(self.gathers + key)
+        except InvalidArgument as error:
+            raise InvalidCall(self.name, f"batch_by={field!r}: its group is to be {error.allowed}") from error
 
     def _stream(self) -> tuple[Emission | None, Callable[[bytes], Any] | None]:
         """Return how its runs emit chunks, and what reads one; nothing if they emit none."""

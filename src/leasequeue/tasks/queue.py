@@ -184,6 +184,8 @@ class TaskQueue:
         self,
         *,
         batch: int,
+        batch_wait: Duration | None = None,
+        batch_by: str | None = None,
         name: str | None = None,
         queue: str | AsyncWorkQueue | None = None,
         run_in: RunIn | None = None,
@@ -227,6 +229,8 @@ class TaskQueue:
         queue: str | AsyncWorkQueue | None = None,
         run_in: RunIn | None = None,
         batch: int | None = None,
+        batch_wait: Duration | None = None,
+        batch_by: str | None = None,
         weight: float = 1.0,
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
@@ -255,7 +259,14 @@ class TaskQueue:
             queue: A separate queue, or the name of one; None: that of this task queue.
             run_in: See `Worker.handler`.
             batch: See `Worker.handler`. The function takes a list, and a call one item of it. A batch has
-                what was leased together; give the task a separate queue for full batches.
+                what was leased together; give the task a separate queue for full batches, or `batch_wait`.
+            batch_wait: How long the first call of a batch waits for others, in seconds, at most a day: the
+                calls run when `batch` of them are there, at most 250, or when the time has passed. The server
+                gathers them, for all workers. If their worker dies, they gather again, before later calls. A
+                call's last attempt is a separate run, and limits of the queue or 8 MiB of data cut a batch.
+                None: batches have what waits. Not with limits.
+            batch_by: The field of a call's argument, by its name in JSON, whose value the calls of a batch
+                have in common; None: all calls gather together. A stage that takes a result does not gather.
             weight: The share of its queue; the highest of the tasks on a queue counts. See `Worker.handler`.
             retry: See `Worker.handler`.
             timeout: See `Worker.handler`.
@@ -287,6 +298,8 @@ class TaskQueue:
         settings = TaskSettings(
             run_in=run_in,
             batch=batch,
+            batch_wait=batch_wait,
+            batch_by=batch_by,
             weight=weight,
             retry=retry,
             timeout=timeout,

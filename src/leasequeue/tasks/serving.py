@@ -151,6 +151,7 @@ def handler_of(
         may_return=definition.may_return,
         fan_misfit=definition.fan_misfit,
         stream=definition.stream,
+        gathers=definition.gathers is not None,
     )
 
 

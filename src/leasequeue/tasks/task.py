@@ -125,8 +125,9 @@ class Call(OneCall[R_co]):
     @property
     def options(self) -> AddOptions:
         """Further options of its item, as `AsyncWorkQueue.add_item` takes them."""
-        options, limit = self._options.of_item, self._definition.limit
-        return options if limit is None else {**options, "group": limit.group}
+        options = self._options.of_item
+        group = self._definition.group_of(self._arguments if self._takes is None else None)
+        return options if group is None else {**options, "group": group}
 
     def item(self) -> Item:
         """Make the item, for a pipeline of your own: `queue.add_item_to_pipeline(pipeline, call.item())`.
@@ -375,6 +376,10 @@ class Task(Generic[P, R_co]):
                 "1 for a task with a rate, whose burst is 1: set a rate and a burst of its queue instead"
             )
             raise InvalidArgument("weight", of_item["weight"], allowed)
+        if self._definition.gathers is not None and of_item.get("group") is not None:
+            raise InvalidArgument(
+                "group", of_item["group"], "None for a task with batch_wait=, which sets it"
+            )
         changes |= {name: value for name, value in of_item.items() if value is not None}
         options = dataclasses.replace(self._options, **changes)
         if options.id is not None and options.content_id:

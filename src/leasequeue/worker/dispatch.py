@@ -53,7 +53,9 @@ class Dispatcher(Consumer):
         self.limits = limits
         self.name = queue.name
         known = handlers or [otherwise]
-        self.batch = min(handler.batch or 1 for handler in known)
+        # A batch that has gathered is leased as a whole, by a call that asks for one item or more.
+        self.batch = min(1 if handler.gathers else handler.batch or 1 for handler in known)
+        self.gathers = any(handler.gathers for handler in known)
         self.weight = max(handler.weight for handler in known)
         self.lease_time = max(handler.lease_time for handler in known)
         self._choose = choose

@@ -311,7 +311,7 @@ class Fetcher:
         count = source.asked * (consumer.batch or 1)
         try:
             await self.declare(consumer)
-            leases, level = await lease_level(consumer.queue, count, source.lease_ms)
+            leases, level = await lease_level(consumer.queue, count, source.lease_ms, whole=consumer.gathers)
             source.level = level or 0
             runs = _runs(consumer, leases)
         except LeasequeueError as error:
@@ -407,7 +407,14 @@ def _runs_of(handler: Handler, leases: list[Lease]) -> list[ActiveRun]:
     # An item's last attempt is a separate run, so that its failure or crash affects no other item.
     together = [lease for lease in leases if lease.attempt < handler.max_attempts]
     alone = [lease for lease in leases if lease.attempt >= handler.max_attempts]
+    by_group: dict[bytes | None, list[Lease]] = {}
+    for lease in together:
+        by_group.setdefault(lease._group if handler.gathers else None, []).append(lease)  # noqa: SLF001 - of the queue
     return [
-        *(ActiveRun(handler, together[at : at + size]) for at in range(0, len(together), size)),
+        *(
+            ActiveRun(handler, some[at : at + size])
+            for some in by_group.values()
+            for at in range(0, len(some), size)
+        ),
         *(ActiveRun(handler, (lease,)) for lease in alone),
     ]

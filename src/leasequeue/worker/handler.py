@@ -55,6 +55,7 @@ class Consumer:
     Attributes:
         name: What it is called in logs.
         batch: The maximum of items in each of its runs, at least; None: 1.
+        gathers: Whether the server gathers items for its batches, so that those of a group run together.
         lease_time: For how long items are leased, in seconds; the worker renews the leases.
         declarations: The schedules of the queue that the worker declares.
         limits: The limits of groups that the worker declares before it leases.
@@ -68,6 +69,7 @@ class Consumer:
     batch: int | None
     weight: float
     lease_time: float
+    gathers: bool = False
     declarations: Sequence[Declaration] = ()
     limits: Sequence[DeclaredLimit] = ()
     adds_to: Sequence[str] = ()
@@ -126,6 +128,7 @@ class Handler(Consumer):
         may_return: Callable[[type[Any]], bool] | None = None,
         fan_misfit: Callable[[FanOut[Any]], str | None] = lambda _: None,
         stream: Emission | None = None,
+        gathers: bool = False,
     ) -> None:
         if not isinstance(queue, AsyncWorkQueue):
             raise InvalidArgument("queue", queue, "an AsyncWorkQueue")
@@ -153,6 +156,7 @@ class Handler(Consumer):
         self.may_return = may_return
         self.fan_misfit = fan_misfit
         self.stream = stream
+        self.gathers = gathers
         #: The metrics of its completed runs; see `observed`.
         self.completions: Series | None = None
 

@@ -56,6 +56,7 @@ _USUAL: dict[str, str | int] = {
     "cursor": "0",
     "set_many": 0,
     "by_level": 0,
+    "whole": 0,
     "pattern": f"{PREFIX}:item:*",
     "start": 0,
 }
