@@ -86,7 +86,7 @@ local ID_AT = 17
 -- `PLACES_PER_MS`.
 local GATHERING = '^batch:([1-9]%d*):([1-9]%d*):'
 local MOST_GATHERED = 250
-local LONGEST_GATHERING = 86400000
+local LONGEST_GATHERING = 2592000000
 local PLACES_PER_MS = 1000
 
 -- The score of a lane in `turns`. It is a time; lanes that are served in the same ms are a part of a ms

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lua.space import NOW, Space, items_of
+from tests.lua.space import ME, NOW, Expiring, Space, items_of, received
 from tests.lua.test_lanes import add, lease, row
 
 if TYPE_CHECKING:
@@ -110,3 +110,27 @@ async def test_no_batch_is_larger_than_a_call_may_lease(space: Space) -> None:
     await add(space, *(row(f"a{n:03}", group="batch:9999:5000:ann") for n in range(260)))
     ids, _ = await whole(space)
     assert ids == [f"a{n:03}" for n in range(250)]
+
+
+@pytest.mark.parametrize("rows", [1, 3], ids=["the first", "the last"])
+async def test_a_session_that_waits_is_notified_to_ask_and_the_batch_stays_whole(
+    space: Space, rows: int
+) -> None:
+    await space.run("register", keep_ms=600_000)
+    await add(space, *(row(f"a{n}", group=ANN) for n in range(3 - rows)))
+    async with space.redis.pubsub() as channel:
+        await channel.subscribe(space.key("due"))
+        await received(channel)
+        await add(space, *(row(f"a{n}", group=ANN) for n in range(3 - rows, 3)))
+        assert await received(channel) == b"0"
+    assert not {"queue", "promoted"} & (await space.snapshot()).keys()
+    assert (await whole(space))[0] == ["a0", "a1", "a2"]
+
+
+async def test_a_session_asks_when_the_time_of_a_batch_has_passed(space: Space) -> None:
+    await space.run("register", keep_ms=600_000)
+    await add(space, row("a1", group=ANN))
+    assert await whole(space) == ([], 5000)
+    assert (await space.snapshot())["alarm"] == Expiring(f"{NOW + 5000} {ME}")
+    other = await space.run("lease_many", [(1, 60_000)], session="lh:other")
+    assert other[1] == -1, "one asks"

@@ -51,6 +51,17 @@ LANED: State = {key: contents for key, contents in PLAIN.items() if key != "queu
     "control": {"concurrency/g": "5"},
     "running:g": {"l1": NOW + 60_000.0, "l2": NOW + 60_000.0},
 }
+#: The same, but the group gathers: the first of a batch has waited long enough, and another is leased.
+BATCH = "batch:3:5000:g"
+GATHERED: State = {
+    key: contents for key, contents in LANED.items() if key not in ("control", "running:g")
+} | {
+    "options": dict.fromkeys(["w1", "l1", "l2", "s1"], OPTIONS.replace('"g"', f'"{BATCH}"')),
+    "lanes": {f"48{BATCH}\0{(NOW - 9_000) * 1000:016}w1": 0.0},
+    "lease:w1": f"lh:waiting {(NOW - 9_000) * 1000:016}",
+    "turns:48": {BATCH: NOW - 1.0},
+    f"running:{BATCH}": {"l1": NOW + 60_000.0, "l2": NOW + 60_000.0},
+}
 HELD = [("l1", 2), ("l2", 3)]
 LATER = {"now_ms": NOW + 70_000}
 CALLS = {
@@ -58,6 +69,7 @@ CALLS = {
     "leave, and stay": Call("leave", arguments={"stays": 1}),
     "lease": Call("lease_many", [(9, 60_000)]),
     "lease what has expired": Call("lease_many", [(9, 60_000)], LATER),
+    "lease a whole batch": Call("lease_many", [(1, 60_000)], {"whole": 1, **LATER}),
     "release": Call("release_many", [(*HELD[0], 0, 1), (*HELD[1], 0, 0)]),
     "release with a delay": Call("release_many", [(*one, 5_000, 0) for one in HELD]),
     "retry": Call("fail_many", [(*one, 0, "why") for one in HELD]),
@@ -98,7 +110,7 @@ def lost(view: View) -> set[str]:
     return items - waiting.keys() - view.zset("deadlines").keys() - view.zset("scheduled").keys()
 
 
-@pytest.mark.parametrize("state", [PLAIN, LANED], ids=["plain", "controlled"])
+@pytest.mark.parametrize("state", [PLAIN, LANED, GATHERED], ids=["plain", "controlled", "gathered"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 async def test_an_item_is_in_a_place_after_each_write(
     redis: Redis, name: str, call: Call, state: State

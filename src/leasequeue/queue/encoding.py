@@ -58,8 +58,8 @@ MAX_GROUP_BYTES = 256
 MAX_WEIGHT = 1_000_000
 MAX_KEY_BYTES = 512
 GROUP_ALLOWED = f"a string of 1 to {MAX_GROUP_BYTES} bytes in UTF-8, without NUL, other than '*'"
-#: The largest batch of items that gather, and the longest time that the first of them waits (s).
-MAX_GATHERED, MAX_GATHER_SECONDS = 250, 86400.0
+#: The largest batch of items that gather.
+MAX_GATHERED = 250
 #: How an item is added: with a check of its id, without one, or replacing an item that waits.
 CHECKED, UNIQUE, REPLACING = b"0", b"1", b"2"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 from leasequeue.durations import check_int, to_ms
 from leasequeue.errors import InvalidArgument, InvalidCall, InvalidTask
 from leasequeue.item import codec
-from leasequeue.queue.encoding import MAX_GATHER_SECONDS, MAX_GATHERED, check_group
+from leasequeue.queue.encoding import MAX_GATHERED, check_group
 from leasequeue.queue.limits import DeclaredLimit
 from leasequeue.queue.schedules import Declaration
 from leasequeue.queue.shards.opening import layout_of
@@ -199,7 +199,7 @@ class Definition:
                 "batch_by", settings.batch_by, "the name of a field of the argument, in JSON"
             )
         size = check_int("batch", settings.batch, minimum=1, maximum=MAX_GATHERED)
-        wait_ms = to_ms("batch_wait", settings.batch_wait, longest=MAX_GATHER_SECONDS)
+        wait_ms = to_ms("batch_wait", settings.batch_wait)
         if self.limit is not None:
             raise InvalidTask(
                 self.name,

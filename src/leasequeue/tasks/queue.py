@@ -260,7 +260,7 @@ class TaskQueue:
             run_in: See `Worker.handler`.
             batch: See `Worker.handler`. The function takes a list, and a call one item of it. A batch has
                 what was leased together; give the task a separate queue for full batches, or `batch_wait`.
-            batch_wait: How long the first call of a batch waits for others, in seconds, at most a day: the
+            batch_wait: How long the first call of a batch waits for others, in seconds, at most 30 days: the
                 calls run when `batch` of them are there, at most 250, or when the time has passed. The server
                 gathers them, for all workers. If their worker dies, they gather again, before later calls. A
                 call's last attempt is a separate run, and limits of the queue or 8 MiB of data cut a batch.

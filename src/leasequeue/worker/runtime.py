@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from leasequeue.alive.membership import MAX_NAMED, Membership, fail_sessions, registration_of
 from leasequeue.errors import LeasequeueError, QueueClosed, WorkerNotRunning
 from leasequeue.errors.log import Log
-from leasequeue.queue.queue import engine_of, engines_of
+from leasequeue.queue.queue import engine_of, engines_of, lease_level
 from leasequeue.worker.acknowledger import Acknowledger, Backlog, drain, release_held
 from leasequeue.worker.background import BackgroundThread, Task
 from leasequeue.worker.cancellations import Cancellations, cancel
@@ -333,7 +333,8 @@ class WorkerRuntime:
         for one in () if self.fetcher.quiet else [*self.queues.served.values()]:
             await self.fetcher.declare(one)
             await engines_of(one.queue).release_arrivals()
-            leases = await one.queue.lease_many(one.batch or 1, one.lease_time, block=False)
+            lease_ms = round(1000 * one.lease_time)
+            leases, _ = await lease_level(one.queue, one.batch or 1, lease_ms, whole=one.gathers)
             if leases:
                 self.fetcher.accept(one, leases)
                 return True

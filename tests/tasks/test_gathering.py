@@ -1,0 +1,202 @@
+"""Calls of a task that have a field in common run together: when enough are there, or after a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.asyncio import Redis
+
+from leasequeue import InvalidArgument, RetryPolicy, TaskQueue, current_run
+from leasequeue.errors import InvalidCall, InvalidTask
+from tests.eventually import eventually
+from tests.processes import printed
+from tests.queue.asking import until
+from tests.queue.keyspace import audit
+from tests.worker.working import new_worker, working
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.conftest import MakeServer
+
+#: Longer than any test: only size completes a batch.
+LONG = 3600
+
+
+@dataclass
+class Order:
+    customer: str
+    number: int
+
+
+def gathering(tasks: TaskQueue, batches: list[list[int]], wait: float = LONG, **options: Any) -> Any:
+    """Register a task that notes its batches of three."""
+
+    async def confirm(orders: list[Order]) -> list[str]:
+        assert len({one.customer for one in orders}) == 1
+        batches.append(sorted(one.number for one in orders))
+        return [f"{one.customer} {one.number}" for one in orders]
+
+    return tasks.task(batch=3, batch_wait=wait, batch_by="customer", **options)(confirm)
+
+
+async def test_calls_of_a_key_run_together_when_they_are_enough(
+    tasks: TaskQueue, redis: Redis, name: str
+) -> None:
+    batches: list[list[int]] = []
+    confirm = gathering(tasks, batches)
+
+    @tasks.task
+    async def plain(number: int) -> int:
+        return number
+
+    # One call leases both batches.
+    ann = [await confirm.add(Order("ann", number)) for number in range(2)]
+    bob = await tasks.add_many([confirm.call(Order("bob", 10 + number)) for number in range(3)])
+    ann.append(await confirm.add(Order("ann", 2)))
+    assert (await tasks.queue.admin.fsck()).findings == ()
+    async with working(new_worker(tasks)), working(new_worker(tasks)):
+        ann += [await confirm.add(Order("ann", number)) for number in range(3, 7)]
+        assert await (await plain.add(7)).result(timeout=120) == 7
+        assert [await job.result(timeout=120) for job in ann[:6]] == [f"ann {number}" for number in range(6)]
+        assert [await job.result(timeout=120) for job in bob] == [f"bob {number}" for number in range(10, 13)]
+    assert sorted(batches) == [[0, 1, 2], [3, 4, 5], [10, 11, 12]]
+    assert (await tasks.queue.counts()).waiting == 1, "the seventh gathers"
+    assert (await ann[6].status()).state == "waiting"
+    assert await ann[6].cancel(keep=0)
+    assert (await audit(redis, name)).all == Counter()
+
+
+async def test_idle_workers_run_a_batch_when_its_time_has_passed(tasks: TaskQueue) -> None:
+    batches: list[list[int]] = []
+    confirm = gathering(tasks, batches, wait=0.05)
+    async with working(new_worker(tasks)), working(new_worker(tasks)):
+        for turn in range(3):
+            jobs = await tasks.add_many([confirm.call(Order("ann", turn)) for _ in range(2)])
+            assert [await job.result(timeout=120) for job in jobs] == [f"ann {turn}"] * 2
+    assert batches == [[0, 0], [1, 1], [2, 2]]
+
+
+async def test_without_a_field_all_calls_gather_and_what_fails_gathers_again(tasks: TaskQueue) -> None:
+    runs: list[tuple[int, int]] = []
+
+    @tasks.task(batch=4, batch_wait=LONG, retry=RetryPolicy(attempts=3, first=0))
+    async def store(numbers: list[int]) -> None:
+        runs.append((len(numbers), current_run().lease.attempt))
+        raise ValueError("always")
+
+    await tasks.add_many([store.call(number) for number in range(4)])
+    async with working(new_worker(tasks)):
+        await eventually("they are dead letters", lambda: len(runs) == 6)
+    assert runs == [(4, 1), (4, 2), *[(1, 3)] * 4], "the last attempt is a separate run"
+
+
+WORKER = """
+import asyncio, sys
+from leasequeue import TaskQueue, Worker
+tasks = TaskQueue.from_url(sys.argv[1], sys.argv[2])
+@tasks.task(batch=3, batch_wait=3600, batch_by="customer")
+async def confirm(orders: list[dict]) -> None:
+    print("runs", len(orders), flush=True)
+    await asyncio.sleep(3600)
+asyncio.run(Worker(tasks, lease_time=0.5).run())
+"""
+
+
+@pytest.mark.parametrize("step", ["gathers", "runs"])
+async def test_a_batch_whose_worker_is_killed_is_a_batch_again(
+    tasks: TaskQueue, redis: Redis, redis_url: str, name: str, step: str
+) -> None:
+    """With calls that are added later in the next one; killed before it is full, it waits for the others."""
+    batches: list[list[int]] = []
+    confirm = gathering(tasks, batches)
+    worker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", WORKER, redis_url, name), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        jobs = [await confirm.add(Order("ann", number)) for number in range(2)]
+        await until("it waits", lambda: redis.exists(f"{name}:sessions"))
+        if step == "runs":
+            jobs.append(await confirm.add(Order("ann", 2)))
+            await printed(worker, b"runs 3\n")
+    finally:
+        worker.kill()
+        await worker.wait()
+    jobs += [await confirm.add(Order("ann", number)) for number in range(len(jobs), 6)]
+    async with working(new_worker(tasks)):
+        assert [await job.result(timeout=120) for job in jobs] == [f"ann {number}" for number in range(6)]
+    assert Counter(map(tuple, batches)) == Counter([(0, 1, 2), (3, 4, 5)])
+
+
+async def test_a_server_that_is_killed_while_calls_gather_keeps_the_batch(
+    make_server: MakeServer, tmp_path: Path, name: str
+) -> None:
+    server = await make_server(dir=tmp_path)
+    async with Redis.from_url(server.url) as admin:
+        await admin.config_set("appendfsync", "always")
+    batches: list[list[int]] = []
+    async with TaskQueue.from_url(server.url, name) as tasks:
+        confirm = gathering(tasks, batches)
+        jobs = [await confirm.add(Order("ann", number)) for number in range(2)]
+        async with working(new_worker(tasks)):
+            os.kill(server.pid, signal.SIGKILL)
+            await eventually("the server has gone", lambda: not server.running)
+            await make_server(dir=tmp_path, port=server.port)
+            jobs += [await confirm.add(Order("ann", number)) for number in range(2, 3)]
+            assert [await job.result(timeout=120) for job in jobs] == ["ann 0", "ann 1", "ann 2"]
+    assert batches == [[0, 1, 2]]
+
+
+async def test_a_queue_with_shards_gathers_if_a_group_has_one(redis: Redis, name: str) -> None:
+    batches: list[list[int]] = []
+    async with TaskQueue(name, redis, shards=4, shard_by="group") as tasks:
+        confirm = gathering(tasks, batches)
+        async with working(new_worker(tasks)):
+            calls = [confirm.call(Order(f"c{number % 5}", number)) for number in range(15)]
+            for job in await tasks.add_many(calls):
+                await job.result(timeout=120)
+    assert sorted(batches) == [[number, number + 5, number + 10] for number in range(5)]
+    async with TaskQueue(f"{name} by id", redis, shards=4) as tasks:
+        with pytest.raises(InvalidTask, match="shard_by='group'"):
+            gathering(tasks, batches)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"batch_wait": 5}, InvalidTask, "give it batch="),
+        ({"batch": 3, "batch_by": "customer"}, InvalidTask, "batch_wait="),
+        ({"batch": 251, "batch_wait": 5}, InvalidArgument, "250"),
+        ({"batch": 3, "batch_wait": 0}, InvalidArgument, "batch_wait"),
+        ({"batch": 3, "batch_wait": 31 * 86_400}, InvalidArgument, "30 days"),
+        ({"batch": 3, "batch_wait": 5, "batch_by": 7}, InvalidArgument, "batch_by"),
+        ({"batch": 3, "batch_wait": 5, "rate": "1/s"}, InvalidTask, "limit its queue"),
+    ],
+)
+async def test_settings_that_do_not_fit_are_refused(
+    tasks: TaskQueue, options: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    async def store(numbers: list[int]) -> None: ...
+
+    with pytest.raises(kind, match=text):
+        tasks.task(**options)(store)
+
+
+@pytest.mark.parametrize("given", [7, {"number": 7}, {"customer": "c" * 250}, {"customer": "a\0b"}], ids=repr)
+async def test_a_call_whose_key_cannot_be_read_is_refused(tasks: TaskQueue, given: Any) -> None:
+    @tasks.task(batch=3, batch_wait=5, batch_by="customer")
+    async def store(rows: list[Any]) -> None: ...
+
+    call = store.call(given)
+    with pytest.raises(InvalidCall, match="customer"):
+        await call.add()
+    with pytest.raises(InvalidArgument, match="batch_wait"):
+        store.options(group="mine")
+    assert (await tasks.queue.counts()).total == 0
