@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 
 from leasequeue import InvalidArgument, RetryPolicy, TaskQueue, current_run
 from leasequeue.errors import InvalidCall, InvalidTask
+from leasequeue.testing import Clock
 from tests.eventually import eventually
 from tests.processes import printed
 from tests.queue.asking import until
@@ -84,6 +85,20 @@ async def test_idle_workers_run_a_batch_when_its_time_has_passed(tasks: TaskQueu
     assert batches == [[0, 0], [1, 1], [2, 2]]
 
 
+async def test_batches_that_one_call_leases_are_separate_runs(redis: Redis, name: str) -> None:
+    batches: list[list[int]] = []
+    clock = Clock()
+    async with TaskQueue(name, redis, clock=clock) as tasks:
+        confirm = gathering(tasks, batches)
+        calls = [confirm.call(Order(f"c{number % 4}", number)) for number in range(8)]
+        jobs = await tasks.add_many(calls)
+        clock.advance(LONG + 1)
+        async with working(new_worker(tasks, concurrency=20)):
+            for job in jobs:
+                await job.result(timeout=120)
+    assert sorted(batches) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
 async def test_without_a_field_all_calls_gather_and_what_fails_gathers_again(tasks: TaskQueue) -> None:
     runs: list[tuple[int, int]] = []
 
@@ -117,12 +132,16 @@ async def test_a_batch_whose_worker_is_killed_is_a_batch_again(
     """With calls that are added later in the next one; killed before it is full, it waits for the others."""
     batches: list[list[int]] = []
     confirm = gathering(tasks, batches)
+
+    async def is_waiting() -> bool:
+        return bool(await redis.exists(f"{name}:sessions"))
+
     worker = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", WORKER, redis_url, name), stdout=asyncio.subprocess.PIPE
     )
     try:
         jobs = [await confirm.add(Order("ann", number)) for number in range(2)]
-        await until("it waits", lambda: redis.exists(f"{name}:sessions"))
+        await until("it waits", is_waiting)
         if step == "runs":
             jobs.append(await confirm.add(Order("ann", 2)))
             await printed(worker, b"runs 3\n")
