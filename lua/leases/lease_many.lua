@@ -12,8 +12,8 @@
 --   return_front  flag     where expired items go: 1 to the front, 0 to the end
 --   max_bytes     integer  stop before this much data (the first item is always leased)
 --   by_level      flag     1: lease items of one level alone, the first that is served
---   whole         flag     1: lease all items of a batch that has gathered (see `lanes/lib/gathering`), even if
---       they are more than the only request asks for; then no others
+--   whole         flag     1: lease all items of a batch that has gathered (see `gathering`), even if they
+--       are more than the only request asks for; then no others
 --   requests      rest     count, lease time in ms, … (a pair for each caller, or for
 --       callers with the same lease time)
 -- Reply: the time in ms, ms until the next item falls due, a lease expires (0: call again, -1: none will) or

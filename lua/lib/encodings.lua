@@ -81,9 +81,9 @@ local PLACE_DIGITS = '%016.0f'
 local PLACE_SIZE = 16
 local ID_AT = 17
 
--- The name of a group whose items gather: its size, the time in ms that the first of them waits, and a key. No
--- batch has more items, and none waits longer. The places in its lane are times, in units of which a ms has
--- `PLACES_PER_MS`.
+-- The name of a group whose items gather: its size, the time in ms that the first of them waits, and a key.
+-- No batch has more items, and none waits longer. The places in its lane are times, in units of which a ms
+-- has `PLACES_PER_MS`.
 local GATHERING = '^batch:([1-9]%d*):([1-9]%d*):'
 local MOST_GATHERED = 250
 local LONGEST_GATHERING = 2592000000

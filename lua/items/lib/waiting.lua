@@ -6,9 +6,9 @@
 --   placed (facts), in_chunks, place_in, read_in_chunks (keys), lanes (lanes), extend, reversed (lists),
 --   have_look (looks)
 
--- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of
--- them is the first to be leased. `unawaited`: no session waits, as the script has read. `again`: their leases
--- have expired, see `enter_lane`.
+-- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of them is the
+-- first to be leased. `unawaited`: no session waits, as the script has read. `again`: their leases have
+-- expired, see `enter_lane`.
 local function enter_waiting(ids, front, unawaited, again)
   if controlled or placed(ids) then
     lanes().enter_lanes(ids, front, again)

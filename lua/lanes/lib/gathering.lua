@@ -1,8 +1,9 @@
--- Gather the items of a group whose name says so: they wait until so many are there, or until the first of them
--- has waited for so long, and are leased together.
+-- Gather the items of a group whose name says so: they wait until so many are there, or until the first of
+-- them has waited for so long, and are leased together.
 --
--- Such a group is `batch:<size>:<wait in ms>:<key>`. The places of its lane are times, and so is its turn: when
--- its batch is complete. What returns to the lane is in front, so a batch whose worker dies is a batch again.
+-- Such a group is `batch:<size>:<wait in ms>:<key>`. The places of its lane are times, and so is its turn:
+-- when its batch is complete. What returns to the lane is in front, so a batch whose worker dies is a batch
+-- again.
 --
 -- Needs: nothing
 -- Gives: gathering, first_place, complete_at

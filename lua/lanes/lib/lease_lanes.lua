@@ -198,8 +198,9 @@ local function take_one(plan, level, lane, picked)
   return true
 end
 
--- Take what a lane has gathered. If that is more than the call has asked for, a call for whole batches takes it
--- if it has taken nothing, and others take one item. Returns whether it was taken, or may be by the next call.
+-- Take what a lane has gathered. If that is more than the call has asked for, a call for whole batches takes
+-- it if it has taken nothing, and others take one item. Returns whether it was taken, or may be by the next
+-- call.
 local function take_batch(plan, level, lane, left, picked)
   local is_over = #lane.buffer > left
   if is_over and not state.whole then return false end
@@ -409,7 +410,8 @@ local function keep_right(picked)
 end
 
 -- Choose up to `total` items, as `choose` does; with `one_level`, only those of one level; with
--- `whole_batch`, a batch that has gathered even if it has more. Returns whether it has stopped before an item whose data exceeds `room`.
+-- `whole_batch`, a batch that has gathered even if it has more. Returns whether it has stopped before an item
+-- whose data exceeds `room`.
 local function choose_in_lanes(total, with_data, room, one_level, whole_batch)
   local checked, stop = 0, false
   state.one_level, state.whole = one_level, whole_batch
