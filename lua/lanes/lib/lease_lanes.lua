@@ -284,21 +284,21 @@ end
 -- Count what was picked by its weight, and leave out what a rate does not permit after that: the lanes keep
 -- their turns.
 local function weigh(plan, picked)
-  local any, kept, whole = false, {}, plan.gate
+  local any, kept, total = false, {}, plan.gate
   for _, one in ipairs(picked) do
     any = any or one.weight
   end
   if not any then return picked end
   for _, one in ipairs(picked) do
-    whole.count(-1, 1)
+    total.count(-1, 1)
     if one.lane.gate then one.lane.gate.count(-1, 1) end
   end
   for _, one in ipairs(picked) do
-    local lane, gate = one.lane, one.lane.gate or whole
-    if whole.used < whole.room and gate.used < gate.room then
+    local lane, gate = one.lane, one.lane.gate or total
+    if total.used < total.room and gate.used < gate.room then
       kept[#kept + 1] = one
-      whole.count(1, one.weight or 1)
-      if gate ~= whole then gate.count(1, one.weight or 1) end
+      total.count(1, one.weight or 1)
+      if gate ~= total then gate.count(1, one.weight or 1) end
     elseif not lane.is_stopped then
       lane.is_stopped, lane.turn = true, one.turn_before
     end

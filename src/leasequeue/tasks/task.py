@@ -366,20 +366,7 @@ class Task(Generic[P, R_co]):
             changes["at"] = at
         if correlation is not None:
             changes["correlation"] = check_id(correlation, argument="correlation")
-        adding(**of_item)  # checks them
-        limit = self._definition.limit
-        if limit is not None and of_item.get("group") is not None:
-            allowed = f"None for a task with limits, whose group is {limit.group!r}"
-            raise InvalidArgument("group", of_item["group"], allowed)
-        if limit is not None and limit.rate is not None and of_item.get("weight", 1) > 1:
-            allowed = (
-                "1 for a task with a rate, whose burst is 1: set a rate and a burst of its queue instead"
-            )
-            raise InvalidArgument("weight", of_item["weight"], allowed)
-        if self._definition.gathers is not None and of_item.get("group") is not None:
-            raise InvalidArgument(
-                "group", of_item["group"], "None for a task with batch_wait=, which sets it"
-            )
+        _check_of_item(self._definition, of_item)
         changes |= {name: value for name, value in of_item.items() if value is not None}
         options = dataclasses.replace(self._options, **changes)
         if options.id is not None and options.content_id:
@@ -534,6 +521,19 @@ def options_of(task: Task[..., Any]) -> tuple[CallOptions, int]:
 
 def _place_of(queue: AsyncWorkQueue) -> QueuePlace:
     return QueuePlace(queue.url, queue.name, len(queue.shards) if isinstance(queue, ShardedQueue) else 0)
+
+
+def _check_of_item(definition: Definition, of_item: AddOptions) -> None:
+    """Refuse options of the item that cannot be used, or not with the task."""
+    adding(**of_item)
+    limit, group = definition.limit, of_item.get("group")
+    if limit is not None and group is not None:
+        raise InvalidArgument("group", group, f"None for a task with limits, whose group is {limit.group!r}")
+    if definition.gathers is not None and group is not None:
+        raise InvalidArgument("group", group, "None for a task with batch_wait=, which sets it")
+    if limit is not None and limit.rate is not None and of_item.get("weight", 1) > 1:
+        allowed = "1 for a task with a rate, whose burst is 1: set a rate and a burst of its queue instead"
+        raise InvalidArgument("weight", of_item["weight"], allowed)
 
 
 def _first_due_ms(options: CallOptions, clock: Callable[[], float]) -> int:
