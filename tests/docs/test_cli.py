@@ -88,7 +88,9 @@ def test_the_exit_codes_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [PAGE, *(DOCS / "how-to" / f"{name}.md" for name in ("clean", "autoscale"))], ids=name_of
+    "page",
+    [PAGE, *(DOCS / "how-to" / f"{name}.md" for name in ("clean", "autoscale", "production"))],
+    ids=name_of,
 )
 async def test_the_examples_say_what_they_are_said_to_say(
     page: Path, make_server: MakeServer, tmp_path: Path

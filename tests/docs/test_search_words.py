@@ -22,6 +22,8 @@ INDEX = (DOCS / "how-to" / "index.md").read_text()
         ("per tenant", "limits.md#limit-each-customer"),
         ("routing", "worker.md#several-queues"),
         ("rolling upgrade", "shutdown.md"),
+        ("new version", "upgrade.md"),
+        ("checklist", "production.md"),
         ("maxmemory", "memory.md"),
         ("stuck", "not-running.md"),
         ("SSE", "async-service.md#stream-progress-to-a-browser"),
