@@ -83,7 +83,7 @@ def test_each_install_line_of_the_readme_installs_this_project(root: Path, envir
     table = (root / "README.md").read_text().partition("\n| in brackets")[2]
     rows = table.partition("\n\n")[0].splitlines()[2:]
     extras = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in rows]
-    assert len(extras) == 6
+    assert len(extras) == 7
     for line in (
         "pip install ./leasequeue",
         *lines,
