@@ -47,7 +47,7 @@ NEWEST     = $(lastword $(PYTHONS))
 COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
-.PHONY: help demo serve bench bench-rivals bench-spark test-one test-fast test test-servers test-server-table test-spark test-cluster test-core
+.PHONY: help demo serve bench bench-fleet bench-rivals bench-spark test-one test-fast test test-servers test-server-table test-spark test-cluster test-core
 .PHONY: test-modules test-newest test-python test-pythons test-restart test-browser test-failover test-failover-rivals test-long test-containers test-kubernetes soak
 .PHONY: scripts lint format types docs docs-serve lock clean
 .PHONY: machine-browser machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals machine-terminal
@@ -68,6 +68,9 @@ serve: scripts ## Start a server in the terminal, to try things on
 
 bench: scripts machine-servers machine-postgres ## Measure, and write the figures that the docs quote
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-fleet: scripts machine-servers ## Measure what a job costs the server with 1, 10 and 100 workers
+	$(BIN)/python -m benchmarks.fleet --saturated $(ARGS)
 
 bench-spark: scripts machine-servers machine-java ## Measure bulk adds, snapshots and streams with Spark
 	$(BIN)/python -m benchmarks spark $(ARGS)

@@ -6,6 +6,10 @@ Then one half of 1,000 workers is killed, and the server is restarted under them
 of one core. What workers that wait cost is measured before and after the jobs, without what the server does
 alone, and taken off the cost of jobs. The processes of the workers need more than the server, so they may be
 late: `calls/s` says how often a worker calls the server, which is 18 if it is on time. Compare within a run.
+
+`make bench-fleet` (`--saturated`) measures only, and in two minutes, what a job of a backlog costs the server
+with 1, 10 and 100 workers: they begin at once, and all lease until it is done. What workers take that wait,
+as measured just before, is taken off here, too.
 """
 
 from __future__ import annotations
@@ -266,10 +270,55 @@ async def measure(sizes: list[int], shards: int, real: int) -> None:
                     await restart(server, Path(folder), max(sizes), shards)
 
 
+async def saturated(count: int, each: int) -> tuple[float, float]:
+    """Return what a job of a backlog costs the server (µs of CPU), and how many scripts."""
+    async with (
+        await EmbeddedServer.start(port=0, password="") as server,
+        Redis.from_url(server.url) as redis,
+        opened(server.url, "q", 0) as queue,
+        crowd(server.url, "q", count, concurrency=10, each=each),
+    ):
+        await queue.pause()
+        await add_many([queue])
+        idle = await used(redis)
+        await asyncio.sleep(SETTLE)
+        await redis.config_resetstat()
+        before = await used(redis)
+        await queue.resume()
+        await empty(queue)
+        after, stats = await used(redis), await redis.info("commandstats")
+        waiting = (before.cpu - idle.cpu) / (before.at - idle.at) * (after.at - before.at)
+        cpu = after.cpu - before.cpu - waiting
+        return cpu / BACKLOG * 1e6, stats["cmdstat_evalsha"]["calls"] / BACKLOG
+
+
+async def saturate(sizes: list[int], real: int, rounds: int) -> None:
+    """Print the medians of some rounds, in each of which all sizes are measured."""
+    servers.program("embedded")
+    fleets = [(count, (count + 3) // 4, "") for count in sizes] + [(real, 1, " processes")] * (real > 0)
+    found: list[list[tuple[float, float]]] = [[] for _ in fleets]
+    for _ in range(rounds):
+        for fleet, its in zip(fleets, found, strict=True):
+            its.append(await saturated(*fleet[:2]))
+    print("| workers | µs of the server for each job | times that of the first | scripts for each job |")
+    print("|---|---|---|---|")
+    for (count, _, kind), its in zip(fleets, found, strict=True):
+        cpu, scripts = (statistics.median(one) for one in zip(*its, strict=True))
+        times = statistics.median(one[0] / first[0] for one, first in zip(its, found[0], strict=True))
+        print(f"| {count}{kind} | {cpu:.0f} | {times:.1f} | {scripts:.3f} |", flush=True)
+    print(f"median of {rounds} rounds; load {os.getloadavg()[0]:.0f}")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS, help="how many workers there are")
     parser.add_argument("--shards", type=int, default=0, help="0: none")
     parser.add_argument("--real", type=int, default=0, help="how many worker processes there are")
+    parser.add_argument("--saturated", action="store_true", help="measure only jobs of a backlog")
+    parser.add_argument("--rounds", type=int, default=3, help="how often, with --saturated")
     given = parser.parse_args()
-    asyncio.run(measure([*given.workers], given.shards, given.real))
+    if given.saturated:
+        sizes = [one for one in given.workers if one <= MOST]
+        asyncio.run(saturate(sizes, given.real, given.rounds))
+    else:
+        asyncio.run(measure([*given.workers], given.shards, given.real))

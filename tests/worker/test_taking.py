@@ -10,7 +10,8 @@ import pytest
 
 from leasequeue import Item
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
-from leasequeue.worker import lease_renewer
+from leasequeue.queue.queue import lease_level
+from leasequeue.worker import fetcher, lease_renewer
 from tests.eventually import eventually
 from tests.queue.asking import take, until
 from tests.worker.working import Gate, add, counted, finished, new_worker, order_of, work, working
@@ -157,3 +158,43 @@ async def test_batches_are_filled_from_the_items_that_wait(queue: AsyncWorkQueue
     assert sum(sizes) == 500
     assert max(sizes) == 50
     assert len(sizes) <= 20
+
+
+async def test_a_small_worker_leases_what_runs_soon_and_a_slow_one_does_not(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While replies take longer than runs, as with many workers, the pace says nothing of the runs."""
+    asked: list[int] = []
+
+    async def lease_late(
+        queue: AsyncWorkQueue, count: int, lease_ms: int
+    ) -> tuple[list[Lease], float | None]:
+        asked.append(count)
+        await asyncio.sleep(0.05)
+        return await lease_level(queue, count, lease_ms)
+
+    monkeypatch.setattr(fetcher, "lease_level", lease_late)
+    quick, slow = make_queue(name="quick"), make_queue(name="slow")
+    worker = new_worker(concurrency=2)
+
+    @worker.handler(quick)
+    async def handle(_: bytes) -> None:
+        """Take no time."""
+
+    await quick.add_items(Item(b"x") for _ in range(300))
+    async with working(worker):
+        await finished(quick)
+        assert max(asked) > 10
+        await asyncio.sleep(0.2)
+        asked.clear()
+        await quick.add_items(Item(b"x") for _ in range(20))
+        await finished(quick)
+        assert asked[0] <= 3, "the queue was empty: other workers may be idle"
+    asked.clear()
+    await slow.add_items(Item(b"x") for _ in range(12))
+
+    async def handle_slowly(_: bytes) -> None:
+        await asyncio.sleep(0.05)
+
+    await work(slow, handle_slowly, worker=new_worker(concurrency=2))
+    assert max(asked) <= 3

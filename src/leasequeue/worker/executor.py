@@ -93,6 +93,7 @@ class Executor:
     Attributes:
         running: The runs that occupy a slot, by the task of the slot.
         finished: How many runs have ended, interrupted ones included.
+        ran: For how many seconds those that were called ran, all together.
         log_runs: Whether each run that has returned is a line of the log.
         work: The runs that were called, by their handlers.
         interrupted: How many runs were interrupted because the worker stopped.
@@ -130,6 +131,7 @@ class Executor:
         self._stopping = False
         self.running: dict[asyncio.Task[None], ActiveRun] = {}
         self.finished = 0
+        self.ran = 0.0
         self.work: defaultdict[Handler, Work] = defaultdict(Work)
         self.interrupted = 0
         self._abandoned: set[ActiveRun] = set()
@@ -325,6 +327,7 @@ class Executor:
             ended = time.monotonic()
             seconds, items = ended - run.began, len(run.leases)
             work = self.work[run.handler]
+            self.ran += seconds
             work.items += items
             work.seconds += seconds
             work.squares += seconds * seconds / items

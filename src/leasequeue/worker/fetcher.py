@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 
 #: How far ahead items are leased (s); far less than `lease_renewer.STALE_SECONDS`.
 HORIZON_SECONDS = 0.03
+#: How many items are leased ahead at any pace, at most, while the queue has all that it is asked for and they
+#: can run one after the other within HORIZON_SECONDS. A call takes the server as long as 10 items, and where
+#: many small workers call for their slots alone, replies take long and so keep the pace low.
+FEW = 100
 #: The maximum of items that wait for a slot.
 MAX_WAITING = 1000
 #: While more outcomes than this wait for the server, nothing is fetched.
@@ -91,6 +95,11 @@ class Fetcher:
         self._requested = 0
         self._pace = 0.0
         self._measured = (time.monotonic(), 0)
+        #: For how many seconds all runs had run then, and how many follow each other in HORIZON_SECONDS.
+        self._ran = 0.0
+        self._in_a_row = 0
+        #: Whether the last reply had all that was asked for.
+        self._full = False
         #: How many items to lease ahead at the pace of the last measurement.
         self._most_ahead = 0
         #: Those that would have had an item delivered while there was no room.
@@ -187,7 +196,8 @@ class Fetcher:
 
     def accept(self, consumer: Consumer, leases: list[Lease]) -> None:
         """Start runs on items that were leased outside of the fetcher."""
-        self._arrived(_runs(consumer, leases))
+        self._measure()
+        self._start(_runs(consumer, leases))
 
     async def declare(self, consumer: Consumer) -> None:
         """Declare the limits of a consumer's tasks, before the first of its items is leased."""
@@ -199,7 +209,7 @@ class Fetcher:
     def slow_down(self) -> None:
         """Fetch nothing ahead until the pace has been measured again: runs had to wait for too long."""
         self._pace = 0.0
-        self._most_ahead = 0
+        self._most_ahead = self._in_a_row = 0
         self.wake()
 
     def may_have_items(self, source: Source) -> bool:
@@ -266,8 +276,13 @@ class Fetcher:
         if (passed := time.monotonic() - since) > HORIZON_SECONDS:
             # The measurement is old: since then the pace was no faster than this.
             pace = (self._executor.finished - finished + 1) / passed
-            return min(self._most_ahead, int(pace * HORIZON_SECONDS))
+            return min(self._most_ahead, self._ahead_at(pace))
         return self._most_ahead
+
+    def _ahead_at(self, pace: float) -> int:
+        """Return how many items to lease ahead at a pace, which is low if replies take longer than runs."""
+        few = min(FEW, self._in_a_row) if self._full else 0
+        return max(few, min(MAX_WAITING, int(pace * HORIZON_SECONDS)))
 
     def _room(self) -> int:
         """Return how many more runs may be fetched now."""
@@ -275,6 +290,8 @@ class Fetcher:
         room, half = unclaimed + ahead - self._requested, (ahead + 1) // 2
         if room <= 0 or (room < half and unclaimed <= 0) or self._backlog.size >= MAX_UNACKNOWLEDGED:
             return 0
+        if self._full and unclaimed > 0:
+            return room  # the items ahead did not last until the reply
         # One half of the items ahead is fetched while the other is run.
         return min(room, max(half, self._executor.free))
 
@@ -329,8 +346,10 @@ class Fetcher:
             source.backoff.reset()
             away = time.monotonic() - since
             log.info("the server is back: %s can be leased from after %.1f s", consumer.queue.name, away)
+        self._full = len(leases) == count
+        self._measure()
         if leases:
-            self._arrived(runs)
+            self._start(runs, at_once=len(runs) == 1 and self._executor.free > 0)
         # After the runs have started.
         self._loop.call_soon(self._go_on, source, len(runs), len(leases) < count)
 
@@ -353,11 +372,7 @@ class Fetcher:
             self.failed(source, error)
             return True
 
-    def _arrived(self, runs: list[ActiveRun]) -> None:
-        self._measure()
-        self._start(runs, at_once=len(runs) == 1 and self._executor.free > 0)
-
-    def _start(self, runs: list[ActiveRun], *, at_once: bool) -> None:
+    def _start(self, runs: list[ActiveRun], *, at_once: bool = False) -> None:
         """Start runs; see `LeaseRenewer.add`."""
         self.fetched_at = time.monotonic()
         self._renewer.add(runs, at_once=at_once)
@@ -370,8 +385,12 @@ class Fetcher:
             pace = (finished - before) / (now - since)
             weight = WEIGHT_OF_NEW if pace < self._pace else WEIGHT_OF_FASTER
             self._pace += weight * (pace - self._pace)
-            self._most_ahead = min(MAX_WAITING, int(self._pace * HORIZON_SECONDS))
-            self._measured = (now, finished)
+            ran = self._executor.ran
+            if finished > before:
+                mean = max(1e-6, (ran - self._ran) / (finished - before))
+                self._in_a_row = int(HORIZON_SECONDS / mean)
+            self._measured, self._ran = (now, finished), ran
+        self._most_ahead = self._ahead_at(self._pace)
 
 
 class _Watcher:
