@@ -290,7 +290,7 @@ class Fetcher:
         room, half = unclaimed + ahead - self._requested, (ahead + 1) // 2
         if room <= 0 or (room < half and unclaimed <= 0) or self._backlog.size >= MAX_UNACKNOWLEDGED:
             return 0
-        if self._full and unclaimed > 0:
+        if self._full and self._in_a_row and unclaimed > 0:
             return room  # the items ahead did not last until the reply
         # One half of the items ahead is fetched while the other is run.
         return min(room, max(half, self._executor.free))
