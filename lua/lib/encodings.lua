@@ -87,7 +87,7 @@ local ID_AT = 17
 local GATHERING = '^batch:([1-9]%d*):([1-9]%d*):'
 local MOST_GATHERED = 250
 local LONGEST_GATHERING = 2592000000
-local PLACES_PER_MS = 1000
+local PLACES_PER_MS = 1e3
 
 -- The score of a lane in `turns`. It is a time; lanes that are served in the same ms are a part of a ms
 -- apart, so that they are sorted as they were served: 2,048 such turns are in a ms, and each of them is
@@ -101,6 +101,9 @@ local TO_PARKED = '(1e15'
 
 -- What follows the name of its queue in an entry for limits that several queues share.
 local QUEUE_END = '\0'
+
+-- What follows the name of a group in `:rates`, where a heavy item has used more than the burst.
+local HEAVY = '\0heavy'
 -- The score of a queue that waits for no shared slot.
 local WAITS_FOR_NONE = 'inf'
 

@@ -184,7 +184,11 @@ MADE_KEYS = {
     ),
     "cleaner": Key("string, `PX`", "the session that does the light cleans"),
     "deep_cleaner": Key("string, `PX`", "the session that does the deep cleans"),
-    "rates": Key("zset", "group (empty: the queue) → until when its rate is used up, in µs since 1970"),
+    "rates": Key(
+        "zset",
+        "group (empty: the queue) → until when its rate is used up, in µs since 1970; with NUL and `heavy`: "
+        "until when an item with a weight has last used it",
+    ),
     "holds": Key(
         "hash", "limits that handlers hold by name: `concurrency/<name>`, `rate/<name>`, as in `P:control`"
     ),

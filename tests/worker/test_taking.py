@@ -167,11 +167,11 @@ async def test_a_small_worker_leases_what_runs_soon_and_a_slow_one_does_not(
     asked: list[int] = []
 
     async def lease_late(
-        queue: AsyncWorkQueue, count: int, lease_ms: int
+        queue: AsyncWorkQueue, count: int, lease_ms: int, *, whole: bool = False
     ) -> tuple[list[Lease], float | None]:
         asked.append(count)
         await asyncio.sleep(0.05)
-        return await lease_level(queue, count, lease_ms)
+        return await lease_level(queue, count, lease_ms, whole=whole)
 
     monkeypatch.setattr(fetcher, "lease_level", lease_late)
     quick, slow = make_queue(name="quick"), make_queue(name="slow")

@@ -3,8 +3,8 @@
 -- Needs: prefix, queue
 -- Gives: settle, end_control, limits_changed, right_pause, right_turns, heal_lanes
 -- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), controlled (controlled), FROM_PARKED,
---   HELD_PLACE, HIGHEST_LEVEL, LOWEST_LEVEL, PLAIN_LANE, TO_PARKED (encodings), in_chunks (keys), lanes
---   (lanes), reversed (lists), read_clock (read_clock)
+--   HEAVY, HELD_PLACE, HIGHEST_LEVEL, LOWEST_LEVEL, PLAIN_LANE, TO_PARKED (encodings), in_chunks (keys),
+--   lanes (lanes), reversed (lists), read_clock (read_clock)
 
 -- Move up to `limit` ids from the right end of a list into the lanes: those that a script has promoted, and
 -- those with a level or a group, to the front. Returns how many.
@@ -77,7 +77,9 @@ local function limits_changed(group)
   local is_left = false
   if redis.call('EXISTS', control_key) == 1 then
     lanes().begin_control()
-    if redis.call('HEXISTS', control_key, 'rate') == 0 then redis.call('ZREM', prefix .. ':rates', '') end
+    if redis.call('HEXISTS', control_key, 'rate') == 0 then
+      redis.call('ZREM', prefix .. ':rates', '', HEAVY)
+    end
   else
     redis.call('UNLINK', prefix .. ':rates')
   end

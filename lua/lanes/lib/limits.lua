@@ -15,8 +15,8 @@
 --
 -- Needs: prefix, deadlines, now_ms
 -- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate, narrow
--- Uses: control_key (RARE_KEYS), QUEUE_END (encodings), in_chunks (keys), lane_state (lane_state), read_clock
---   (read_clock)
+-- Uses: control_key (RARE_KEYS), HEAVY, QUEUE_END (encodings), in_chunks (keys), lane_state (lane_state),
+--   read_clock (read_clock)
 
 -- Return the time in µs, which decides about rates.
 local function read_us()
@@ -59,11 +59,12 @@ local function rate_gate(key, name, text)
   interval, burst = math.max(1, tonumber(interval or 1)), tonumber(burst or 1)
   local at = read_us()
   local full = at + interval * burst
-  local latest = full + interval * (burst - 1)
-  local used = math.max(at, tonumber(redis.call('ZSCORE', key, name) or 0))
+  local used, heavy = math.max(at, tonumber(redis.call('ZSCORE', key, name) or 0)), name .. HEAVY
+  local is_heavy = used > full and redis.call('ZSCORE', key, heavy) == redis.call('ZSCORE', key, name)
+  local latest = is_heavy and full + interval * (burst - 1) or full
   if used > latest then
-    -- Never later than a full use of the burst, the last of it by a heavy item: the limit was changed, or the
-    -- clock was set back. It is written, or it would stay a full use from now for ever.
+    -- Never later than a full use of the burst, but for what a heavy item has used: the limit was changed, or
+    -- the clock was set back. It is written, or it would stay a full use from now for ever.
     used = latest
     redis.call('ZADD', key, used, name)
   end
@@ -72,8 +73,9 @@ local function rate_gate(key, name, text)
   function gate.use(spent)
     local old = redis.call('ZRANGEBYSCORE', key, '-inf', at, 'LIMIT', 0, 10)
     redis.call('ZADD', key, used + interval * (spent + gate.extra), name)
+    if gate.extra > 0 then redis.call('ZADD', key, used + interval * (spent + gate.extra), heavy) end
     for _, one in ipairs(old) do
-      if one ~= name then redis.call('ZREM', key, one) end
+      if one ~= name and one ~= heavy then redis.call('ZREM', key, one) end
     end
   end
   return gate
@@ -123,9 +125,9 @@ local function open_gate()
   end
   function gate.count(number, weight)
     gate.used = gate.used + number
-    for _, one in ipairs(gate.rates) do
-      one.extra = one.extra + number * (math.min(one.burst, weight) - 1)
-      gate.room = math.min(gate.room, one.room - one.extra)
+    for _, rated in ipairs(gate.rates) do
+      rated.extra = rated.extra + number * (math.min(rated.burst, weight) - 1)
+      gate.room = math.min(gate.room, rated.room - rated.extra)
     end
   end
   return gate

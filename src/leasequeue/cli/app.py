@@ -95,7 +95,9 @@ GROUPS = {
         ),
     },
     "Act on queues": {
-        "limits": Command("limits", "Show, set or remove limits of a queue and its groups."),
+        "limits": Command(
+            "limits", "Show, set or remove limits of a queue, its groups, and what its handlers hold."
+        ),
         "pause": Command("limits", "Pause a queue or a group."),
         "resume": Command("limits", "End the pause of a queue or a group."),
         "mv": Command("whole_queues", "Move items that wait to the end of another queue, in their order."),
