@@ -1,10 +1,11 @@
-"""What streams, logs, groups, holds, signals, flows in flows and tags cost; plain items pay nothing."""
+"""What streams, logs, groups, holds, batches, signals, flows in flows, tags cost; plain items pay nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ async def extras(bench: Bench) -> list[Row]:
 
     `x plain` is the server's time in scripts beside that of adding a plain item, of a plain job or stage.
     """
-    kinds = (_plain, _tags, _streams, _groups, _holds, _jobs, _signals, _sub_flows)
+    kinds = (_plain, _tags, _streams, _groups, _holds, _jobs, _batches, _signals, _sub_flows)
     for kind in kinds:
         await kind(_Costs(bench, 100))  # so that the server has all scripts
     costs = _Costs(bench, bench.scaled(5_000, 100))
@@ -179,6 +180,25 @@ async def _jobs(costs: _Costs) -> None:
             await Worker(tasks).drain()
     log.propagate = True
     log.setLevel(level)
+
+
+@dataclass
+class Part:
+    """An argument by which calls are gathered."""
+
+    key: int
+
+
+async def _batches(costs: _Costs) -> None:
+    tasks = await costs.tasks()
+
+    @tasks.task(keep_result=None, batch=10, batch_wait=1, batch_by="key")
+    async def together(parts: list[Part]) -> None: ...
+
+    async with costs.of("add to batches by key"):
+        await tasks.add_many([together.call(Part(number // 10)) for number in range(costs.count)])
+    async with costs.of("job in a batch of 10 of a key"):
+        await Worker(tasks).drain()
 
 
 def _stage(tasks: TaskQueue, name: str) -> AsyncTask[[], None]:
