@@ -99,6 +99,20 @@ async def test_a_concurrency_counts_items(queue: AsyncWorkQueue) -> None:
     assert await now(queue) == ["0", "1"]
 
 
+async def test_a_lane_that_was_passed_over_for_an_item_that_waits_has_its_turn(
+    queue: AsyncWorkQueue, clock: Clock
+) -> None:
+    await queue.limits.set(rate="1/s", burst=3)
+    await queue.limits.set(group="*", concurrency=1)
+    await add(queue, "heavy", 3)
+    await add(queue, "a1", group="a")
+    await add(queue, "a2", group="a", priority=-1)
+    assert await now(queue) == ["heavy"]
+    assert await queue.cancel("a1")
+    clock.now += 1
+    assert await now(queue) == ["a2"]
+
+
 async def test_shared_rates_have_the_weights_of_all_queues(make_queue: MakeQueue, clock: Clock) -> None:
     first, second = (make_queue(name=f"{{shop}}:{one}", clock=clock) for one in "ab")
     for queue in (first, second):

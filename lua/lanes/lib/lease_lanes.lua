@@ -299,8 +299,12 @@ local function weigh(plan, picked)
       kept[#kept + 1] = one
       total.count(1, one.weight or 1)
       if gate ~= total then gate.count(1, one.weight or 1) end
-    elseif not lane.is_stopped then
-      lane.is_stopped, lane.turn = true, one.turn_before
+    else
+      if not lane.is_stopped then
+        lane.is_stopped, lane.turn = true, one.turn_before
+      end
+      -- Other lanes of its group may have been passed over for it.
+      if gate.used < gate.room then plan.passed[lane.group] = true end
     end
   end
   return kept
