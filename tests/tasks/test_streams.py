@@ -251,10 +251,20 @@ async def test_a_thousand_readers_share_the_connections_of_one(tasks: TaskQueue,
         assert await asyncio.gather(first, *others) == [[0, 1, 2]] * 1000
 
 
+@pytest.mark.parametrize("is_known", [True, False])
 async def test_a_reader_and_the_run_go_on_after_cut_connections(
-    tasks: TaskQueue, name: str, proxy: Proxy
+    tasks: TaskQueue, name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
+    """Also if the reader has a chunk before the first reply that says what has become of the job."""
     cut = asyncio.Event()
+
+    async def is_lost(*_: object) -> None:
+        monkeypatch.undo()
+        await cut.wait()
+        raise ConnectionResetError
+
+    if not is_known:
+        monkeypatch.setattr(result_waits.ResultWaits, "_ask_for", is_lost)
 
     @tasks.task(streams=int)
     async def count() -> None:

@@ -165,9 +165,14 @@ class ResultWaits:
         Raise what `begin` says of the end of the item, unless it is unknown and there is a stream.
         """
         changed, found = asyncio.Event(), False
+
+        def begin() -> asyncio.Future[bytes | None]:
+            end = self.begin(item_id)
+            end.add_done_callback(lambda _: changed.set())
+            return end
+
         self._readers.setdefault(item_id, set()).add(changed)
-        end = self.begin(item_id)
-        end.add_done_callback(lambda _: changed.set())
+        end = begin()
         changed.set()
         try:
             while True:
@@ -180,7 +185,9 @@ class ResultWaits:
                         break
                     yield page
                     after = page[-4]
-                if is_last:
+                if is_last and found and _may_pass(end.exception()):
+                    end = begin()  # the first reply about the item was lost, but its stream is known
+                elif is_last:
                     break
             if not (found and isinstance(end.exception(), JobUnknown)):
                 end.result()
@@ -294,6 +301,10 @@ class ResultWaits:
         if error.transient:
             await self._backoff.wait()
             self._asked.update(dict.fromkeys(self._unfinished))
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    return isinstance(error, ServerError) and error.transient
 
 
 def _text(item_id: bytes) -> str:
