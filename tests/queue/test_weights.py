@@ -30,14 +30,24 @@ async def now(queue: AsyncWorkQueue, count: int = 10) -> list[str]:
 
 async def test_a_weight_uses_as_much_of_the_rate_of_the_queue(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.limits.set(rate="1/s", burst=5)
-    await add(queue, "a", 2)
-    await add(queue, "b", 4)
-    await add(queue, "c")
-    assert await now(queue) == ["a", "b"]  # together 6, so that the next one waits for 2
-    clock.now += 1.999
-    assert await now(queue) == []
-    clock.now += 0.001
-    assert await now(queue) == ["c"]
+    for again in ("", "2"):
+        for item_id, weight in (("a", 2), ("b", 4), ("c", 1)):
+            await add(queue, item_id + again, weight)
+        assert await now(queue) == [f"a{again}", f"b{again}"]  # together 6, so that the next one waits for 2
+        assert await now(queue) == []
+        clock.now += 1.999
+        assert await now(queue) == []
+        clock.now += 0.001
+        assert await now(queue) == [f"c{again}"]
+        clock.now += 10
+
+
+async def test_a_rate_that_is_removed_leaves_nothing(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.limits.set(rate="1/s", burst=5, concurrency=9)
+    await add(queue, "a", 5)
+    assert await now(queue) == ["a"]
+    assert await queue.limits.remove("rate")
+    assert not await redis.exists(f"{queue.name}:rates")
 
 
 async def test_a_weight_above_the_burst_counts_as_the_burst(queue: AsyncWorkQueue, clock: Clock) -> None:
