@@ -48,7 +48,7 @@ COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
 .PHONY: help demo serve bench bench-fleet bench-rivals bench-spark test-one test-fast test test-servers test-server-table test-spark test-cluster test-core
-.PHONY: test-modules test-newest test-python test-pythons test-restart test-browser test-failover test-failover-rivals test-long test-containers test-kubernetes soak
+.PHONY: newest-ready test-modules test-newest test-python test-pythons test-restart test-browser test-failover test-failover-rivals test-long test-containers test-kubernetes soak
 .PHONY: scripts lint format types docs docs-serve lock clean
 .PHONY: machine-browser machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals machine-terminal
 
@@ -114,6 +114,9 @@ test-pythons: ## Run all tests but the long ones on each of PYTHONS, install the
 
 test-python: test test-servers test-spark test-cluster
 	$(PYTEST) -m long tests/house/test_installing.py tests/cli/test_many_starts.py $(ARGS)
+
+newest-ready:
+	@$(MAKE) --no-print-directory build/pythons/$(NEWEST)/ready VENV=build/pythons/$(NEWEST) PYTHON=$$(tests/find-python.sh $(NEWEST))
 
 test-newest: ## Run the core tests, on SERVER, and the examples of the docs on the newest of PYTHONS
 	@python=$$(tests/find-python.sh $(NEWEST)); \
