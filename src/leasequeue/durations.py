@@ -46,9 +46,9 @@ def duration_text(seconds: float) -> str:
 
 def seconds(argument: str, value: Duration, *, zero: bool, longest: float = LONGEST_SECONDS) -> float:
     """Check a duration and return it in seconds."""
-    if type(value) is float and 0 < value <= LONGEST_SECONDS:
+    if type(value) is float and 0 < value <= longest:
         return value  # the usual case, without further checks
-    if type(value) is int and (0 < value <= LONGEST_SECONDS or (zero and value == 0)):
+    if type(value) is int and (0 < value <= longest or (zero and value == 0)):
         return float(value)
     lower = "0 or more" if zero else "more than 0"
     allowed = f"seconds (a number or a timedelta), {lower}, at most {longest / 86400:,g} days"

@@ -19,7 +19,7 @@ from leasequeue.testing import Clock
 from tests.eventually import eventually
 from tests.processes import printed
 from tests.queue.asking import until
-from tests.queue.keyspace import audit
+from tests.queue.keyspace import audit, left_over
 from tests.worker.working import new_worker, working
 
 if TYPE_CHECKING:
@@ -111,6 +111,38 @@ async def test_without_a_field_all_calls_gather_and_what_fails_gathers_again(tas
     async with working(new_worker(tasks)):
         await eventually("they are dead letters", lambda: len(runs) == 6)
     assert runs == [(4, 1), (4, 2), *[(1, 3)] * 4], "the last attempt is a separate run"
+
+
+async def test_what_gathers_is_moved_cancelled_purged_and_deleted_as_other_items_are(
+    tasks: TaskQueue, redis: Redis, name: str
+) -> None:
+    batches: list[list[int]] = []
+    async with TaskQueue(f"{name}-other", redis) as other:
+        confirm, there = gathering(tasks, []), gathering(other, batches)
+        jobs = [await confirm.add(Order("ann", number)) for number in range(2)]
+        assert await tasks.queue.admin.move(other.queue) == [job.id for job in jobs]
+        assert (await audit(redis, name)).all == Counter()
+        jobs = [there.job(job.id) for job in jobs]
+        assert await jobs.pop(0).cancel(keep=0)
+        jobs.append(await there.add(Order("ann", 2)))
+        async with working(new_worker(other)):
+            jobs.append(await there.add(Order("ann", 3)))
+            assert [await job.result(timeout=120) for job in jobs] == ["ann 1", "ann 2", "ann 3"]
+        assert batches == [[1, 2, 3]], "two of three gathered until the third was there"
+
+        ids = [(await there.add(Order("ann", number))).id for number in range(2)]
+        [group] = await other.queue.groups.list()
+        assert await other.queue.groups.move(group, name) == ids
+        assert await tasks.queue.groups.purge(group) == 2
+        for number in range(2):
+            await there.add(Order("ann", number))
+        assert await other.queue.admin.purge() == 2
+        for queue in (tasks.queue, other.queue):
+            assert (await queue.admin.fsck()).findings == ()
+            assert (await audit(redis, queue.name)).all == Counter()
+        await there.add(Order("ann", 0))
+        await other.queue.admin.delete()
+    assert not await left_over(redis, f"{name}-other")
 
 
 WORKER = """
