@@ -4,7 +4,8 @@
 -- fanned out again, and what could not be entered any more waits again. What continues without it stays: a
 -- stage that was entered nevertheless, and children of a stage that is done. A stage that is done, and whose
 -- successors were not entered since the run had failed, enters them. Each item is added again from its
--- definition, and its dead letter dropped.
+-- definition, and its dead letter dropped. A stage whose time could not be read stays failed, since what
+-- names the time is done: so the run ends as failed, too.
 --
 -- Keys: queue, watchers
 -- Arguments:
@@ -20,19 +21,23 @@
 -- Limits: at most 1,000 paths a call.
 -- Calls: run_forget
 -- Uses: arguments_at, keys_at (elsewhere), read_clock (read_clock), add_active, add_driver, add_stage_item,
---   counts_of, drop_from_run, has_more, open_run, parent_of, queue_of_stage, read_fields, run_field,
---   run_number, set_counts, set_run, stage_definition (run), commit_runs (run_commit), call_run_forget,
---   keys_of_run_forget (run_forget), enter_stage, is_run_active, join_decision, resolve (run_step)
+--   begin_of, counts_of, drop_from_run, has_more, open_run, parent_of, queue_of_stage, read_fields,
+--   run_field, run_number, set_counts, set_run, stage_definition (run), commit_runs (run_commit),
+--   call_run_forget, keys_of_run_forget (run_forget), enter_stage, is_run_active, join_decision, resolve
+--   (run_step)
 
 redis.call('LLEN', queue)
 redis.call('HLEN', watchers)
 local it = open_run(prefix, of_run)
 read_fields(it, { 'state', 'active', 'error', 'reopening', 'deleting', 'level', 'trace', 'mark', 'parent' })
-local is_going_on = run_field(it, 'reopening') == caller
+-- A line feed after the id: a stage stays failed, so the run keeps an error.
+local going_on = run_field(it, 'reopening')
+local keeps_error = going_on == caller .. '\n'
+local is_going_on = (keeps_error or going_on == caller) and is_run_active(it)
 local is_idle = run_number(it, 'active') <= 0
 if not run_field(it, 'state') then
   return { -1, 0 }
-elseif not (is_going_on and is_run_active(it)) then
+elseif not is_going_on then
   if run_field(it, 'state') ~= 'failed' or run_field(it, 'deleting') then
     return { 0, 0 }
   elseif not is_idle then
@@ -124,6 +129,15 @@ end
 -- Return whether a stage has fanned out, and some of its children were not added.
 local function is_adding(path) return run_field(it, 'm:' .. path) and has_more(it, path) end
 
+-- Return whether a stage fails as often as it is entered. Then it is left as it is.
+local function has_no_time(path)
+  local at = stage_definition(it, path).at
+  if not at or begin_of(it, at) ~= false then return false end
+  set_run(it, 'error', path .. ': ' .. (run_field(it, 'e:' .. path) or ''))
+  keeps_error = true
+  return true
+end
+
 local function reopen(path)
   local state = run_field(it, 's:' .. path)
   if is_going_on and state == 'w' then
@@ -132,7 +146,7 @@ local function reopen(path)
     todo[#todo + 1] = path
   elseif not run_field(it, 'm:' .. path) or is_adding(path) then
     state = may_reopen(path)
-    if state then
+    if state and not has_no_time(path) then
       set_run(it, 's:' .. path, is_adding(path) and 'x' or 'w')
       clear('e:' .. path)
       add_active(it, 1)
@@ -169,9 +183,12 @@ if reopened > 0 or #todo > 0 or is_going_on then set_run(it, 'state', 'active') 
 for _, path in ipairs(todo) do
   enter_after(path)
 end
-if reopened == 0 and not is_going_on then return { 1, 0 } end
+set_run(it, 'reopening', caller .. (keeps_error and '\n' or ''))
+if reopened == 0 and not is_going_on then
+  set_run(it, 'state', 'failed')
+  return keeps_error and not is_last and commit_runs() or { 1, 0 }
+end
 it.reopens, it.starts, it.indexes = true, true, true
-set_run(it, 'reopening', caller)
 if run_field(it, 'parent') then set_run(it, 'reopened', string.format('%.0f', read_clock())) end
 drop_from_run(it, 'ended')
 if is_last and run_field(it, 's:') == 'c' then -- not all of the first stages were entered
@@ -180,7 +197,7 @@ if is_last and run_field(it, 's:') == 'c' then -- not all of the first stages we
   add_again('')
 end
 if is_last then
-  clear('error')
+  if not keeps_error then clear('error') end
   drop_from_run(it, 'reopening')
 end
 for _, there in ipairs(queues) do

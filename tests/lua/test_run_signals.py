@@ -212,3 +212,29 @@ async def test_a_stage_whose_time_cannot_be_read_fails(runs: Runs, result: str) 
     await runs.finish(row.done(result))
     assert await runs.states() == {"run": "failed", "a": "d", "s": "f"}
     assert "no date and time with a zone" in (await runs.hash())["e:s"]
+
+
+@pytest.mark.parametrize("calls", [[["s", "b"]], [["a", "s"], ["b"]]], ids=["at once", "in two calls"])
+async def test_a_retry_leaves_a_stage_failed_whose_time_cannot_be_read(
+    runs: Runs, calls: list[list[str]]
+) -> None:
+    stages = runs.stage("s", "a", at="a"), runs.stage("b", "a")
+    await runs.start(runs.stage("a"), *stages)
+    [row] = await runs.lease()
+    await runs.finish(row.done('"soon"'))
+    [row] = await runs.lease()
+    await runs.finish(row.failed())
+    again = {"of_run": "r", "caller": "c", "is_last": 1}
+    assert await runs.space.run("run_reopen", [("s",)], **again) == [1, 0]
+    for paths in calls:
+        again["is_last"] = int(paths is calls[-1])
+        assert await runs.space.run("run_reopen", [(one,) for one in paths], **again) == [
+            1,
+            int("b" in paths),
+        ]
+    assert await runs.step() == ["b"]
+    assert await runs.states() == {"run": "failed", "a": "d", "b": "d", "s": "f"}
+    found = await runs.hash()
+    assert found["error"] == f"s: {found['e:s']}"
+    assert "no date and time with a zone" in found["error"]
+    assert "reopening" not in found

@@ -358,8 +358,8 @@ class FlowRuns:
     async def retry(self, run_id: str) -> bool:
         """Do a failed run again from the stages and children that have failed; what is done stays.
 
-        Their attempts begin at 1 again, and their dead letters are dropped. What was tolerated stays, too.
-        Return False if it has not failed.
+        Their attempts begin at 1 again, and their dead letters are dropped. What was tolerated stays, and
+        so does a stage that has failed because its `at` names no time. Return False if nothing is done again.
 
         Raises:
             FlowRunUnfinished: If it has failed, and some items are unfinished: wait for them, or cancel.
