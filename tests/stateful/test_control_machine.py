@@ -1,8 +1,9 @@
-"""A rule machine of levels, groups, limits and pauses, on a real queue.
+"""A rule machine of levels, groups, batches, limits and pauses, on a real queue.
 
 After each lease, what was leased was permitted: nothing of a paused queue or group, never more at once or
 in a time than the limits say, and no item while one of a higher level was permitted. Nor is too little
-leased: if the limits permit an item, a lease finds it. In the end every item is leased, and no key is left.
+leased: if the limits permit an item, a lease finds it. Items that gather are leased when enough are there, or
+their time is over. In the end every item is leased, and no key is left.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ LEVELS = st.sampled_from([-9, -1, 0, 0, 3])
 #: Longer than the clock moves in a run: no lease expires before the end.
 LONG = 1_000_000
 RATE_SECONDS = 10
+BATCH, SIZE, WAIT_MS = "batch:2:20000:c", 2, 20_000
 
 
 class ControlMachine(RuleBasedStateMachine):
@@ -52,6 +54,11 @@ class ControlMachine(RuleBasedStateMachine):
         self.burst = 0
         self.leased_at: list[float] = []
         self.ids = itertools.count()
+        #: Since when items gather, and how many more of a batch the same call may lease, once it has one.
+        self.since: dict[str, int] = {}
+        self.left_of_batch: int | None = None
+        #: Whether an item has returned to those that gather: its place, and so their time, is not modelled.
+        self.has_returned = False
         if limited:
             # Some items have to wait for a slot from the beginning.
             self.limit(*limited)
@@ -70,13 +77,27 @@ class ControlMachine(RuleBasedStateMachine):
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.live.wait(work)
 
-    def permits(self, group: str | None) -> bool:
-        """Return whether an item of a group may be leased now."""
+    def permits(self, group: str | None, *, returned: bool = False) -> bool:
+        """Return whether an item of a group may be leased now; `returned`: the answer where it is unknown."""
         running = Counter(self.model.items[one].group for one in self.held)
         others = None not in self.paused and group not in self.paused
+        if group == BATCH:
+            others = others and (returned if self.has_returned else self.is_complete())
         in_queue = len(self.held) < self.limits.get(None, LONG)
-        in_group = group is None or running[group] < self.limits.get(group, self.limits.get("*", LONG))
+        of_each = LONG if group == BATCH else self.limits.get("*", LONG)  # it would cut batches
+        in_group = group is None or running[group] < self.limits.get(group, of_each)
         return others and in_queue and in_group and not self.is_rate_used()
+
+    def is_complete(self) -> bool:
+        """Return whether a batch may be leased now: one of a lane in a call."""
+        if self.left_of_batch is not None:
+            return self.left_of_batch > 0
+        gathering = self.gathering()
+        due = (self.since[one] + WAIT_MS <= self.live.now for one in gathering)
+        return len(gathering) >= SIZE or any(due)
+
+    def gathering(self) -> list[str]:
+        return [one for one, its in self.waiting.items() if its.group == BATCH]
 
     def is_rate_used(self) -> bool:
         """Return whether the rate permits nothing now: GCRA over all leases since it was set."""
@@ -85,12 +106,17 @@ class ControlMachine(RuleBasedStateMachine):
             till = max(till, at) + RATE_SECONDS
         return bool(self.burst) and till > self.now + (self.burst - 1) * RATE_SECONDS
 
+    @rule(count=st.integers(1, 3))
+    def add_to_batch(self, count: int) -> None:
+        self.add(0, BATCH, count)
+
     @rule(level=LEVELS, group=GROUPS, count=st.integers(1, 4))
     def add(self, level: int, group: str | None, count: int) -> None:
         ids = [f"i{next(self.ids)}" for _ in range(count)]
         added = self.queue.add_items([Item(b"", one) for one in ids], priority=level, group=group)
         assert all(self.run(added))
         assert all(self.model.add(one, Known(b"", level, group), self.live.now) for one in ids)
+        self.since |= dict.fromkeys(ids, self.live.now)
 
     @rule(count=st.integers(1, 5))
     def lease(self, count: int) -> None:
@@ -98,16 +124,20 @@ class ControlMachine(RuleBasedStateMachine):
         for lease in leases:
             waiting, known = self.waiting, self.model.items[lease.id]
             assert lease.id in waiting
-            assert self.permits(known.group), f"{lease.id} was leased"
+            assert self.permits(known.group, returned=True), f"{lease.id} was leased"
             higher = {
                 one for one, its in waiting.items() if its.level > known.level and self.permits(its.group)
             }
             assert not higher, f"{lease.id} was leased before {higher}"
+            if known.group == BATCH:
+                self.left_of_batch = (self.left_of_batch or min(SIZE, len(self.gathering()))) - 1
             self.model.grant(Held(lease.id, lease.token), self.live.now, LONG * 1000)
             self.held[lease.id] = lease
             self.leased_at.append(self.now)
+        self.has_returned = self.has_returned and bool(self.gathering())
         if len(leases) < count:
             assert not {one for one, its in self.waiting.items() if self.permits(its.group)}, "missed"
+        self.left_of_batch = None
 
     @precondition(lambda self: self.held)
     @rule(
@@ -131,6 +161,8 @@ class ControlMachine(RuleBasedStateMachine):
             assert failed == self.model.fail(held, "an error", now, retry_in)
         if how == "end":
             assert self.run(self.queue.dead_letters.requeue(item_id)) == [self.model.requeue(item_id)]
+        its = self.model.items.get(item_id)
+        self.has_returned = self.has_returned or (its is not None and its.group == BATCH)
         self.lease(5)  # whatever is permitted now
 
     @rule(group=GROUPS | st.just("*"), limit=st.one_of(st.none(), st.integers(1, 4)))
@@ -175,7 +207,9 @@ class ControlMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(min_value=0))
     def another_client_pushes_an_id(self, pick: int) -> None:
         """Make a double, as foreign clients do."""
-        self.live.server.lpush(f"{self.name}:queue", sorted(self.waiting)[pick % len(self.waiting)])
+        item_id = sorted(self.waiting)[pick % len(self.waiting)]
+        self.live.server.lpush(f"{self.name}:queue", item_id)
+        self.has_returned = self.has_returned or item_id in self.gathering()
 
     @invariant()
     def the_leases_are_counted(self) -> None:
@@ -193,7 +227,10 @@ class ControlMachine(RuleBasedStateMachine):
                 self.run(self.queue.resume(group=group))
         for lease in self.held.values():
             assert self.run(self.queue.complete(lease))
-        left = {lease.id for lease in self.run(self.queue.lease_many(500, LONG, block=False))}
+        self.live.now += WAIT_MS
+        left: set[str] = set()
+        while leases := self.run(self.queue.lease_many(500, LONG, block=False)):
+            left |= {lease.id for lease in leases}
         assert left == self.waiting.keys()
         for item_id in left:
             self.run(self.queue.cancel(item_id))
