@@ -118,13 +118,13 @@ test-python: test test-servers test-spark test-cluster
 newest-ready:
 	@$(MAKE) --no-print-directory build/pythons/$(NEWEST)/ready VENV=build/pythons/$(NEWEST) PYTHON=$$(tests/find-python.sh $(NEWEST))
 
-test-newest: ## Run the core tests, on SERVER, and the examples of the docs on the newest of PYTHONS
+test-newest: ## Run the core tests that are not of Lua alone, on SERVER, and the examples of the docs on the newest of PYTHONS
 	@python=$$(tests/find-python.sh $(NEWEST)); \
 	$(MAKE) --no-print-directory test-core VENV=build/pythons/$(NEWEST) PYTHON=$$python
 
 test-core: $(FOR_TESTS) $(FOR_SPARK)
 	@echo "The core tests, on $(strip $(SERVER)), and the examples of the docs, with $$($(BIN)/python --version)"
-	LEASEQUEUE_TEST_SERVER=$(strip $(SERVER)) $(PYTEST) $(NO_SPARK) $(CORE) -m "core and $(QUICK)" $(ARGS)
+	LEASEQUEUE_TEST_SERVER=$(strip $(SERVER)) $(PYTEST) $(NO_SPARK) $(filter-out tests/lua tests/stateful/%,$(CORE)) -m "core and $(QUICK)" $(ARGS)
 	$(PYTEST) tests/docs -m "not long and not containers" $(ARGS)
 
 # Each process of the tests would rewrite their modules itself, where none has done so before.
