@@ -256,18 +256,22 @@ async def test_a_reader_and_the_run_go_on_after_cut_connections(
     tasks: TaskQueue, name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, *, is_known: bool
 ) -> None:
     """Also if the reader has a chunk before the first reply that says what has become of the job."""
-    cut = asyncio.Event()
+    cut, asks = asyncio.Event(), asyncio.Event()
 
     async def is_lost(*_: object) -> None:
         monkeypatch.undo()
+        asks.set()
         await cut.wait()
         raise ConnectionResetError
 
-    if not is_known:
+    if is_known:
+        asks.set()
+    else:
         monkeypatch.setattr(result_waits.ResultWaits, "_ask_for", is_lost)
 
     @tasks.task(streams=int)
     async def count() -> None:
+        await asks.wait()  # an earlier chunk would come with the reply alone
         await current_run().emit(1)
         await cut.wait()
         await current_run().emit(2)
