@@ -1,4 +1,7 @@
-"""Runs, recorded by `leasequeue.telemetry`. While that is off, none of this is called."""
+"""Runs, recorded by `leasequeue.telemetry`. While that is off, none of this is called.
+
+A worker runs more than 50,000 quick tasks a second, so a run that is completed has a short way here.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,24 @@ def end(
     `active` is what was active when it began, and `ended` when the handler ended, by `time.monotonic()`. A
     signal that leads to no failure is no error.
     """
+    if span is None and error is None:
+        series, outcomes = run.handler.completions, run.outcomes
+        if (
+            series is not None
+            and len(outcomes) == 1
+            and outcomes[0].__class__ is Complete
+            and series.meters is active.meters
+        ):
+            series.count += 1
+            if ended >= series.due:
+                series.record(ended - run.began, ended)
+            return
+    _end(active, span, run, error, ended)
+
+
+def _end(
+    active: Instruments, span: RunSpan | None, run: ActiveRun, error: BaseException | None, ended: float
+) -> None:
     handler, meters = run.handler, active.meters
     outcomes = [outcome.counted_as for outcome in run.outcomes]
     if error is not None and Fail.counted_as not in outcomes:
