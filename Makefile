@@ -118,7 +118,7 @@ test-python: test test-servers test-spark test-cluster
 newest-ready:
 	@$(MAKE) --no-print-directory build/pythons/$(NEWEST)/ready VENV=build/pythons/$(NEWEST) PYTHON=$$(tests/find-python.sh $(NEWEST))
 
-test-newest: ## Run the core tests that are not of Lua alone, on SERVER, and the examples of the docs on the newest of PYTHONS
+test-newest: ## Run the core tests but tests/lua and tests/stateful, on SERVER, and the examples of the docs on the newest of PYTHONS
 	@python=$$(tests/find-python.sh $(NEWEST)); \
 	$(MAKE) --no-print-directory test-core VENV=build/pythons/$(NEWEST) PYTHON=$$python
 

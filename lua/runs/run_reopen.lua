@@ -20,11 +20,11 @@
 -- Cost: O(1) per path and per stage that follows.
 -- Limits: at most 1,000 paths a call.
 -- Calls: run_forget
--- Uses: arguments_at, keys_at (elsewhere), read_clock (read_clock), add_active, add_driver, add_stage_item,
---   begin_of, counts_of, drop_from_run, has_more, open_run, parent_of, queue_of_stage, read_fields,
---   run_field, run_number, set_counts, set_run, stage_definition (run), commit_runs (run_commit),
---   call_run_forget, keys_of_run_forget (run_forget), enter_stage, is_run_active, join_decision, resolve
---   (run_step)
+-- Uses: begin_writes (begin_writes), arguments_at, keys_at (elsewhere), read_clock (read_clock), add_active,
+--   add_driver, add_stage_item, begin_of, counts_of, drop_from_run, has_more, open_run, parent_of,
+--   queue_of_stage, read_fields, run_field, run_number, set_counts, set_run, stage_definition (run),
+--   commit_runs, write_run (run_commit), call_run_forget, keys_of_run_forget (run_forget), enter_stage,
+--   is_run_active, join_decision, resolve (run_step)
 
 redis.call('LLEN', queue)
 redis.call('HLEN', watchers)
@@ -185,8 +185,12 @@ for _, path in ipairs(todo) do
 end
 set_run(it, 'reopening', caller .. (keeps_error and '\n' or ''))
 if reopened == 0 and not is_going_on then
-  set_run(it, 'state', 'failed')
-  return keeps_error and not is_last and commit_runs() or { 1, 0 }
+  if keeps_error and not is_last then
+    set_run(it, 'state', 'failed')
+    begin_writes()
+    write_run(it)
+  end
+  return { 1, 0 }
 end
 it.reopens, it.starts, it.indexes = true, true, true
 if run_field(it, 'parent') then set_run(it, 'reopened', string.format('%.0f', read_clock())) end

@@ -48,7 +48,7 @@ async def run_sentinel(stack: AsyncExitStack, port: int, of: int) -> Redis:
     )
     words = (str(folder / "sentinel.conf"), "--sentinel")
     sentinel = await stack.enter_async_context(answering("embedded", port, *words, folder=folder))
-    await command(sentinel, "SENTINEL", "DEBUG", "publish-period", 100)  # they meet every 2 s else
+    await command(sentinel, "SENTINEL", "DEBUG", "publish-period", 100)  # otherwise they meet every 2 s
     return sentinel
 
 

@@ -226,12 +226,14 @@ async def test_a_retry_leaves_a_stage_failed_whose_time_cannot_be_read(
     await runs.finish(row.failed())
     again = {"of_run": "r", "caller": "c", "is_last": 1}
     assert await runs.space.run("run_reopen", [("s",)], **again) == [1, 0]
+    await runs.space.send("HSET", runs.space.key("watchers"), "r", "secret@lh:another")
     for paths in calls:
         again["is_last"] = int(paths is calls[-1])
         assert await runs.space.run("run_reopen", [(one,) for one in paths], **again) == [
             1,
             int("b" in paths),
         ]
+    assert "watchers" in await runs.space.snapshot(), "its end is not published yet"
     assert await runs.step() == ["b"]
     assert await runs.states() == {"run": "failed", "a": "d", "b": "d", "s": "f"}
     found = await runs.hash()

@@ -212,6 +212,27 @@ async def test_metrics_alone_make_no_spans_and_traces_alone_no_metrics(queue: As
     assert recorded.count(SENT) == 1
 
 
+async def test_without_traces_each_run_is_counted_once(queue: AsyncWorkQueue) -> None:
+    """A completed run after the first one of its handler is recorded in a shorter way."""
+    recorded = Recorded()
+    recorded.switch_on(traces=False)
+    worker = new_worker(concurrency=1)
+
+    @worker.handler(queue)
+    async def handle(data: str) -> None:
+        if data == "bad":
+            raise ValueError
+
+    await add(queue, "good", "good", "bad", "good", "good", "good")
+    async with working(worker):
+        await finished(queue)
+    for metric in (RUNS, PROCESSED):
+        assert (recorded.count(metric, outcome="completed"), recorded.count(metric, outcome="failed")) == (
+            5,
+            3,
+        )
+
+
 async def test_metrics_go_on_when_it_is_switched_on_again(queue: AsyncWorkQueue, recorded: Recorded) -> None:
     await queue.add_item(Item(b""))
     recorded.switch_on()

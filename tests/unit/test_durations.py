@@ -61,6 +61,13 @@ def test_an_invalid_duration_is_refused_by_name(value: object, zero: bool) -> No
     assert isinstance(refused.value, ValueError)
 
 
+@pytest.mark.parametrize("value", [61, 60.5, timedelta(seconds=61)])
+def test_another_maximum_holds_for_each_type(value: float | timedelta) -> None:
+    assert seconds("wait", 60, zero=False, longest=60) == seconds("wait", 60.0, zero=False, longest=60) == 60
+    with pytest.raises(InvalidArgument, match="wait"):
+        seconds("wait", value, zero=False, longest=60)
+
+
 @given(st.floats(min_value=0, max_value=LONGEST_SECONDS, exclude_min=True))
 def test_rounding_loses_no_time_and_adds_less_than_a_millisecond(value: float) -> None:
     assert seconds("delay", value, zero=False) == value
