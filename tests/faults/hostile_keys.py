@@ -45,6 +45,10 @@ TEXTS: dict[str, bytes] = {
     "object": b"{}",
     "text": b'"x"',
 }
+#: The same for a part of a value. What is deep or long there meets the same parser as a whole value does: it
+#: only has to be deeper than cjson and Python's parser go, which is 1,000.
+PARTS = TEXTS | {"deep list": b"[" * 2000 + b"]" * 2000, "deep object": b'{"a":' * 2000 + b"1" + b"}" * 2000}
+PARTS["1 MiB"] = b"x" * (1 << 14)
 #: Scores of sorted sets.
 SCORES = (float("inf"), float("-inf"), -1.0, 0.0, 0.5, 1e300, -1e300, 2.0**63, 1e15)
 #: How many bytes of a text may be part of a key's name.
@@ -315,7 +319,7 @@ def _texts_of(example: Any) -> Iterator[tuple[str, bytes]]:
     for space in (b" ", b"\0", b":"):
         parts = text.split(space)
         for at in range(len(parts)) if len(parts) > 1 else ():
-            for what, other in TEXTS.items():
+            for what, other in PARTS.items():
                 yield f"part {at}: {what}", space.join([*parts[:at], other, *parts[at + 1 :]])
     try:
         facts = json.loads(text)
@@ -323,7 +327,7 @@ def _texts_of(example: Any) -> Iterator[tuple[str, bytes]]:
         return
     for name in facts if isinstance(facts, dict) else ():
         whole = {one: json.dumps(value).encode() for one, value in facts.items()}
-        for what, other in TEXTS.items():
+        for what, other in PARTS.items():
             for written in (other, json.dumps(other.decode(errors="replace")).encode()):
                 changed = {**whole, name: written}
                 pairs = (b"%b:%b" % (json.dumps(key).encode(), value) for key, value in changed.items())

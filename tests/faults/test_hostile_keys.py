@@ -24,7 +24,6 @@ from leasequeue.queue.findings import Problem
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasequeue.queue.plans.stages import settle
 from leasequeue.queue.queue import engine_of
-from leasequeue.worker import maintenance
 from tests.eventually import LIMIT_SECONDS, eventually
 from tests.faults.hostile_keys import Hostile, all_keys, hostile, is_shown
 from tests.queue.asking import until
@@ -187,12 +186,11 @@ async def test_no_key_stops_a_loop_of_a_worker(
 ) -> None:
     """A queue for each key, and one worker: it does the good items, and each loop goes round all queues."""
     monkeypatch.setattr(ring, "READ_SECONDS", 0.05)
-    monkeypatch.setattr(maintenance, "LONGEST_SLEEP", 0.5)
     queues = [make_queue(name=f"{name}-{number}") for number in range(len(all_keys()))]
     for queue, (key, kind) in zip(queues, all_keys().items(), strict=True):
         await write(redis, queue.name, worst_of(key, kind))
     done: set[str] = set()
-    worker = new_worker(clean_every=0.5, concurrency=50)
+    worker = new_worker(clean_every=2, concurrency=50)
 
     def handler_of(place: str) -> Callable[[Lease], Awaitable[None]]:
         async def handle(lease: Lease) -> None:
