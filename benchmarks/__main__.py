@@ -32,6 +32,7 @@ from benchmarks.scenarios import (
     queue,
     replicas,
     service,
+    start,
     tasks,
     telemetry,
     waiting,
@@ -53,6 +54,7 @@ FILES: dict[str, tuple[Scenario, ...]] = {
         *(waiting.latency, waiting.idle, waiting.kill, queue.memory),
     ),
     "worker": (worker.worker, worker.worker_idle, worker.worker_restart),
+    "start": (start.start,),
     "kills": (kills.kills,),
     "core": (
         *(many.many, many.idle_worker, cost.single, cost.durable, cost.where, events.events, lanes.lanes),

@@ -303,6 +303,7 @@ PANELS = {
     ],
     "kills": [],
     "service": [],
+    "start": [],
     "telemetry": [],
     "extras": [],
     "outbox": [],

@@ -461,13 +461,15 @@ async def run(redis_url: str, *commands: tuple[str, ...]) -> tuple[str, list[set
 async def test_a_command_imports_only_what_it_needs(
     queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
 ) -> None:
-    """The version neither the Redis client nor rich, items no tables, and tables no workers and tasks."""
+    """The version and the help no Redis client, items no tables, and tables no workers and tasks."""
     await queue.add_item(Item(b'{"task": "send", "args": {}}', id="x"))
     commands = (("add", queue.name, "hello"), ("show", queue.name, "--json"), ("ls", queue.name))
     (tmp_path / "autoscale.toml").write_text(AUTOSCALE)
     once = ("autoscale", f"{tmp_path / 'autoscale.toml'}", "--once")
     out, found = await run(redis_url, ("--version",), *commands, once)
     version, *items, table, autoscaler = found
+    _, [help_] = await run(redis_url, ("--help",))
+    assert not {"asyncio", "msgspec", "pydantic", "redis"} & help_
     assert re.match(r"leasequeue \S+\n", out)
     assert not {"asyncio", "msgspec", "pydantic", "redis", "rich.console"} & version
     ours = {name for name in version if name.startswith("leasequeue.")}
@@ -477,6 +479,35 @@ async def test_a_command_imports_only_what_it_needs(
     assert "leasequeue.autoscale.backends" in autoscaler
     assert not OF_KUBERNETES & autoscaler
     assert f"{queue.name} " in out
+
+
+WORKER = """
+import os, signal
+from leasequeue import TaskQueue
+
+tasks = TaskQueue.from_url(os.environ["LEASEQUEUE_URL"], "{name}")
+
+@tasks.task
+async def job() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+#: What a worker without probes, telemetry, tables and a server of its own has no use for.
+NEEDLESS_FOR_WORKERS = {
+    *("http.server", "jinja2", "opentelemetry.exporter.prometheus", "pydantic", "rich.console", "watchfiles"),
+    *("wsgiref", "leasequeue.cli.probes", "leasequeue.cli.worker.supervisor", "leasequeue.dashboard"),
+    *("leasequeue.embedded", "leasequeue.telemetry.instruments"),
+}
+
+
+async def test_a_worker_imports_only_what_it_needs(
+    queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(WORKER.replace("{name}", queue.name))
+    await queue.add_item(Item(b'{"task": "job", "args": {}}'))
+    command = ("worker", f"{tmp_path / 'program.py'}:tasks", "--log-level", "error")
+    _, [imported] = await run(redis_url, command)
+    assert not NEEDLESS_FOR_WORKERS & imported
+    assert (await queue.counts()).total == 0
 
 
 # --------------------------------------------------------------------------------------------------- pipeline

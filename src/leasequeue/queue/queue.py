@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, Unpack,
 from leasequeue import telemetry
 from leasequeue.codecs import MAGIC, UNREADABLE_SECONDS
 from leasequeue.durations import Duration, check_bool, check_int, check_list, seconds, to_ms
-from leasequeue.embedded import open_server
 from leasequeue.errors import InvalidArgument, StreamFull, UnreadablePayload, WrongKeyType
 from leasequeue.item import MAX_DATA_BYTES
 from leasequeue.queue import operations
@@ -279,6 +278,8 @@ class AsyncWorkQueue:
         Raises:
             EmbeddedServerError: If no server program is found, or it does not start.
         """
+        from leasequeue.embedded import open_server  # most programs start none
+
         async with (
             await open_server(dir=dir) as server,
             cls.from_url(

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from leasequeue.cli.formatting import print_error, print_line, print_rows
-from leasequeue.cli.probes import AddressUnusable
 from leasequeue.cli.server import Code, explain, fail
 from leasequeue.cli.worker.settings import CRASHED, MISCONFIGURED, REFUSED, STOPPED, set_up_logs
 from leasequeue.cli.worker.target import Unusable, find_worker, with_traceback
@@ -59,7 +58,7 @@ def work(settings: WorkerSettings, ready: Callable[[Worker, HealthPort | None], 
     try:
         port = _health_port(settings, waits=ready is not None)
         worker = prepare(settings)
-    except (Unusable, AddressUnusable) as error:
+    except Unusable as error:
         log.error("%s", Lines(str(error)))  # noqa: TRY400 - it has the user's part of the traceback
         return MISCONFIGURED
     if port is not None:
@@ -108,10 +107,14 @@ def prepare(settings: WorkerSettings) -> Worker:
 def _health_port(settings: WorkerSettings, *, waits: bool) -> HealthPort | None:
     if settings.health_port is None:
         return None
+    from leasequeue.cli.probes import AddressUnusable  # with the server of the standard library
     from leasequeue.cli.worker.health import HealthPort
 
     port = HealthPort(settings.health_host, settings.health_port, waits=waits)
-    port.start()
+    try:
+        port.start()
+    except AddressUnusable as error:
+        raise Unusable(str(error)) from error
     return port
 
 
