@@ -223,7 +223,7 @@ async def test_metrics_go_on_when_it_is_switched_on_again(queue: AsyncWorkQueue,
 def test_of_many_durations_some_are_recorded_and_all_are_counted(recorded: Recorded) -> None:
     known = meters.meters_of(recorded.meter_provider, "leasequeue", "1")
     series = known.run_series("q", "t", "completed")
-    began = series.renews
+    began = series._renews
     for number in range(2000):
         series.add(1, 0.001, began + number / 2000)
     assert recorded.count(RUNS) == 10 * meters.MAX_RECORDS

@@ -141,10 +141,10 @@ class Series:
     Several threads may add. The count is exact: the interpreter switches no thread within one addition.
 
     Attributes:
-        left: How many durations may be recorded until `renews`, by `time.monotonic()`.
+        due: When a duration may be recorded again, by `time.monotonic()`.
     """
 
-    __slots__ = ("_histogram", "_timed", "attributes", "count", "left", "meters", "renews")
+    __slots__ = ("_histogram", "_left", "_renews", "_timed", "attributes", "count", "due", "meters")
 
     def __init__(self, kind: Kind, meters: Meters, histogram: Histogram | None) -> None:
         self._histogram = histogram
@@ -155,21 +155,24 @@ class Series:
         self.attributes = kind.attributes()
         self.meters = meters
         self.count = 0
-        self.left = MAX_RECORDS
-        self.renews = time.monotonic() + RECORDS_SECONDS
+        self.due = 0.0
+        #: How many durations may be recorded until `_renews`.
+        self._left = MAX_RECORDS
+        self._renews = time.monotonic() + RECORDS_SECONDS
 
     def add(self, count: int, seconds: float, now: float) -> None:
         """Count, and record a duration unless there were too many before."""
         self.count += count
-        if self.left > 0 or now >= self.renews:
+        if now >= self.due:
             self.record(seconds, now)
 
     @guarded
     def record(self, seconds: float, now: float) -> None:
-        """Record a duration, although there may have been too many."""
-        if now >= self.renews:
-            self.left, self.renews = MAX_RECORDS, now + RECORDS_SECONDS
-        self.left -= 1
+        """Record a duration that is due."""
+        if now >= self._renews:
+            self._left, self._renews = MAX_RECORDS, now + RECORDS_SECONDS
+        self._left -= 1
+        self.due = 0.0 if self._left > 0 else self._renews
         if self._histogram is not None:
             self._histogram.record(seconds, self._timed)
 
