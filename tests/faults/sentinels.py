@@ -14,7 +14,7 @@ from redis.asyncio.sentinel import Sentinel
 from leasequeue.embedded.guardian import private_folder
 from tests.eventually import LIMIT_SECONDS
 from tests.processes import answering
-from tests.queue.asking import until
+from tests.queue.asking import command, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,9 @@ async def run_server(stack: AsyncExitStack, port: int, *options: str) -> Redis:
 
 async def run_replica(stack: AsyncExitStack, port: int, of: int) -> Redis:
     """Run a replica of the server at the port `of`, and return a client."""
-    return await run_server(stack, port, "--replicaof", f"127.0.0.1 {of}")
+    replica = await run_server(stack, port)
+    await replica.replicaof("127.0.0.1", of)  # it connects at once, and after a start only once a second
+    return replica
 
 
 async def run_sentinel(stack: AsyncExitStack, port: int, of: int) -> Redis:
@@ -45,7 +47,9 @@ async def run_sentinel(stack: AsyncExitStack, port: int, of: int) -> Redis:
         "sentinel down-after-milliseconds main 800\nsentinel failover-timeout main 5000\n"
     )
     words = (str(folder / "sentinel.conf"), "--sentinel")
-    return await stack.enter_async_context(answering("embedded", port, *words, folder=folder))
+    sentinel = await stack.enter_async_context(answering("embedded", port, *words, folder=folder))
+    await command(sentinel, "SENTINEL", "DEBUG", "publish-period", 100)  # they meet every 2 s else
+    return sentinel
 
 
 @contextlib.asynccontextmanager
