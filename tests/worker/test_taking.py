@@ -198,3 +198,26 @@ async def test_a_small_worker_leases_what_runs_soon_and_a_slow_one_does_not(
 
     await work(slow, handle_slowly, worker=new_worker(concurrency=2))
     assert max(asked) <= 3
+
+
+async def test_runs_that_end_together_are_replaced_by_one_call(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    async def lease_and_note(
+        queue: AsyncWorkQueue, count: int, lease_ms: int, *, whole: bool = False
+    ) -> tuple[list[Lease], float | None]:
+        asked.append(count)
+        return await lease_level(queue, count, lease_ms, whole=whole)
+
+    monkeypatch.setattr(fetcher, "lease_level", lease_and_note)
+    worker = new_worker(concurrency=10)
+    gate = Gate(worker, queue)
+    await add(queue, *[b"x"] * 30)
+    async with working(worker):
+        await eventually("ten run", lambda: len(gate.begun) == 10)
+        asked.clear()
+        gate.opened.set()
+        await finished(queue)
+    assert asked[0] >= 10

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 ACKNOWLEDGE_SECONDS = 5.0
 SHORTEST_ACKNOWLEDGE = 1.0
 #: How often `drained` asks the server (s).
-DRAIN_TICK = 0.02
+DRAIN_TICK = 0.005
 
 #: How often `stop_queue` looks for the ends of runs (s).
 TICK = 0.02
