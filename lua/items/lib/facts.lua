@@ -40,6 +40,11 @@ local function read_options(text)
   if trace then -- and nothing else, as with most items that have one
     return { trace = trace }
   end
+  local carried = text and string.match(text, '^{"run":"([^"]*)"}$')
+  if carried then -- and nothing else, as with most stages
+    carried = string.gsub(string.gsub(carried, '\\u0000', '\0'), '\\/', '/')
+    if not string.find(carried, '\\', 1, true) then return { run = carried } end
+  end
   local is_json, found = pcall(cjson.decode, text or '{}')
   if not is_json or type(found) ~= 'table' then return {} end
   local tags = tags_in(text)
