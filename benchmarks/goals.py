@@ -98,9 +98,10 @@ def at_least(limit: float, sentence: str, measure: Measure, *, margin: float = 1
     return Goal(sentence, measure, limit, at_least=True, margin=margin)
 
 
-def beside(who: str, scenario: str, what: str) -> Measure:
+def beside(who: str, scenario: str, what: str, **setting: int) -> Measure:
     """Divide the figure of Leasequeue by that of another target."""
-    return ratio(highest(scenario, what), highest(scenario, what, who))
+    ours, theirs = (highest(scenario, what, one, "", **setting) for one in ("leasequeue", who))
+    return ratio(ours, theirs)
 
 
 def _cycles(who: str) -> Measure:
@@ -410,6 +411,27 @@ _FLOWS = (
             margin=1.5,
         )
         for who, limit in (("celery", 5), ("bullmq", 1))
+    ),
+    *(
+        at_least(
+            1.3,
+            f"groups of {children:,} and their joins: at least 1.3 times the stages/s of bullmq",
+            beside("bullmq", "flows", "children and their joins", children=children),
+        )
+        for children in (10, 1_000)
+    ),
+    Goal(
+        "from the last child of 100 open groups to the next stage: at most the time of bullmq",
+        beside("bullmq", "flows", "last child to next stage, many groups at once"),
+        1,
+    ),
+    Goal(
+        "a fan-out of 10,000 and its join, server: at most 6 times the CPU per child of a task that does nothing",
+        ratio(
+            _child("server_cpu_us_per_item", 10_000),
+            highest("flows", "jobs that do nothing", cost="server_cpu_us_per_item", kind="tasks"),
+        ),
+        6,
     ),
     *(
         Goal(

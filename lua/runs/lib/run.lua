@@ -193,10 +193,11 @@ local function add_active(run, number)
 end
 
 -- Return a reference as the items of a run carry it: the run's mark distinguishes them
--- from those of an earlier run of its id.
+-- from those of an earlier run of its id. And return its parts.
 local function reference_of_stage(run, path)
   local mark = run_field(run, 'mark')
-  return table.concat({ run.home, run.id, path, mark and mark ~= '' and mark or nil }, REF_CUT)
+  local parts = { run.home, run.id, path, mark and mark ~= '' and mark or nil }
+  return table.concat(parts, REF_CUT), parts
 end
 
 -- Return whether a run is the one that a caller means by a reference, which may leave out the mark; false as
@@ -274,7 +275,8 @@ local function add_stage_item(run, path, found, again)
   end
   local group = not found.foreign and found.group or nil
   trace = trace and trace ~= '' and trace or nil
-  local reference, carried = reference_of_stage(run, path), nil
+  local reference, parts = reference_of_stage(run, path)
+  local carried
   if level or group or trace or found.expires_in then
     carried = cjson.encode({
       run = reference,
@@ -283,8 +285,10 @@ local function add_stage_item(run, path, found, again)
       trace = trace,
       expires_in = found.expires_in,
     })
-  else -- as of most stages
-    carried = '{"run":' .. cjson.encode(reference) .. '}'
+  elseif string.find(reference, '[\1-\31"\\]') then
+    carried = cjson.encode({ run = reference })
+  else -- as of most stages: `read_options` reads this without cjson
+    carried = '{"run":"' .. table.concat(parts, '\\u0000') .. '"}'
   end
   opened_runs.added = opened_runs.added + 1
   run.added[#run.added + 1] = {

@@ -287,7 +287,7 @@ local function publish_end(run)
   local keep = run_number(run, 'keep')
   if keep > 0 then redis.call('SET', run.home .. ':result:' .. run.id, result_text(run), 'PX', keep) end
   if run.idle and keep == 0 then
-    index_deleted(listed_run(run))
+    index_deleted(listed_run(run), run.changed.state)
     redis.call('UNLINK', run.key)
   else
     index_ended(listed_run(run))
