@@ -426,7 +426,7 @@ _FLOWS = (
         1,
     ),
     Goal(
-        "a fan-out of 10,000 and its join, server: at most 6 times the CPU per child of a task that does nothing",
+        "a fan-out of 10,000 and its join, server: at most 6 times the CPU per child of a no-op task",
         ratio(
             _child("server_cpu_us_per_item", 10_000),
             highest("flows", "jobs that do nothing", cost="server_cpu_us_per_item", kind="tasks"),
