@@ -28,7 +28,7 @@ async def run_server(stack: AsyncExitStack, port: int, *options: str) -> Redis:
     """Run a server until the stack is closed, and return a client."""
     folder = private_folder()  # a replica writes what it receives of its primary there
     words: tuple[str, ...] = ("--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder))
-    words += ("--repl-diskless-sync-delay", "0", *options)
+    words += ("--repl-diskless-sync-delay", "0", "--repl-diskless-load", "on-empty-db", *options)
     return await stack.enter_async_context(answering("embedded", port, *words, folder=folder))
 
 

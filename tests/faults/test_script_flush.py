@@ -41,7 +41,7 @@ async def test_scripts_are_reloaded_after_a_flush_among_concurrent_calls(
     make_queue: MakeQueue, redis: Redis, name: str
 ) -> None:
     """Calls in flight are sent again, once: every answer is true, and nothing is applied twice."""
-    total, queues = 3000, [make_queue() for _ in range(3)]
+    total, queues = 900, [make_queue() for _ in range(3)]
     done = asyncio.Event()
 
     async def flush() -> None:
