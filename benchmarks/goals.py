@@ -173,12 +173,6 @@ _WORKER = (
         margin=1.3,
     ),
     Goal(
-        "2,000 jobs of 50 ms, 100 at once: at most 1.04 times the event loop alone",
-        beside("bare", "worker", SLEEPING),
-        1.04,
-        margin=1.3,
-    ),
-    Goal(
         "an idle worker starts a due item within 50 ms (p99)",
         highest("worker_idle", "due to handler", cost="p99_ms"),
         50,
