@@ -121,9 +121,8 @@ local function read_definition(text)
   found = is_json and type(found) == 'table' and found or {}
   for name, value in pairs(found) do
     local kind = fact_types[name]
-    if kind and (type(value) ~= kind or (kind == 'number' and not (math.abs(value) < TOKEN_LIMIT))) then
-      found[name] = nil
-    end
+    local is_right = type(value) == kind and (kind == 'string' or math.abs(value) < TOKEN_LIMIT)
+    if kind and not is_right then found[name] = nil end
   end
   if found['then'] then
     local after = {}
