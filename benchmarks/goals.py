@@ -278,6 +278,30 @@ _CORE = (
         "appendfsync always, lone add: keeps as much of its rate as a bare protocol",
         ratio(_durable("lone add"), _durable("lone add", "bare")),
     ),
+    *(
+        Goal(
+            f"lease of 100 from a queue with {lanes}, server: at most {limit} times a plain one",
+            ratio(
+                highest("lanes", "lease", cost="server_cpu_us_per_item", lanes=lanes),
+                highest("lanes", "lease", cost="server_cpu_us_per_item", lanes="plain"),
+            ),
+            limit,
+        )
+        for lanes, limit in (
+            ("limited", 1.5),
+            ("levels", 1.8),
+            ("groups", 2.2),
+            ("rate", 2.3),
+            ("concurrency", 2.3),
+        )
+    ),
+    Goal(
+        "at the rate of a group, 1 and 4 workers: at most 2.5 scripts an item",
+        highest("lanes", "scripts at a rate limit"),
+        2.5,
+        "scripts/item",
+        margin=1.3,
+    ),
 )
 
 
