@@ -12,8 +12,8 @@
 -- Gives: any_facts, any_options, forget_facts, note_errors, errors_of, read_options, option_texts,
 --   options_of, placed, traces_of, options_text, write_options
 -- Uses: progress_key, tags_key, unsettled_key, unstarted_key (RARE_KEYS), end_chunks (chunks), DONE_END,
---   GROUP_CUT, LATEST_DUE, REF_CUT, TOKEN_LIMIT (encodings), in_chunks, read_in_chunks (keys), set_of
---   (lists), any_rare (rare), leave_tags, note_tags, tags_in (tags), leave_unstarted, note_unstarted,
+--   GROUP_CUT, LATEST_DUE, REF_CUT, TABLE_BLANKS, TOKEN_LIMIT (encodings), in_chunks, read_in_chunks (keys),
+--   set_of (lists), any_rare (rare), leave_tags, note_tags, tags_in (tags), leave_unstarted, note_unstarted,
 --   unstarted_in (unstarted)
 
 -- Return a time to keep chunks, as options have it; nil: it is none.
@@ -32,6 +32,26 @@ end
 
 local function weight_of(value)
   return type(value) == 'number' and value >= 2 and value <= 1e6 and value % 1 == 0 and value or nil
+end
+
+-- What this script has read of options since it has last written some: id → their text or false. It reads
+-- them for several reasons.
+local read_texts = {}
+
+-- Return the text of the options of each item, or false; nothing if no item has any.
+local function option_texts(ids)
+  local texts = {}
+  for i, id in ipairs(any_facts and ids or {}) do
+    texts[i] = read_texts[id]
+    if texts[i] == nil then
+      texts = read_in_chunks('HMGET', options, ids)
+      for at, text in ipairs(texts) do
+        read_texts[ids[at]] = text
+      end
+      break
+    end
+  end
+  return texts
 end
 
 -- Return the options in a text (false: none) as a table.
@@ -71,7 +91,7 @@ end
 local function forget_facts(ids, answer_of, asked)
   if any_facts then
     local is_asked = asked and set_of(asked)
-    for i, text in ipairs(read_in_chunks('HMGET', options, ids)) do
+    for i, text in ipairs(option_texts(ids)) do
       leave_tags(ids[i], text)
       leave_unstarted(ids[i], text)
       end_chunks(ids[i], text)
@@ -95,6 +115,7 @@ local function forget_facts(ids, answer_of, asked)
     for _, key in ipairs({ options, errors, progress_key }) do
       in_chunks('HDEL', key, ids)
     end
+    read_texts = {}
   end
 end
 
@@ -107,22 +128,24 @@ local function errors_of(ids) return any_facts and read_in_chunks('HMGET', error
 -- Return whether any item has options.
 local function any_options() return any_facts and redis.call('HLEN', options) > 0 end
 
--- Return the text of the options of each item, or false; nothing if no item has any.
-local function option_texts(ids) return any_facts and read_in_chunks('HMGET', options, ids) or {} end
+-- Return a table of options for each item, an empty one if it has none. Items may share it.
+local function options_of(ids)
+  local texts, found, parsed = option_texts(ids), {}, {}
+  for i = 1, #ids do
+    local text = texts[i] or ''
+    parsed[text] = parsed[text] or read_options(text)
+    found[i] = parsed[text]
+  end
+  return found
+end
 
 -- Return whether any of the items may have a level or a group, and so belong to a lane.
 local function placed(ids)
-  local texts = any_facts and cjson.encode(option_texts(ids))
-  return texts and (string.find(texts, '"level', 1, true) or string.find(texts, '"group', 1, true))
-end
-
--- Return a table of options for each item, an empty one if it has none.
-local function options_of(ids)
-  local texts, found = option_texts(ids), {}
-  for i = 1, #ids do
-    found[i] = texts[i] and read_options(texts[i]) or {}
+  for _, text in ipairs(option_texts(ids)) do
+    if text and (string.find(text, '"level', 1, true) or string.find(text, '"group', 1, true)) then
+      return true
+    end
   end
-  return found
 end
 
 -- Return what the holder of each item gets to know of its options, or false; nil if none has any: the trace,
@@ -148,7 +171,8 @@ local function options_text(found) return next(found) and cjson.encode(found) or
 -- the place that its options say.
 local function write_options(ids, text_of)
   local written, removed = {}, {}
-  local were_options = any_options()
+  local size = any_facts and redis.call('HLEN', options) or 0
+  local were_options = size > 0
   local were_noted = were_options and redis.call('EXISTS', tags_key, unstarted_key) > 0
   for i, text in ipairs(were_noted and option_texts(ids) or {}) do
     leave_tags(ids[i], text)
@@ -164,6 +188,10 @@ local function write_options(ids, text_of)
     end
   end
   if were_options then in_chunks('HDEL', options, removed) end
+  if #written > 64 or (size % 16 == 15 and written[1]) then
+    -- As with the ledger: the server would search a hash of short values linearly.
+    written[2] = written[2] .. string.rep(' ', TABLE_BLANKS)
+  end
   in_chunks('HSET', options, written)
-  any_facts = any_facts or #written > 0
+  any_facts, read_texts = any_facts or #written > 0, {}
 end
