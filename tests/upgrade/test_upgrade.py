@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -143,7 +143,7 @@ async def _back(new: Version, queue: AsyncWorkQueue, redis: Redis) -> None:
     await new("park", "back")
     await until("all is done", lambda: _is_empty(redis, name))
     # What the killed worker held is a dead letter, as there is one attempt; everything else has run.
-    ended = await redis.smembers(f"ran-{name}") | {*await redis.zrange(f"{name}:dead", 0, -1)}
+    ended: set[Any] = await redis.smembers(f"ran-{name}") | {*await redis.zrange(f"{name}:dead", 0, -1)}
     of_old = sum(one.startswith(b"old") for one in ended)
     numbered = [f"new{number}" for number in range(added)] + [f"old{number}" for number in range(of_old)]
     assert {one.decode() for one in ended} == {"parked", *numbered}
