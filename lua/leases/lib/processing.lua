@@ -29,21 +29,16 @@ end
 -- true), and the notes of dropped entries.
 local function sift(listed, leaving)
   local scores = read_in_chunks('ZMSCORE', deadlines, listed)
-  local staying, unexplained, noted, met, seen, ended, notes = {}, {}, {}, {}, {}, {}, {}
-  for i, id in ipairs(at_first.noted > 0 and listed or {}) do
-    ended[#ended + 1] = (leaving[id] or not scores[i]) and id or nil -- what is leased has no note
-  end
-  for i, at in ipairs(read_in_chunks('ZMSCORE', gone, ended)) do
-    notes[ended[i]] = at
-  end
+  local notes = at_first.noted > 0 and read_in_chunks('ZMSCORE', gone, listed) or {}
+  local staying, unexplained, noted, met, seen = {}, {}, {}, {}, {}
   for i = #listed, 1, -1 do
     local id, score = listed[i], scores[i]
     if not (seen[id] or leaving[id]) and (score or redis.call('EXISTS', data_key(id)) == 1) then
       staying[#staying + 1] = id
       if not score then
-        unexplained[#unexplained + 1], noted[id] = id, notes[id]
+        unexplained[#unexplained + 1], noted[id] = id, notes[i]
       end
-    elseif notes[id] then
+    elseif notes[i] then
       met[#met + 1] = id
     end
     seen[id] = true
@@ -90,7 +85,7 @@ local function unlist_old(ids)
   for _, id in ipairs(ids) do
     leaving[id], missing[id] = true, true
   end
-  local old = redis.call('LRANGE', processing, at_first.length > 128 and -3 * #ids - 2 or 0, -1)
+  local old = redis.call('LRANGE', processing, at_first.length > 128 and -3 * #ids - 8 or 0, -1)
   local staying, unexplained, noted, met = sift(old, leaving)
   local waiting = {}
   for _, id in ipairs(unexplained) do
