@@ -22,10 +22,10 @@
 -- Uses: find_earlier, forget_earlier (begin_incarnation), chunks_key, keeps_chunks (chunks), now (clock),
 --   closed_error, is_closed (closed), arguments_at, keys_at (elsewhere), emit, emitting, flush (emit),
 --   FROM_NO_LEVEL, ID_AT, LANE_END, OURS, OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors,
---   read_options, write_options (facts), is_foreign (foreign), call_fsck_lanes, keys_of_fsck_lanes
---   (fsck_lanes), data_key, in_chunks, place_in (keys), lanes (lanes), read_ledger (ledger), reversed
---   (lists), publish_live (live), enter_scheduled (move), wake_next (slots), drop_tags (tags),
---   leave_unstarted (unstarted), enter_waiting (waiting)
+--   read_options, write_options (facts), call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key,
+--   in_chunks, place_in (keys), lanes (lanes), read_ledger (ledger), reversed (lists), publish_live (live),
+--   enter_scheduled (move), wake_next (slots), drop_tags (tags), leave_unstarted (unstarted), enter_waiting
+--   (waiting)
 
 if is_closed then return closed_error() end
 if redis.call('GET', source .. ':format') ~= redis.call('GET', format) then return { -1 } end

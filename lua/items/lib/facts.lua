@@ -13,8 +13,8 @@
 --   options_of, placed, traces_of, options_text, write_options
 -- Uses: progress_key, tags_key, unsettled_key, unstarted_key (RARE_KEYS), end_chunks (chunks), DONE_END,
 --   GROUP_CUT, LATEST_DUE, REF_CUT, TABLE_BLANKS, TOKEN_LIMIT (encodings), in_chunks, read_in_chunks (keys),
---   set_of (lists), any_rare (rare), leave_tags, note_tags, tags_in (tags), leave_unstarted, note_unstarted,
---   unstarted_in (unstarted)
+--   set_of (lists), any_rare (rare), read_texts (read_texts), leave_tags, note_tags, tags_in (tags),
+--   leave_unstarted, note_unstarted, unstarted_in (unstarted)
 
 -- Return a time to keep chunks, as options have it; nil: it is none.
 local function keep_of(value)
@@ -33,10 +33,6 @@ end
 local function weight_of(value)
   return type(value) == 'number' and value >= 2 and value <= 1e6 and value % 1 == 0 and value or nil
 end
-
--- What this script has read of options since it has last written some: id → their text or false. It reads
--- them for several reasons.
-local read_texts = {}
 
 -- Return the text of the options of each item, or false; nothing if no item has any.
 local function option_texts(ids)

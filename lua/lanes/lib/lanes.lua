@@ -17,7 +17,7 @@
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), have_ask (askers), controlled (controlled),
 --   ALARM_GRACE_MS, FIRST_PLACE, GROUP_AT, ID_AT, LANE_END, LANE_PAST, LEVEL_DIGITS, LEVEL_SIZE, NO_LEVEL,
 --   OURS, OURS_SIZE, PARKED, PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING, WAITS_FOR_NONE
---   (encodings), options_of (facts), is_foreign (foreign), first_place, gathering (gathering), data_key,
+--   (encodings), options_of (facts), holds_foreign (foreign), first_place, gathering (gathering), data_key,
 --   in_chunks, place_in (keys), lane_state (lane_state), closed_gate, free_shared, narrow, note_rates,
 --   open_gate, paused_until, queue_gate, read_control (limits), reversed (lists), have_look (looks),
 --   read_clock (read_clock)
@@ -109,7 +109,7 @@ local function enter_lane(name, ids, front, again)
   in_chunks('ZADD', lanes_key, added)
   if size and members_of(name, size - 1, 1)[1] then enter_index(name, read_clock()) end
   for i, holder in ipairs(redis.call('MGET', unpack(keys))) do
-    if not is_foreign(holder) then
+    if not holds_foreign(holder) then
       local at = #name + 1
       kept[#kept + 1], kept[#kept + 2] = keys[i], WAITING .. string.sub(added[2 * i], at, at + PLACE_SIZE - 1)
       lane_state.kept_keys[ids[i]] = true

@@ -91,7 +91,8 @@ local function refill(lane)
     local wanted = lane.wanted
     lane.wanted = math.min(250, 4 * wanted)
     lane.at = 1
-    local found, is_held = nil, lane.name == PLAIN_LANE
+    local found
+    local is_held = lane.name == PLAIN_LANE
     if is_held then
       found = reversed(redis.call('LRANGE', held_key, -lane.read - wanted, -lane.read - 1))
     else

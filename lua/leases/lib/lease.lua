@@ -9,9 +9,9 @@
 -- Gives: choose, take_tokens, write_leases, begin_leases, drop_checked, chosen,
 --   last_token, unreadable, unreadable_error
 -- Uses: now (clock), discard, late_among (discard), announce (due), emit, emitting (emit), TABLE_BLANKS,
---   TOKEN_LIMIT (encodings), any_facts (facts), read_fence (fence), foreign_lease_left, is_foreign, is_ours,
---   watch_foreign (foreign), first_due, first_end (heads), data_key, lease_keys_of (keys), read_ledger
---   (ledger), enter_processing (processing), write_lease_keys (write_lease_keys)
+--   TOKEN_LIMIT (encodings), any_facts (facts), read_fence (fence), foreign_lease_left, holds_foreign,
+--   is_ours, watch_foreign (foreign), first_due, first_end (heads), data_key, lease_keys_of (keys),
+--   read_ledger (ledger), enter_processing (processing), write_lease_keys (write_lease_keys)
 
 -- The token of the n-th chosen item is `last_token + n`.
 local last_token, stored_token = read_fence()
@@ -44,7 +44,7 @@ local function choose(source, skip, limit, with_data, room)
       local data = redis.pcall(look, key) -- false: there is none; a table: the key is no string
       if data == 0 then data = redis.call('EXISTS', key) == 1 and 0 end
       local is_held = holders
-        and (is_foreign(holders[2 * i - 1]) or is_foreign(holders[2 * i]))
+        and (holds_foreign(holders[2 * i - 1]) or holds_foreign(holders[2 * i]))
         and foreign_lease_left(id)
       if type(data) == 'table' then
         unreadable[#unreadable + 1] = id
