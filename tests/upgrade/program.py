@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import suppress
-from itertools import count
 
 from redis.asyncio import Redis
 
@@ -25,7 +23,7 @@ class Program:
         self.queue, self.redis, self.prefix = queue, redis, prefix
         self.begun = asyncio.Event()
         self.adding: asyncio.Task[None] | None = None
-        self.added = 0
+        self.added, self.holds = 0, False
 
     async def run(self, data: bytes, lease: Lease) -> None:
         """Run an item."""
@@ -35,10 +33,11 @@ class Program:
             raise ValueError("it is bad")
 
     async def _add(self) -> None:
-        for number in count():
+        while not self.holds:
+            number = self.added
             data = b"bad" if number % 20 == 19 else b"x"
             await self.queue.add_item(Item(data, id=f"{self.prefix}{number}"))
-            self.added = number + 1
+            self.added += 1
             await asyncio.sleep(0.001)
 
     async def add(self) -> None:
@@ -48,9 +47,8 @@ class Program:
     async def hold(self) -> int:
         """Add no more; return how many were added."""
         assert self.adding is not None
-        self.adding.cancel()
-        with suppress(asyncio.CancelledError):
-            await self.adding
+        self.holds = True
+        await self.adding
         return self.added
 
     async def worked(self) -> None:
