@@ -12,6 +12,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONNODEBUGRANGES := 1
 export PYTHON  ?= python3#                 the Python that VENV is made with, 3.11 or newer
 VENV           ?= .venv#                   the environment in which the targets run
+LOCK           ?= requirements.lock#       the releases that are installed into it, with their hashes
 PYTHONS        ?= 3.11 3.12 3.13 3.14#     the Pythons on which `make test-pythons` runs the tests
 T              ?=#                         what `make test-one` runs: a file, file::test, or --seed RWQ-B3
 SERVER         ?= embedded#                where it runs: embedded, redis7, redis6, container, or see tests/servers.py
@@ -48,8 +49,8 @@ COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
 .PHONY: help demo serve bench bench-fleet bench-rivals bench-spark test-one test-fast test test-servers test-server-table test-spark test-cluster test-core
-.PHONY: newest-ready test-modules test-newest test-python test-pythons test-restart test-browser test-failover test-failover-rivals test-long test-containers test-kubernetes soak
-.PHONY: scripts lint format types docs docs-serve lock clean
+.PHONY: newest-ready test-minimum test-modules test-newest test-python test-pythons test-restart test-browser test-failover test-failover-rivals test-long test-containers test-kubernetes soak
+.PHONY: scripts lint format types docs docs-serve release lock clean
 .PHONY: machine-browser machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals machine-terminal
 
 help: ## List the targets
@@ -122,6 +123,10 @@ test-newest: ## Run the core tests but tests/lua and tests/stateful, on SERVER, 
 	@python=$$(tests/find-python.sh $(NEWEST)); \
 	$(MAKE) --no-print-directory test-core VENV=build/pythons/$(NEWEST) PYTHON=$$python
 
+test-minimum: build/minimum.lock ## Run the same on the oldest of PYTHONS, with the lowest releases that pyproject.toml allows
+	@python=$$(tests/find-python.sh $(firstword $(PYTHONS))); \
+	$(MAKE) --no-print-directory test-core VENV=build/minimum LOCK=$< PYTHON=$$python
+
 test-core: $(FOR_TESTS) $(FOR_SPARK)
 	@echo "The core tests, on $(strip $(SERVER)), and the examples of the docs, with $$($(BIN)/python --version)"
 	LEASEQUEUE_TEST_SERVER=$(strip $(SERVER)) $(PYTEST) $(NO_SPARK) $(filter-out tests/lua tests/stateful/%,$(CORE)) -m "core and $(QUICK)" $(ARGS)
@@ -191,14 +196,28 @@ types: $(VENV)/ready ## Check the types of source, tests and benchmarks
 docs: scripts ## Build the docs into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/mkdocs.yml </dev/null
 
+release: docs machine-servers build/release-tools/ready ## Build sdist, wheel, SBOM and docs of the last commit, check them on each of PYTHONS
+	tests/release/build.sh
+	LEASEQUEUE_RELEASE_PYTHONS="$(PYTHONS)" $(PYTEST) tests/release/checks.py $(ARGS)
+
 docs-serve: scripts ## Show the docs on http://127.0.0.1:8000 and follow changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --config-file docs/mkdocs.yml
 
-lock: ## Update requirements.lock to the newest releases that pyproject.toml allows
-	$(PYTHON) -m venv build/uv
-	build/uv/bin/pip install --quiet uv
+lock: build/uv/bin/uv ## Update requirements.lock to the newest releases that pyproject.toml allows
 	build/uv/bin/uv export --no-config --quiet --upgrade --all-extras --no-emit-project --no-header --no-annotate \
 	    --format requirements-txt --output-file requirements.lock
+	build/uv/bin/uv export --no-config --quiet --only-group release --no-emit-project --no-header --no-annotate \
+	    --format requirements-txt --output-file tests/release/requirements.lock
+
+# What users install has its lowest releases; all else, those of requirements.lock, as far as they go together.
+USERS   = $(shell sed -n '/^\# For users/,/^\# For those/s/^\([a-z]*\) = \[.*/\1/p' pyproject.toml)
+MINIMUM = build/uv/bin/uv pip compile pyproject.toml --no-config --quiet --no-header --no-annotate --no-strip-extras \
+    --resolution lowest-direct --python-version $(firstword $(PYTHONS))
+
+build/minimum.lock: pyproject.toml requirements.lock | build/uv/bin/uv
+	names=$$($(MINIMUM) --no-deps $(addprefix --extra ,$(USERS)) | sed -E 's/(\[|=).*//' | paste -sd '|'); \
+	grep -oE '^[^ ]+==[^ \]+' requirements.lock | grep -vE "^($$names)==" >$@
+	$(MINIMUM) --all-extras --generate-hashes --output-file $@ >/dev/null
 
 clean: ## Remove everything that these targets created
 	rm -rf .venv build dist site uv.lock tests/*/node_modules
@@ -208,16 +227,26 @@ clean: ## Remove everything that these targets created
 
 # --------------------------------------------------------------------------------------------------- set-up
 
-$(VENV)/ready: pyproject.toml requirements.lock
+$(VENV)/ready: pyproject.toml $(LOCK)
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=...") if sys.version_info < (3, 11) else None'
-	@echo "Setting up $(VENV) (once): downloading and installing $$(grep -c == requirements.lock) packages, for a minute"
+	@echo "Setting up $(VENV) (once): downloading and installing $$(grep -c == $(LOCK)) packages, for a minute"
 	@tests/setup-machine.sh venv
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r $(LOCK)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@echo "Setting up $(VENV): compiling them, for half a minute"
 	@# pip would compile in one process, and also the packages' own tests. One package, uuid, is for Python 2 only.
 	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '/(tests/.*|site-packages/uuid)\.py$$' $(VENV)/lib
+	@touch $@
+
+build/uv/bin/uv:
+	@$(PYTHON) -m venv build/uv
+	@build/uv/bin/pip install --quiet --disable-pip-version-check uv
+
+build/release-tools/ready: tests/release/requirements.lock | build/uv/bin/uv
+	@echo "Installing what $< names into $(@D)"
+	@build/uv/bin/uv venv --no-config --quiet --clear --python $(PYTHON) $(@D)
+	@build/uv/bin/uv pip sync --no-config --quiet --python $(@D) --require-hashes $<
 	@touch $@
 
 # Each rival, and Leasequeue, has its own environment: in one, they could not all have their newest releases.

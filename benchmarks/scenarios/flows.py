@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections import defaultdict
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 #: The stages of a chain, and the children of a run where those of libraries are compared.
 STAGES, CHILDREN = 10, (10, 1_000)
+#: The groups that are open at once where their joins are timed, and the children of each.
+OPEN, OPEN_CHILDREN = 100, 20
 #: The children of a run of ours, and how many children all runs of a size have together.
 FANS, ALL_CHILDREN = (10, 100, 1_000, 10_000), 20_000
 CONCURRENCY = 100
@@ -49,6 +52,7 @@ SLOW_US = 200
 
 CHAIN, FAN = "hand-overs of chains", "children and their joins"
 JOIN = "last child to next stage"
+JOINS_AT_ONCE = "last child to next stage, many groups at once"
 FANNED, LONGEST = "fan-out and join", "longest script call"
 STAGE = "jobs that do nothing"
 
@@ -67,6 +71,7 @@ class _Found:
     cpu: list[float] = field(default_factory=list)  #: µs of the worker by stage
     server: list[float] = field(default_factory=list)  #: µs of the server by stage
     late: list[float] = field(default_factory=list)  #: seconds from the last child to the join
+    late_of_many: list[float] = field(default_factory=list)  #: the same where many groups are open at once
 
 
 async def _beside(bench: Bench) -> list[Row]:
@@ -93,9 +98,13 @@ async def _beside(bench: Bench) -> list[Row]:
     ]
     small = CHILDREN[0] + 1
     timed = [
-        partial(_time_joins, one, small, bench.scaled(150, 10), found[one.label, small, True])
+        partial(_time_joins, one, small, bench.scaled(150, 10), found[one.label, small, True].late)
         for one in installed
     ]
+    opened = bench.scaled(OPEN, 10)
+    for one in installed:
+        late = found[one.label, small, True].late_of_many
+        timed.append(partial(_time_joins, one, OPEN_CHILDREN + 1, opened, late, at_once=True))
     await take_turns(bench.scaled(3, 1), [*turns, *timed])
     rows = []
     for (who, size, joins), its in found.items():
@@ -116,7 +125,9 @@ async def _beside(bench: Bench) -> list[Row]:
         rows.append(number_row("runs started", "stages/s", its.starts, who=who, setting=setting))
         if its.late:
             rows.append(time_row(JOIN, its.late, len(its.speeds), who=who, setting=setting))
-    return sorted(rows, key=lambda row: [CHAIN, FAN, JOIN, "runs started"].index(row.what))
+            many: Setting = {"children": OPEN_CHILDREN, "open": opened}
+            rows.append(time_row(JOINS_AT_ONCE, its.late_of_many, len(its.speeds), who=who, setting=many))
+    return sorted(rows, key=lambda row: [CHAIN, FAN, JOIN, JOINS_AT_ONCE, "runs started"].index(row.what))
 
 
 def _task(server: Server, size: int, joins: bool, warm: int, total: int) -> dict[str, Any]:  # noqa: FBT001 - as in JSON
@@ -159,21 +170,26 @@ async def _empty(server: Server, pause: float = 0.0005) -> None:
             await asyncio.sleep(pause)
 
 
-async def _time_joins(library: Library, size: int, runs: int, found: _Found) -> None:
+async def _time_joins(
+    library: Library, size: int, runs: int, late: list[float], *, at_once: bool = False
+) -> None:
     """Measure from the start of the last child of a run to that of its join, one run at a time.
 
     A child does nothing, so that its start is its end. Pauses vary, as those of `idle` of the rivals.
+    `at_once`: all runs are started before the worker.
     """
     warm = runs // 10
     total = (runs + warm) * size
     async with library.server() as server:
         task = _task(server, size, True, warm * size, total)
-        async with (
-            library.program("work", task) as worker,
-            library.program("produce", {"url": server.url, "flow": task["flow"]}) as producer,
-        ):
+        async with AsyncExitStack() as stack:
+            program = library.program("produce", {"url": server.url, "flow": task["flow"]})
+            producer = await stack.enter_async_context(program)
             await producer.receive()
-            for number in range(0, total, size):
+            if at_once:
+                await _start(producer, 0, total)
+            worker = await stack.enter_async_context(library.program("work", task))
+            for number in range(0, 0 if at_once else total, size):
                 await _start(producer, number, size)
                 await asyncio.sleep(PAUSE_SECONDS * random.uniform(0.5, 1.5))
                 await _empty(server, 0.01)
@@ -182,7 +198,7 @@ async def _time_joins(library: Library, size: int, runs: int, found: _Found) -> 
             began = checked(await worker.ask({}), total, library)
     for last in range(warm * size + size - 1, total, size):
         children = range(last - size + 1, last)
-        found.late.append((began[last] - max(began[child] for child in children)) / 1e9)
+        late.append((began[last] - max(began[child] for child in children)) / 1e9)
 
 
 class _Fan:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.bench import STEP_TIMEOUT, Child, start_server
+from benchmarks.goals import SLEEPING
 from benchmarks.measure import COSTS, SCRIPT_COMMANDS, Row, Sample, Setting, number_row, time_row
 from benchmarks.scenarios.waiting import commands_per_second, idle_sample
 from benchmarks.targets import Ours, Trial, measured
@@ -61,7 +62,7 @@ async def worker(bench: Bench) -> list[Row]:
     rows = await measured(bench, trials, bench.scaled(7, 2))
     rows += _where_time_goes(trials[0].samples[NO_OP], ours)
     await bench.reset()
-    return [*rows, await _sleepers(bench)]
+    return [*rows, *await _sleepers(bench)]
 
 
 class _Drained:
@@ -109,16 +110,35 @@ def _where_time_goes(samples: list[Sample], setting: Setting) -> list[Row]:
     ]
 
 
-async def _sleepers(bench: Bench) -> Row:
-    """Measure jobs of 50 ms, over the time that they would need without any overhead."""
+async def _sleepers(bench: Bench) -> list[Row]:
+    """Measure jobs of 50 ms, over the time without any overhead; beside them, the event loop alone."""
     jobs = bench.scaled(2_000, 2 * CONCURRENCY)
     drained = _Drained(await bench.queue(), jobs, SLEEP_SECONDS)
     setting: Setting = {"jobs": jobs, "concurrency": CONCURRENCY}
-    trial = Trial("leasequeue", setting, jobs, {"sleep": (drained.fill, drained.run)})
-    await measured(bench, [trial], bench.scaled(5, 1))
+
+    async def sleep() -> None:
+        for _ in range(jobs // CONCURRENCY):
+            await asyncio.sleep(SLEEP_SECONDS)
+
+    async def sleep_alone() -> None:
+        await asyncio.gather(*(sleep() for _ in range(CONCURRENCY)))
+
+    trials = [
+        Trial("leasequeue", setting, jobs, {SLEEPING: (drained.fill, drained.run)}),
+        Trial("bare", setting, jobs, {SLEEPING: (None, sleep_alone)}),
+    ]
+    await measured(bench, trials, bench.scaled(5, 1))
     ideal = jobs * SLEEP_SECONDS / CONCURRENCY
-    ratios = [sample.seconds / ideal for sample in trial.samples["sleep"]]
-    return number_row("jobs of 50 ms, time over ideal", "x", ratios, setting=setting)
+    return [
+        number_row(
+            SLEEPING,
+            "x",
+            [sample.seconds / ideal for sample in trial.samples[SLEEPING]],
+            who=trial.who,
+            setting=setting,
+        )
+        for trial in trials
+    ]
 
 
 async def worker_idle(bench: Bench) -> list[Row]:

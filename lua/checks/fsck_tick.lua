@@ -2,6 +2,7 @@
 --
 -- Keys: schedules, ticks
 -- Arguments:
+--   prefix      text     the queue's name
 --   schedule    text     its name
 --   definition  text     its definition, as it was read
 --   due_ms      integer  when it is due next, in ms since 1970

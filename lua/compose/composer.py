@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
-from leasequeue.keys import KEYS, NONE
+from leasequeue.keys import FORMAT, KEYS, NONE
 from leasequeue.states import EVENTS, EventKind
 from leasequeue.wire.scripts import Script
 from lua.compose.calling import calls_in, in_order, key_names, put_in, stand_in
@@ -49,9 +49,19 @@ RARE_KEYS = {
     "history": "events:keep",
     **{name: name for name in ("cancelled", "control", "held", "lanes", "levels", "progress")},
     **{name: name for name in ("recent", "tags", "unsettled", "unstarted")},
+    "too_new": f"too_new_for:{FORMAT}",
 }
 #: What stands for each of them in the code.
 RARE_NAMES = {f"{name}_key": key for name, key in RARE_KEYS.items()}
+#: What each script begins with: it refuses a queue in a format that it does not know. One that has looked for
+#: rare keys, or read whether the queue is controlled, knows from there that most queues have no such key.
+GUARD = (
+    "if {seen}redis.call('EXISTS', too_new_key) == 1 then "
+    "return redis.error_reply('FORMATTOONEW ' .. redis.call('GET', too_new_key) .. ' ' .. prefix) end"
+)
+SEEN_BY = ("controlled", "any_rare")
+#: The scripts without it: they show who works, and what the server permits, in whatever format.
+UNGUARDED = frozenset({"probe", "workers"})
 SECTIONS = ("Keys", "Arguments", "Reply", "Cost", "Limits")
 #: A call that emits events: the name of the event, or the code in its place. The functions that emit have the
 #: name in the variable `what`.
@@ -182,6 +192,10 @@ def _source(path: str, text: str, library: Library) -> _Source:
     own = strip(marked(code, f"lua/{path}.lua", len(header) + 1))
     check_calls(name, names_in(own), names_listed(sections.get("Calls", [])))
     linked = library.link(name, own, names_listed(sections.get("Needs", [])), [*declared, NONE])
+    if name not in UNGUARDED and "rare" in library.pieces:  # else it is none of `lua/`
+        seen = next((f"{one} and " for one in SEEN_BY if one in linked.names), "")
+        guard = strip(marked(GUARD.format(seen=seen), f"lua/{path}.lua", 1))
+        linked = Linked(linked.blocks, f"{guard}\n{own}")
     return _Source(path, (*keys, NONE), entries, own, linked)
 
 

@@ -8,7 +8,8 @@
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
---   items   rest     id, data, delay in ms (0: none; `@` and ms since 1970: until then), mode and
+--   items   rest     id, data, delay in ms (0: none; -1: none, and it is leased next; `@` and
+--       ms since 1970: until then), mode and
 --       options (see `items/lib/add`), …
 -- Reply: a list with an entry per item: 1 added or replaced, 0 the id is taken; a text: it was not added, as
 --   the item with this id waits or is scheduled with the same key, and was not started yet.

@@ -12,9 +12,9 @@
 -- Reply: 1 it has the level now, 0 it is leased or there is none.
 -- Cost: O(log n), and O(256) in a list.
 -- Limits: one item a call.
--- Uses: closed_error, is_closed (closed), options_of, options_text, write_options (facts), foreign_lease_left
---   (foreign), data_key (keys), drop_lease_keys (move), wake_next (slots), enter_waiting, find_waiting,
---   leave_places (waiting)
+-- Uses: closed_error, is_closed (closed), option_texts, options_text, read_options, write_options (facts),
+--   foreign_lease_left (foreign), data_key (keys), drop_lease_keys (move), wake_next (slots), enter_waiting,
+--   find_waiting, leave_places (waiting)
 
 if is_closed then return closed_error() end
 redis.call('LLEN', queue)
@@ -25,7 +25,7 @@ if
 then
   return 0
 end
-local its_options = options_of({ item })[1]
+local its_options = read_options(option_texts({ item })[1])
 if (its_options.level or 0) == new_level then return 1 end
 local places = find_waiting({ item }) -- none if it is scheduled
 its_options.level = new_level ~= 0 and new_level or nil

@@ -18,4 +18,4 @@
 -- Limits: at most 1,000 items a call and, except for a single item, 1 MiB of results.
 -- Uses: complete (complete)
 
-return complete()
+return complete(ARGV, entries)

@@ -3,7 +3,7 @@
 -- An item whose id exists here already, and the stage of a flow run, stays where it is. The data is renamed,
 -- which decides: before it this queue has ids without data, after it the other one.
 --
--- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, options, errors, events
+-- Keys: queue, processing, gone, deadlines, scheduled, ledger, fence, options, errors, events, format
 -- Arguments:
 --   prefix   text     the name of the queue that gets the items
 --   now_ms   integer  the time; empty: the server's time
@@ -13,7 +13,8 @@
 --   left_out integer  how many of the first ids there to leave out
 --   count    count    how many ids to check there
 --   entries  rest     ids, or none
--- Reply: how many ids were checked, how many of them stay, then the ids that were moved.
+-- Reply: how many ids were checked (-1: the queues differ in their formats), how many of them stay, then the
+--   ids that were moved.
 -- Cost: O(log n) per id, and O(left_out) in a list if some stay.
 -- Limits: at most 1,000 ids a call.
 -- Needs: check
@@ -27,6 +28,7 @@
 --   (waiting)
 
 if is_closed then return closed_error() end
+if redis.call('GET', source .. ':format') ~= redis.call('GET', format) then return { -1 } end
 local function theirs(name) return source .. ':' .. name end
 local ids, members, is_laned = {}, {}, spot == 'lanes' or spot == 'lower'
 if spot == 'ids' then

@@ -2,6 +2,7 @@
 --
 -- Keys: deadlines, ledger
 -- Arguments:
+--   prefix      text     the queue's name
 --   now_ms      integer  the time; empty: the server's time
 --   elapsed_ms  integer  the minimum time since an item was leased last; 0: all leases, also
 --       the watched ones of other clients

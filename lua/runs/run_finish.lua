@@ -30,9 +30,11 @@
 -- Cost: O(1) per item, and per item that follows.
 -- Limits: at most 1,000 rows a call; it adds about 60 items, and changes 30 runs.
 -- Needs: check
--- Uses: accepts_token, is_current (current), are_leases_ours (foreign), data_key (keys), split_reference
---   (reference), add_active, counts_of, heal_run, is_meant, open_run, opened_runs, parent_of, read_fields,
---   run_field, set_run, stage_definition (run), commit_runs, finish_items, is_final, rest_of_runs
+-- Calls: fail_many
+-- Uses: complete (complete), accepts_token, is_current (current), arguments_at, keys_at (elsewhere),
+--   call_fail_many, keys_of_fail_many (fail_many), are_leases_ours (foreign), data_key (keys),
+--   split_reference (reference), add_active, counts_of, heal_run, is_meant, open_run, opened_runs, parent_of,
+--   read_fields, run_field, set_run, stage_definition (run), commit_runs, is_final, rest_of_runs
 --   (run_commit), end_stage, enter_batch, enter_first, forget_child, is_run_active, room_to_add,
 --   start_children (run_step)
 
@@ -236,7 +238,9 @@ end
 
 local refused = commit_runs(true)
 if refused then return refused end
-local done, dead_ = finish_items(completed, failed)
+local done = completed[1] and complete(completed, 0) or {}
+local dead_ = failed[1] and call_fail_many(keys_at(prefix, keys_of_fail_many), arguments_at(prefix, failed))
+  or {}
 for place, i in ipairs(completed_at) do
   answers[i] = done[place]
 end

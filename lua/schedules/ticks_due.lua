@@ -2,6 +2,7 @@
 --
 -- Keys: schedules, ticks
 -- Arguments:
+--   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
 --   start   integer  how many due schedules to skip
 --   count   count    the maximum number to return

@@ -17,6 +17,6 @@
 -- Uses: complete (complete), is_stream_owner (stream_owner)
 
 if not is_stream_owner() then return { 0 } end
-local answers = complete()
+local answers = complete(ARGV, entries)
 table.insert(answers, 1, 1)
 return answers

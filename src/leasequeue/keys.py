@@ -11,6 +11,10 @@ from typing import NamedTuple
 
 from leasequeue.errors import InvalidArgument
 
+#: The newest format of a queue's keys that this version knows, and the one that a program must know to use a
+#: queue in this format. In which one it writes, the queue says: see `leasequeue.queue.formats`.
+FORMAT, FLOOR = 1, 1
+
 
 class Key(NamedTuple):
     """One key of a queue, or one for each item, session or job."""
@@ -92,6 +96,11 @@ KEYS = {
     ),
     "shards": Key(
         "string", "over how many queues the items are spread, and by what: `<number> <id or group>`"
+    ),
+    "format": Key(
+        "string",
+        "in which format the queue is written, which one a program must know to use it, and by which version "
+        "this was set: `<format> <floor> <version>`. Without it, both are 1",
     ),
     "probe": Key("string, `PX`", "exists only while `probe` runs"),
     "none": Key(
@@ -216,6 +225,11 @@ MADE_KEYS = {
     ),
     "stream:<name>": Key(
         "hash, with a time to live", "a stream of leases: `reader`, the last that took it over"
+    ),
+    "too_new_for:<format>": Key(
+        "string",
+        "`<floor> <version>`, as in `P:format`: the scripts of programs that know no format above this one "
+        "refuse to do anything",
     ),
     "lost:<name>": Key(
         "any",

@@ -56,6 +56,7 @@ CALLS = {
     "pause": ("pause", "emails"),
     "resume": ("resume", "emails"),
     "fsck": ("fsck", "emails"),
+    "upgrade": ("upgrade", "emails"),
     "events": ("events", "emails"),
     "workers ls": ("workers", "ls", "emails"),
     "workers fail": ("workers", "fail", "emails", "x"),

@@ -316,7 +316,7 @@ CALLED = {
     *("clean", "limits", "ls", "pause", "peek", "purge", "recover", "resume", "rm", "schedule add"),
     *("schedule ls", "schedule rm", "schedule run", "show", "stats", "workers fail", "workers ls"),
     *("workers quiet", "workers resume", "workers stop", "acl", "top", "tags", "groups"),
-    *("promote", "priority"),
+    *("promote", "priority", "upgrade"),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import venv
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,9 +49,9 @@ class Environment:
         return {*self.run("python", "-W", "error", "-c", PRINT_SCRIPTS).split()}
 
 
-def new_environment(root: Path, home: Path) -> Environment:
+def new_environment(root: Path, home: Path, python: str = sys.executable) -> Environment:
     """Make a clean environment, which installs only the releases of requirements.lock."""
-    venv.create(home / "venv", with_pip=True, symlinks=True)
+    subprocess.run([python, "-m", "venv", home / "venv"], check=True)
     pins = re.findall(r"^(\S+==\S+(?: *;.*?)?) *\\$", (root / "requirements.lock").read_text(), re.MULTILINE)
     (home / "pins.txt").write_text("\n".join(pins))
     (home / "elsewhere").mkdir()

@@ -1,6 +1,6 @@
 """The README's install lines, as they are written, in a new environment and an empty folder.
 
-They need a package registry: `make test-pythons` and `make test-long` run them.
+They need a package registry: `make test-pythons` and `make test-long` run them, and `make release`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -36,10 +37,20 @@ def programs(root: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def environment(root: Path, tmp_path: Path) -> Environment:
+def python() -> str:
+    return sys.executable
+
+
+@pytest.fixture
+def checkout(root: Path) -> Path:
+    return root
+
+
+@pytest.fixture
+def environment(root: Path, tmp_path: Path, python: str, checkout: Path) -> Environment:
     """Make an environment whose folder holds nothing but the checkout."""
-    made = new_environment(root, tmp_path)
-    (made.elsewhere / "leasequeue").symlink_to(root)
+    made = new_environment(root, tmp_path, python)
+    (made.elsewhere / "leasequeue").symlink_to(checkout)
     return made
 
 

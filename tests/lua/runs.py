@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
@@ -92,8 +93,8 @@ class Runs:
         reply = await space.run("lease_many", [(count, 60_000)], now_ms=at)
         carried = reply.pop() if isinstance(reply[-1], list) else []
         return [
-            Row(item.id, item.token, trace.partition(b"\n")[2])
-            for item, trace in zip(items_of(reply), carried, strict=True)
+            Row(item.id, item.token, (trace or b"").partition(b"\n")[2])
+            for item, trace in zip_longest(items_of(reply), carried)
         ]
 
     async def finish(self, *rows: tuple[object, ...], at: int = NOW, of: Space | None = None) -> list[int]:

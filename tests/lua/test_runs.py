@@ -538,3 +538,58 @@ async def test_first_stages_that_are_not_added_when_the_run_ends_keep_it_from_no
         await runs.finish(*ended[start : start + 50])
     found = await runs.hash()
     assert (found["active"], found["state"], found["error"]) == ("0", "failed", "s0: ValueError: bad")
+
+
+async def next_of(runs: Runs) -> str:
+    """Lease the next item and finish its stage, if it is one; return its id."""
+    [row] = await runs.lease(1)
+    if row.reference:
+        assert await runs.finish(row.done()) == [1]
+    return row.id
+
+
+async def test_what_joins_parts_is_leased_next(runs: Runs) -> None:
+    await runs.start(
+        runs.stage("group", queue="", children=(runs.child(0), runs.child(1))),
+        runs.stage("sum", "group"),
+        runs.stage("send", "sum"),
+    )
+    await runs.start(
+        runs.stage("a"),
+        runs.stage("b", "a"),
+        runs.stage("c", "a"),
+        runs.stage("d", "b", "c"),
+        runs.stage("children", "d", queue="", children=(runs.child(0), runs.child(1))),
+        run="other",
+    )
+    await runs.space.run("add_items", [("plain", b"{}", 0, 0)])
+    order = ["r/group/0", "r/group/1", "r/sum", "other/a", "plain", "r/send", "other/b", "other/c", "other/d"]
+    assert [await next_of(runs) for _ in order] == order
+
+
+async def test_a_join_stays_behind_items_of_a_higher_priority(runs: Runs) -> None:
+    await runs.start(runs.stage("a"), runs.stage("b"), runs.stage("low", "a", "b", level=-1))
+    await runs.space.run("add_items", [("plain", b"{}", 0, 0), ("lower", b"{}", 0, '0:{"level":-1}')])
+    order = ["r/a", "r/b", "plain", "r/low", "lower"]
+    assert [await next_of(runs) for _ in order] == order
+
+
+async def test_runs_that_follow_each_other_for_ever_starve_nothing(runs: Runs) -> None:
+    async def begin(number: int) -> None:
+        group = runs.stage("group", queue="", children=(runs.child(0), runs.child(1)))
+        await runs.start(
+            group, runs.stage("more", "group"), runs.stage("join", "group", "more"), run=f"{number}"
+        )
+
+    for number in range(3):
+        await begin(number)
+    await runs.space.run("add_items", [("plain", b"{}", 0, 0)])
+    passed = []
+    for number in range(3, 100):
+        passed.append(await next_of(runs))
+        if passed[-1] == "plain":
+            break
+        await begin(number)
+    # Six children were before it, and it is passed by the six joins of these; each new run waits behind it.
+    assert len(passed) == 13
+    assert passed[-1] == "plain"

@@ -278,3 +278,15 @@ async def test_a_check_reports_nothing_while_an_expired_lease_is_to_be_reclaimed
         await queue._engine().run("fsck_lanes", which=b"turns:50", cursor=b"0", count=100)
     assert (await queue.admin.fsck()).findings == ()
     assert [lease.id for lease in await queue.lease_many(2, 10)] == ["b"]
+
+
+async def test_a_completion_leaves_the_turn_of_a_group_that_waits_for_its_rate(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    """An earlier turn would wake a session for nothing, with each completion."""
+    await queue.limits.set(rate="1/100s", group="g")
+    await queue.add_items([Item(b"", id=one) for one in "ab"], group="g")
+    [lease] = await queue.lease_many(2, 10, block=False)
+    before = await redis.zrange(f"{queue.name}:turns:50", 0, -1, withscores=True)
+    assert await queue.complete(lease)
+    assert await redis.zrange(f"{queue.name}:turns:50", 0, -1, withscores=True) == before

@@ -344,6 +344,16 @@ async def test_a_key_of_another_type_ends_the_query(
     assert "WrongKeyType" in refused(numbered(spark, 3), queue)
 
 
+async def test_a_queue_in_a_newer_format_ends_the_query(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await redis.set(f"{queue.name}:too_new_for:1", "2 0.2.0")
+    said = refused(numbered(spark, 3), queue)
+    assert "FormatTooNew" in said
+    assert "has format 2, set by leasequeue 0.2.0" in said
+    assert len(await redis.keys(f"{queue.name}:*")) == 1
+
+
 async def test_a_cluster_needs_a_tagged_name_and_the_option(
     spark: SparkSession, queue: AsyncWorkQueue, cluster: RedisCluster, nodes: list[Redis]
 ) -> None:

@@ -217,6 +217,7 @@ _DRAWN: dict[str, Callable[[Draw], Call]] = {
     "once_run": _call(job="job", run="another", keep_ms=SHORT),
     "move_items": _call(source="another", spot="queue", left_out=0),  # see tests/queue/test_moving.py
     "open_shards": _call(layout=["4 id", "8 group"]),
+    "set_format": _call(to=1, floor=1, known=[1, 2], version="0.1.0"),
     "probe": _call(),
     "purge_queue": _call(
         source=["queue", "queue", "scheduled", "inboxes", "held", "lanes"], count=[2, 500, 0], purged=3

@@ -11,7 +11,7 @@ import pytest
 from leasequeue import Item
 from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasequeue.queue.queue import lease_level
-from leasequeue.worker import fetcher, lease_renewer
+from leasequeue.worker import acknowledger, fetcher, lease_renewer
 from tests.eventually import eventually
 from tests.queue.asking import take, until
 from tests.worker.working import Gate, add, counted, finished, new_worker, order_of, work, working
@@ -198,3 +198,48 @@ async def test_a_small_worker_leases_what_runs_soon_and_a_slow_one_does_not(
 
     await work(slow, handle_slowly, worker=new_worker(concurrency=2))
     assert max(asked) <= 3
+
+
+async def test_runs_that_end_together_are_replaced_by_one_call(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    async def lease_and_note(
+        queue: AsyncWorkQueue, count: int, lease_ms: int, *, whole: bool = False
+    ) -> tuple[list[Lease], float | None]:
+        asked.append(count)
+        return await lease_level(queue, count, lease_ms, whole=whole)
+
+    monkeypatch.setattr(fetcher, "lease_level", lease_and_note)
+    worker = new_worker(concurrency=10)
+    gate = Gate(worker, queue)
+    await add(queue, *[b"x"] * 30)
+    async with working(worker):
+        await eventually("ten run", lambda: len(gate.begun) == 10)
+        asked.clear()
+        gate.opened.set()
+        await finished(queue)
+    assert asked[0] >= 10
+
+
+@pytest.mark.parametrize("seconds", [60.0, 0.0])
+async def test_outcomes_gather_for_a_while(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """While more runs start in each turn of the event loop, their outcomes wait for one call."""
+    sizes: list[int] = []
+    complete_many = type(queue).complete_many
+
+    async def complete_and_note(self: AsyncWorkQueue, leases: list[Lease]) -> list[bool]:
+        sizes.append(len(leases))
+        return await complete_many(self, leases)
+
+    monkeypatch.setattr(type(queue), "complete_many", complete_and_note)
+    monkeypatch.setattr(acknowledger, "GATHER_SECONDS", seconds)
+
+    async def handle(_: bytes) -> None:
+        """Take no time."""
+
+    await work(queue, handle, *[b"x"] * 100, worker=new_worker(concurrency=100))
+    assert (sizes == [100]) is (seconds > 0), sizes

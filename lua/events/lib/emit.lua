@@ -153,6 +153,8 @@ if emitting then
   -- Call this at the end of a script: it writes what was emitted, and notifies readers.
   function flush()
     if #emitted > 0 then
+      -- A script that this one has called may have emitted some.
+      number = tonumber(redis.call('HGET', history_key, 'last')) or number
       if kept then keep_all() end
       local last = string.format('%.0f', number + #emitted)
       redis.call('HSET', history_key, 'last', last)

@@ -1,7 +1,7 @@
 -- Add items whose id does not exist yet, and items that are given as unique.
 --
--- The rows come after `items`: id, data, delay in ms (`@` and ms since 1970: until then), and how the item is
--- added: a mode, or a mode, `:` and a JSON object. The mode is 0 to check the id, 1 not to check it (unique),
+-- The rows come after `items`: id, data, delay in ms (-1: none, and it is leased next; `@` and ms since 1970:
+-- until then), and how the item is added: a mode, or a mode, `:` and a JSON object. The mode is 0 to check the id, 1 not to check it (unique),
 -- 2 to replace an item that waits or is scheduled. The object has the options of the item (see
 -- `items/lib/facts`), or `expires_in` (ms) in place of `expires`, and `dedupe`: for how many ms the id stays
 -- taken, even if the item is completed.
@@ -28,9 +28,10 @@ end
 
 -- Read the rows; returns their ids, the data keys with the data, how many of the keys exist that show
 -- that an id is in use, whether all ids are different and to be added without a delay, and if so the
--- answers, and the options by id.
+-- answers, and the options by id; and which ids are leased next (nil: none).
 local function read_rows(count, before)
   local ids, values, keys, seen, plain, answers, text_of = {}, {}, {}, {}, true, {}, {}
+  local first
   for i = 1, count do
     local row = items + 4 * (i - 1)
     local id = ARGV[row + 1]
@@ -38,7 +39,13 @@ local function read_rows(count, before)
     ids[i], values[2 * i - 1], values[2 * i] = id, key, ARGV[row + 2]
     keys[3 * i - 2], keys[3 * i - 1] = key, prefix .. ':lease:' .. id
     keys[3 * i] = prefix .. ':leased_by_session:' .. id
-    plain = plain and not seen[id] and not before[i] and ARGV[row + 3] == '0'
+    if ARGV[row + 3] == '-1' then
+      first = first or {}
+      first[id] = true
+    else
+      plain = plain and ARGV[row + 3] == '0'
+    end
+    plain = plain and not seen[id] and not before[i]
     if plain and #ARGV[row + 4] > 1 then
       text_of[id] = only_stage(ARGV[row + 4])
       plain = text_of[id]
@@ -49,7 +56,18 @@ local function read_rows(count, before)
   for from = 1, #keys, 1000 do
     exist = exist + redis.call('EXISTS', unpack(keys, from, math.min(from + 999, #keys)))
   end
-  return ids, values, exist, plain, answers, text_of
+  return ids, values, exist, plain, answers, text_of, first
+end
+
+-- Put ids into the queue; those of `first` at its front.
+local function enter_rows(waiting, first, unawaited)
+  local front, others = {}, first and {} or waiting
+  for _, id in ipairs(first and waiting or {}) do
+    local part = first[id] and front or others
+    part[#part + 1] = id
+  end
+  if front[1] then enter_waiting(front, true, unawaited) end
+  if others[1] then enter_waiting(others, false, unawaited) end
 end
 
 -- Return whether any client may be working on an item.
@@ -221,7 +239,7 @@ end
 -- rows are plain and all ids new. `unawaited`: see `enter_waiting`.
 local function add_rows(before, unawaited)
   local count = (#ARGV - items) / 4
-  local ids, values, exist, plain, answers, text_of = read_rows(count, before)
+  local ids, values, exist, plain, answers, text_of, first = read_rows(count, before)
   local added, stored, waiting, later, due_at = ids, values, ids, nil, nil
   local window_of, replaced, left = nil, {}, {}
   if not plain or exist > 0 or any_recent then
@@ -231,7 +249,7 @@ local function add_rows(before, unawaited)
   if #added > 0 then
     local earlier = find_earlier(added, exist == 0)
     if any_options() or next(text_of) then write_options(added, text_of) end
-    enter_waiting(waiting, false, unawaited)
+    enter_rows(waiting, first, unawaited)
     if later and later[1] then enter_scheduled(later) end
     if earlier then forget_earlier(added, earlier) end
     in_chunks('MSET', nil, stored) -- makes the items exist

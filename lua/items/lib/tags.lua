@@ -7,10 +7,12 @@
 -- Gives: tags_in, carried_by, note_tags, drop_tags, leave_tags
 -- Uses: tags_key (RARE_KEYS)
 
+local no_tags = {}
+
 -- Return the tags in options, as a text or what a read of them has returned.
 local function tags_in(text)
+  if not (type(text) == 'string' and string.find(text, '"tags"', 1, true)) then return no_tags end
   local its_tags = {}
-  if not (type(text) == 'string' and string.find(text, '"tags"', 1, true)) then return its_tags end
   local is_json, found = pcall(cjson.decode, text)
   local given = is_json and type(found) == 'table' and found.tags
   for _, tag in ipairs(type(given) == 'table' and given or {}) do

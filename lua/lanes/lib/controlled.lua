@@ -5,9 +5,9 @@
 --
 -- Needs: nothing
 -- Gives: controlled
--- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), any_rare (rare)
+-- Uses: control_key, held_key, lanes_key, levels_key, too_new_key (RARE_KEYS), any_rare (rare)
 
-local controlled = any_rare and redis.call('EXISTS', control_key, levels_key) > 0
+local controlled = any_rare and redis.call('EXISTS', control_key, levels_key, too_new_key) > 0
 if controlled then
   -- Read before anything is written, as all keys are.
   redis.call('HLEN', control_key)

@@ -8,8 +8,8 @@
 local function group_gate(group)
   local found = lanes().read_control()
   if group == '' or not found.any_group then return nil end
-  local paused, rate, limit =
-    unpack(redis.call('HMGET', control_key, 'paused/' .. group, 'rate/' .. group, 'concurrency/' .. group))
+  local own = { 'paused/' .. group, 'rate/' .. group, 'concurrency/' .. group }
+  local paused, rate, limit = unpack(found.any_own and redis.call('HMGET', control_key, unpack(own)) or {})
   local till = lanes().paused_until(paused)
   if till then return lanes().closed_gate(till) end
   if not gathering(group) then -- a limit of every group would cut batches

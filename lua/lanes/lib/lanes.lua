@@ -17,16 +17,21 @@
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), have_ask (askers), controlled (controlled),
 --   ALARM_GRACE_MS, FIRST_PLACE, GROUP_AT, ID_AT, LANE_END, LANE_PAST, LEVEL_DIGITS, LEVEL_SIZE, NO_LEVEL,
 --   OURS, OURS_SIZE, PARKED, PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING, WAITS_FOR_NONE
---   (encodings), options_of (facts), first_place, gathering (gathering), data_key, in_chunks, place_in
---   (keys), lane_state (lane_state), closed_gate, free_shared, narrow, open_gate, paused_until, queue_gate,
---   read_control (limits), reversed (lists), have_look (looks), read_clock (read_clock)
+--   (encodings), options_of (facts), holds_foreign (foreign), first_place, gathering (gathering), data_key,
+--   in_chunks, place_in (keys), lane_state (lane_state), closed_gate, free_shared, narrow, note_rates,
+--   open_gate, paused_until, queue_gate, read_control (limits), reversed (lists), have_look (looks),
+--   read_clock (read_clock)
 
 local function turns_key(digits) return prefix .. ':turns:' .. digits end
 
 -- Return the name of the lane of an item: the begin of its members. That of `held` is `PLAIN_LANE`.
+local lane_names = {}
 local function lane_of(found)
-  -- stylua: ignore
-  return string.format(LEVEL_DIGITS, NO_LEVEL - (found.level or 0)) .. (found.group or '') .. LANE_END
+  if not lane_names[found] then
+    local digits = string.format(LEVEL_DIGITS, NO_LEVEL - (found.level or 0))
+    lane_names[found] = digits .. (found.group or '') .. LANE_END
+  end
+  return lane_names[found]
 end
 
 -- Return the parts of a member: the lane's name, its place and the id.
@@ -95,15 +100,22 @@ local function enter_lane(name, ids, front, again)
     local _, text = split_member(edge)
     place = front and tonumber(text) - #ids or math.max(size and place or 0, tonumber(text) + 1)
   end
-  local added = {}
+  local added, keys, kept = {}, {}, {}
   for i, id in ipairs(ids) do
-    added[2 * i - 1], added[2 * i] = 0, name .. string.format(PLACE_DIGITS, place + i - 1) .. id
+    local digits = string.format(PLACE_DIGITS, place + i - 1)
+    added[2 * i - 1], added[2 * i] = 0, name .. digits .. id
+    keys[i] = prefix .. ':lease:' .. id
   end
   in_chunks('ZADD', lanes_key, added)
   if size and members_of(name, size - 1, 1)[1] then enter_index(name, read_clock()) end
-  for i, id in ipairs(ids) do
-    keep_key(id, string.format(PLACE_DIGITS, place + i - 1))
+  for i, holder in ipairs(redis.call('MGET', unpack(keys))) do
+    if not holds_foreign(holder) then
+      local at = #name + 1
+      kept[#kept + 1], kept[#kept + 2] = keys[i], WAITING .. string.sub(added[2 * i], at, at + PLACE_SIZE - 1)
+      lane_state.kept_keys[ids[i]] = true
+    end
   end
+  in_chunks('MSET', nil, kept)
 end
 
 -- Put ids into their lanes, or into the queue as long as it is plain.
@@ -276,11 +288,11 @@ local function note_groups(ids)
   end
 end
 
--- Give the lanes of a group their turn, which were parked.
-local function unpark(group)
+-- Give the lanes of a group their turn that were parked: all, or those that only a freed slot or a call opens.
+local function unpark(group, later)
   for _, digits in ipairs(redis.call('ZRANGE', levels_key, 0, -1)) do
     local turn = redis.call('ZSCORE', turns_key(digits), group)
-    if turn and tonumber(turn) > read_clock() then
+    if turn and tonumber(turn) > (later or read_clock()) then
       redis.call('ZADD', turns_key(digits), read_clock(), group)
     end
   end
@@ -298,7 +310,7 @@ local function free_slots(ids)
   end
   for group, members in pairs(by_group) do
     in_chunks('ZREM', prefix .. ':running:' .. group, members)
-    if controlled and read_control().any_group then unpark(group) end
+    if controlled and read_control().any_group then unpark(group, PARKED) end
   end
   if controlled and read_control().shared then free_shared(ids) end
 end
@@ -314,7 +326,7 @@ local function lanes()
       read_alarm = read_alarm, promote = promote, note_groups = note_groups, free_slots = free_slots,
       unpark = unpark, begin_control = begin_control, options_of = options_of, queue_gate = queue_gate,
       read_control = read_control, paused_until = paused_until, closed_gate = closed_gate,
-      open_gate = open_gate, narrow = narrow,
+      open_gate = open_gate, narrow = narrow, note_rates = note_rates,
     }
   end
   return lane_state

@@ -3,16 +3,17 @@
 -- Needs: prefix, queue, ledger
 -- Gives: lease_lanes
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), begin_writes (begin_writes), end_control, settle
---   (control), LANE_END, NO_LEVEL, PARKED, PLAIN_LANE, PLAIN_LEVEL, QUEUE_END, TOKEN_LIMIT, TO_PARKED,
+--   (control), ID_AT, LANE_END, NO_LEVEL, PARKED, PLAIN_LANE, PLAIN_LEVEL, QUEUE_END, TOKEN_LIMIT, TO_PARKED,
 --   TURNS_PER_MS (encodings), is_ours (foreign), complete_at, gathering (gathering), group_gate (group_gate),
---   data_key, in_chunks (keys), lanes (lanes), choose, chosen (lease), reversed, scored (lists),
---   check_processing (processing), read_clock (read_clock)
+--   first_end (heads), data_key, in_chunks (keys), lanes (lanes), choose, chosen (lease), append, reversed,
+--   scored (lists), check_processing (processing), read_clock (read_clock)
 
 -- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the
 -- ids of each group; `till` is when their leases end.
 local function note_use(gate, gates, ids, by_group, till)
-  for _, rate in ipairs(gate.rates or {}) do
-    rate.use(#ids)
+  local used = {}
+  for _, rate in ipairs(gate.rates) do
+    rate.use(#ids, used)
   end
   local pool, noted = lanes().read_control().shared, {}
   for i = 1, pool and #ids or 0 do
@@ -21,10 +22,11 @@ local function note_use(gate, gates, ids, by_group, till)
   in_chunks('ZADD', pool and pool .. ':running', noted)
   for group, members in pairs(by_group) do
     for _, rate in ipairs(gates[group] and gates[group].rates or {}) do
-      rate.use(#members)
+      rate.use(#members, used)
     end
     in_chunks('ZADD', prefix .. ':running:' .. group, scored(till, members))
   end
+  lanes().note_rates(used)
 end
 
 -- Begin to choose: read what the limits of the queue permit, and the levels.
@@ -65,34 +67,42 @@ local state
 -- Drop what was read of a lane and does not wait: it would take slots of the group,
 -- and others would be passed over.
 local function keep_waiting(lane)
-  local ids, kept = {}, {}
-  for i, member in ipairs(lane.buffer) do
-    ids[i] = select(3, lanes().split_member(member))
+  local ids, keys, kept = {}, {}, {}
+  for i, one in ipairs(lane.buffer) do
+    ids[i], keys[i] = one.id, data_key(one.id)
   end
-  local scores = #ids > 0 and redis.call('ZMSCORE', deadlines, unpack(ids))
-  for i, id in ipairs(ids) do
-    local is_double = lane.gate.seen[id] or is_ours(scores[i])
-    if is_double or redis.call('EXISTS', data_key(id)) == 0 then
-      state.dropped[#state.dropped + 1] = { member = lane.buffer[i] }
+  local scores = first_end and redis.call('ZMSCORE', deadlines, unpack(ids)) or {}
+  local all_exist = redis.call('EXISTS', unpack(keys)) == #keys
+  for i, one in ipairs(lane.buffer) do
+    local is_double = lane.gate.seen[one.id] or is_ours(scores[i])
+    if is_double or not (all_exist or redis.call('EXISTS', keys[i]) == 1) then
+      state.dropped[#state.dropped + 1] = one
     else
-      kept[#kept + 1], lane.gate.seen[id] = lane.buffer[i], true
+      kept[#kept + 1], lane.gate.seen[one.id] = one, true
     end
   end
   lane.buffer = kept
 end
 
--- Read the next members of a lane, or ids of `held`; returns whether there are any.
+-- Read the next members of a lane, or ids of `held`; returns whether there are any. Each is a table with the
+-- lane, the id and, unless it is held, the member.
 local function refill(lane)
   for _ = 1, 5 do
     local wanted = lane.wanted
     lane.wanted = math.min(250, 4 * wanted)
     lane.at = 1
-    if lane.name == PLAIN_LANE then
-      lane.buffer = reversed(redis.call('LRANGE', held_key, -lane.read - wanted, -lane.read - 1))
+    local found
+    local is_held = lane.name == PLAIN_LANE
+    if is_held then
+      found = reversed(redis.call('LRANGE', held_key, -lane.read - wanted, -lane.read - 1))
     else
-      lane.buffer = lanes().members_of(lane.name, lane.read, wanted)
+      found = lanes().members_of(lane.name, lane.read, wanted)
     end
-    lane.read = lane.read + #lane.buffer
+    for i, member in ipairs(found) do
+      local id = is_held and member or string.sub(member, #lane.name + ID_AT)
+      found[i] = { lane = lane, id = id, member = not is_held and member or nil }
+    end
+    lane.buffer, lane.read = found, lane.read + #found
     if not (lane.gate and lane.buffer[1]) then return lane.buffer[1] end
     keep_waiting(lane)
     if lane.buffer[1] then return true end
@@ -117,7 +127,7 @@ local function open_lane(plan, level, group, wanted)
     return
   end
   if size then
-    local _, place = lanes().split_member(lane.buffer[1])
+    local _, place = lanes().split_member(lane.buffer[1].member)
     local at = #lane.buffer < size and complete_at(place, wait) or 0
     if at > read_clock() then
       park(plan, level, group, lanes().closed_gate(at))
@@ -164,7 +174,7 @@ local function open_lanes(plan, level, wanted)
   level.till = level.till or till
   level.seen = #groups < most
   for _, group in ipairs(groups) do
-    open_lane(plan, level, group, #groups == 1 and wanted or 1)
+    open_lane(plan, level, group, level.seen and math.ceil(wanted / #groups) or 1)
   end
   return #groups > 0
 end
@@ -189,7 +199,8 @@ local function take_one(plan, level, lane, picked)
   if not (is_open and plan.gate.used < plan.gate.room and (lane.at <= #lane.buffer or refill(lane))) then
     return false
   end
-  picked[#picked + 1] = { lane = lane, member = lane.buffer[lane.at], turn_before = lane.turn }
+  local one = lane.buffer[lane.at]
+  picked[#picked + 1], one.turn_before = one, lane.turn
   lane.at = lane.at + 1
   level.served = math.max(read_clock(), level.served) + 1 / TURNS_PER_MS
   lane.turn = level.served
@@ -259,13 +270,6 @@ local function pick(plan, wanted)
     plan.last, state.next_level = best.digits, nil
     take(plan, best, best_rank > best.level and 1 or wanted - #picked, picked)
   end
-  for _, one in ipairs(picked) do
-    if one.lane.name == PLAIN_LANE then
-      one.id, one.member = one.member, nil
-    else
-      one.id = select(3, lanes().split_member(one.member))
-    end
-  end
   return picked
 end
 
@@ -323,14 +327,22 @@ local function commit_lanes(till)
     end
   end
   note_use(plan.gate, plan.gates, ids, by_group, till)
+  local turns, levels = {}, {}
   for _, lane in ipairs(plan.opened) do
     local level, gate = lane.level, lane.gate
+    turns[level] = turns[level] or {}
     if gate and gate.used >= gate.room then
       park(plan, level, lane.group, gate)
-    elseif lane.turn and not level.alone then
-      redis.call('ZADD', level.turns, lane.turn, lane.group)
+    elseif lane.turn then
+      append(turns[level], lane.turn, lane.group)
     end
-    if lane.turn and not level.alone then redis.call('ZADD', levels_key, level.served, level.digits) end
+    levels[level] = levels[level] or lane.turn
+  end
+  for level in pairs(levels) do
+    if not level.alone then
+      in_chunks('ZADD', level.turns, turns[level])
+      redis.call('ZADD', levels_key, level.served, level.digits)
+    end
   end
 end
 

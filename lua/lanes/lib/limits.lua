@@ -14,9 +14,10 @@
 -- for a slot (inf: it does not).
 --
 -- Needs: prefix, deadlines, now_ms
--- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate, narrow
+-- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate, narrow,
+--   note_rates
 -- Uses: control_key (RARE_KEYS), HEAVY, QUEUE_END (encodings), in_chunks (keys), lane_state (lane_state),
---   read_clock (read_clock)
+--   append (lists), read_clock (read_clock)
 
 -- Return the time in µs, which decides about rates.
 local function read_us()
@@ -37,9 +38,10 @@ local function read_control()
     lane_state.control = {}
     for i, field in ipairs(fields) do
       lane_state.control[field] = values[i] or nil
-      own = own + ((values[i] and i ~= 5 and i ~= 6) and 1 or 0)
+      own = own + (values[i] and 1 or 0)
     end
-    lane_state.control.any_group = redis.call('HLEN', control_key) > own
+    lane_state.control.any_own = redis.call('HLEN', control_key) > own
+    lane_state.control.any_group = lane_state.control.any_own or values[5] or values[6]
   end
   return lane_state.control
 end
@@ -52,8 +54,8 @@ local function paused_until(text)
   return till and till > read_clock() and till or nil
 end
 
--- Return how many items a rate permits now. `use` is called with how many were leased; `next_at` is when, in
--- ms, the first after these is permitted.
+-- Return how many items a rate permits now. `use` is called with how many were leased, and what `note_rates`
+-- is to write; `next_at` is when, in ms, the first after these is permitted.
 local function rate_gate(key, name, text)
   local interval, burst = string.match(text, '^(%d+):(%d+)$')
   interval, burst = math.max(1, tonumber(interval or 1)), tonumber(burst or 1)
@@ -70,15 +72,22 @@ local function rate_gate(key, name, text)
   end
   local gate = { room = math.floor((full - used) / interval), burst = burst, extra = 0 }
   function gate.next_at(spent) return math.ceil((used + interval * (spent + 1 - burst)) / 1000) end
-  function gate.use(spent)
-    local old = redis.call('ZRANGEBYSCORE', key, '-inf', at, 'LIMIT', 0, 10)
-    redis.call('ZADD', key, used + interval * (spent + gate.extra), name)
-    if gate.extra > 0 then redis.call('ZADD', key, used + interval * (spent + gate.extra), heavy) end
-    for _, one in ipairs(old) do
-      if one ~= name and one ~= heavy then redis.call('ZREM', key, one) end
-    end
+  function gate.use(spent, noted)
+    local till = used + interval * (spent + gate.extra)
+    noted[key] = noted[key] or {}
+    append(noted[key], till, name)
+    if gate.extra > 0 then append(noted[key], till, heavy) end
   end
   return gate
+end
+
+-- Write what the gates of rates have noted by `use`, and drop as many entries whose time has passed, and 10.
+local function note_rates(noted)
+  for key, entries_ in pairs(noted) do
+    local old = redis.call('ZRANGEBYSCORE', key, '-inf', read_us(), 'LIMIT', 0, 10 + #entries_ / 2)
+    in_chunks('ZREM', key, old)
+    in_chunks('ZADD', key, entries_)
+  end
 end
 
 -- Return how many slots of a limit are free. Entries whose time has come are checked first, and dropped if

@@ -1,10 +1,10 @@
 -- Complete items: remove their data and all bookkeeping.
 --
--- The rows come after `entries`, as in `complete_many`: id, token, fenced. If that is 2, the flow run of the
+-- The rows come after the place `from` in `values`, as in `complete_many`: id, token, fenced. If that is 2, the flow run of the
 -- item has recorded its end. Removing the data decides. Before it only results are written; after it a clean
 -- or a lease of the id finds what is left, as after a foreign completion.
 --
--- Needs: entries, prefix, scheduled, ledger, deadlines
+-- Needs: prefix, scheduled, ledger, deadlines
 -- Gives: complete, remove_items
 -- Uses: begin_writes (begin_writes), accepts_token (current), emit, emitting, flush, publishes (emit),
 --   forget_facts (facts), data_key, in_chunks (keys), check_processing, unlist (processing), free_leases,
@@ -12,12 +12,12 @@
 
 -- Return the answer to each row. Usually all tokens are accepted and all
 -- items exist, and one command is enough.
-local function answer_rows(ids, records, scores)
+local function answer_rows(values, from, ids, records, scores)
   local answers, keys, seen, count = {}, {}, {}, 0
   for i = 1, #ids do
-    local id, row = ids[i], entries + 3 * i - 3
-    local fenced = string.byte(ARGV[row + 3]) == 49
-    if not (records[i] and accepts_token(id, ARGV[row + 2], fenced, records[i], scores[i])) then
+    local id, row = ids[i], from + 3 * i - 3
+    local fenced = string.byte(values[row + 3]) == 49
+    if not (records[i] and accepts_token(id, values[row + 2], fenced, records[i], scores[i])) then
       answers[i] = -redis.call('EXISTS', data_key(id))
     elseif seen[id] then
       answers[i] = 0
@@ -66,24 +66,24 @@ local function store_result(id, options_)
 end
 
 -- Complete the items of all rows; returns an answer per row.
-local function complete()
+local function complete(values, from)
   local ids = {}
-  for i = 1, (#ARGV - entries) / 3 do
-    ids[i] = ARGV[entries + 3 * i - 2]
+  for i = 1, (#values - from) / 3 do
+    ids[i] = values[from + 3 * i - 2]
   end
   local records = redis.call('HMGET', ledger, unpack(ids))
   local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
-  local answers = answer_rows(ids, records, scores)
+  local answers = answer_rows(values, from, ids, records, scores)
   local leased, finished, handled, others, keys, results = {}, {}, {}, {}, {}, {}
   local count, asked = 0, {}
   for i = 1, #ids do
     local id = ids[i]
-    if answers[i] == 1 and #ARGV[entries + 3 * i] > 1 then results[#results + 1] = i end
+    if answers[i] == 1 and #values[from + 3 * i] > 1 then results[#results + 1] = i end
     -- Remove all bookkeeping of the item, no matter which client deleted its data.
     if (answers[i] == 1 or (answers[i] == 0 and records[i])) and not handled[id] then
       count = count + 1
       handled[id], finished[count] = answers[i], id
-      asked[#asked + 1] = ARGV[entries + 3 * i] ~= '2' and id or nil
+      asked[#asked + 1] = values[from + 3 * i] ~= '2' and id or nil
       keys[3 * count - 2], keys[3 * count - 1] = data_key(id), prefix .. ':lease:' .. id
       keys[3 * count] = prefix .. ':leased_by_session:' .. id
       if scores[i] then
@@ -92,9 +92,9 @@ local function complete()
         others[#others + 1] = id
       end
       if emitting and answers[i] == 1 then
-        local options_ = ARGV[entries + 3 * i]
+        local options_ = values[from + 3 * i]
         local result = publishes and #options_ > 1 and result_of(options_) or nil
-        emit('completed', id, { token = ARGV[entries + 3 * i - 1], result = result }, records[i])
+        emit('completed', id, { token = values[from + 3 * i - 1], result = result }, records[i])
       elseif emitting then
         emit('vanished', id, {})
       end
@@ -106,7 +106,7 @@ local function complete()
     begin_writes() -- a worker must be able to complete even then
   end
   for _, i in ipairs(results) do
-    store_result(ids[i], ARGV[entries + 3 * i])
+    store_result(ids[i], values[from + 3 * i])
   end
   remove_items(finished, leased, others, places, keys, handled, asked)
   notify_watchers(finished)

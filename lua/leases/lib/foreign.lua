@@ -5,16 +5,20 @@
 -- unlike ours: if the key disappears early, the item is free at once.
 --
 -- Needs: prefix, deadlines
--- Gives: foreign_lease_left, are_leases_ours, watch_foreign, is_ours
+-- Gives: holds_foreign, foreign_lease_left, are_leases_ours, watch_foreign, is_ours
 -- Uses: FOREIGN_MARK, OURS, OURS_SIZE, WHOLE_MS (encodings), lease_keys_of (keys), read_clock (read_clock)
+
+-- Return whether what a lease key holds (false: nothing) is that of a client of another library. A key of
+-- another type is no lease, and must not end the script.
+local function holds_foreign(holder)
+  return type(holder) == 'string' and string.sub(holder, 1, OURS_SIZE) ~= OURS
+end
 
 -- Return in how many ms a foreign lease on this item expires; nil: there is none.
 local function foreign_lease_left(id)
   for _, name in ipairs({ ':lease:', ':leased_by_session:' }) do
     local key = prefix .. name .. id
-    -- A key of another type is no lease, and must not end the script.
-    local holder = redis.pcall('GET', key)
-    if type(holder) == 'string' and string.sub(holder, 1, OURS_SIZE) ~= OURS then
+    if holds_foreign(redis.pcall('GET', key)) then
       local left = redis.call('PTTL', key)
       -- A lease key without a time to live is checked again after a minute.
       return left >= 0 and left or 60000
@@ -23,11 +27,10 @@ local function foreign_lease_left(id)
   return nil
 end
 
--- Return whether no client of another library has leased any of these items, asked with one command. A
--- key of another type is no lease.
+-- Return whether no client of another library has leased any of these items, asked with one command.
 local function are_leases_ours(ids)
   for _, holder in ipairs(redis.call('MGET', unpack(lease_keys_of(ids)))) do
-    if holder and string.sub(holder, 1, OURS_SIZE) ~= OURS then return false end
+    if holds_foreign(holder) then return false end
   end
   return true
 end

@@ -9,9 +9,9 @@
 -- Gives: choose, take_tokens, write_leases, begin_leases, drop_checked, chosen,
 --   last_token, unreadable, unreadable_error
 -- Uses: now (clock), discard, late_among (discard), announce (due), emit, emitting (emit), TABLE_BLANKS,
---   TOKEN_LIMIT (encodings), any_facts (facts), read_fence (fence), foreign_lease_left, is_ours,
---   watch_foreign (foreign), first_due, first_end (heads), data_key, lease_keys_of (keys), read_ledger
---   (ledger), enter_processing (processing), write_lease_keys (write_lease_keys)
+--   TOKEN_LIMIT (encodings), any_facts (facts), read_fence (fence), foreign_lease_left, holds_foreign,
+--   is_ours, watch_foreign (foreign), first_due, first_end (heads), data_key, lease_keys_of (keys),
+--   read_ledger (ledger), enter_processing (processing), write_lease_keys (write_lease_keys)
 
 -- The token of the n-th chosen item is `last_token + n`.
 local last_token, stored_token = read_fence()
@@ -34,7 +34,7 @@ local function choose(source, skip, limit, with_data, room)
   local due = first_due and redis.call('ZMSCORE', scheduled, unpack(next_ids)) or {}
   local next_keys = lease_keys_of(next_ids)
   local look = with_data and 'GET' or 'STRLEN'
-  local any_lease = redis.call('EXISTS', unpack(next_keys)) > 0
+  local holders = redis.call('EXISTS', unpack(next_keys)) > 0 and redis.call('MGET', unpack(next_keys))
   local is_over
   if any_facts then is_over = late_among(next_ids) end
   for i = #next_ids, 1, -1 do
@@ -43,7 +43,9 @@ local function choose(source, skip, limit, with_data, room)
       local key = data_key(id)
       local data = redis.pcall(look, key) -- false: there is none; a table: the key is no string
       if data == 0 then data = redis.call('EXISTS', key) == 1 and 0 end
-      local is_held = any_lease and foreign_lease_left(id)
+      local is_held = holders
+        and (holds_foreign(holders[2 * i - 1]) or holds_foreign(holders[2 * i]))
+        and foreign_lease_left(id)
       if type(data) == 'table' then
         unreadable[#unreadable + 1] = id
       elseif data and not is_held and is_over and is_over[id] then

@@ -36,6 +36,7 @@ local opened_runs = { added = 0, refused = {} }
 --   definitions   table     decoded definitions of stages and children, by their paths (run)
 --   added         list      the items that the step adds (run, run_commit)
 --   rest          list      paths whose rest is to be cancelled, see `rest_of_runs` (run)
+--   joins         flag      the stage in hand follows parts that were joined; its item is leased next (run_step)
 --   led           text      the traces of what led to the stage in hand; nil: unknown (run_finish, run_step)
 --   rows          number    how many rows of the call are of it (run, run_finish)
 --   names         list      the fields of the hash that these rows need; false: none (run, run_finish)
@@ -83,13 +84,20 @@ end
 
 -- Return a field, as it is or will be; false: there is none.
 local function run_field(run, name)
-  if run.fields[name] == nil then run.fields[name] = redis.call('HGET', run.key, name) end
-  return run.fields[name]
+  local fields = run.fields
+  local value = fields[name]
+  if value == nil then
+    value = redis.call('HGET', run.key, name)
+    fields[name] = value
+  end
+  return value
 end
 
 -- Return the whole number in a field; 0 if there is none, or another client has overwritten it.
 local function run_number(run, name)
-  local number = tonumber(run_field(run, name) or 0) or 0
+  local found = run_field(run, name)
+  if not found or type(found) == 'number' then return found or 0 end
+  local number = tonumber(found) or 0
   return math.abs(number) < TOKEN_LIMIT and math.floor(number) or 0
 end
 
@@ -109,28 +117,36 @@ local fact_types = { queue = 'string', data = 'string', level = 'number', group 
 
 -- Return the definition in a text. What another client has written there and cannot be read is left out.
 local function read_definition(text)
-  local is_json, found = pcall(cjson.decode, text or '{}')
+  local is_json, found = pcall(cjson.decode, text)
   found = is_json and type(found) == 'table' and found or {}
-  for name, kind in pairs(fact_types) do
-    local value = found[name]
+  for name, value in pairs(found) do
+    local kind = fact_types[name]
     local is_right = type(value) == kind and (kind == 'string' or math.abs(value) < TOKEN_LIMIT)
-    found[name] = is_right and value or nil
+    if kind and not is_right then found[name] = nil end
   end
-  local after = {}
-  for _, name in ipairs(type(found['then']) == 'table' and found['then'] or {}) do
-    after[#after + 1] = type(name) == 'string' and name or nil
+  if found['then'] then
+    local after = {}
+    for _, name in ipairs(type(found['then']) == 'table' and found['then'] or {}) do
+      after[#after + 1] = type(name) == 'string' and name or nil
+    end
+    found['then'] = after[1] and after or nil
   end
-  found['then'] = after[1] and after or nil
   return found
 end
 
+-- The definitions that this script has read, by their texts.
+local read_before = {}
+
 -- Return the definition of a stage or of a child: a table, empty if there is none.
 local function stage_definition(run, path)
-  if not run.definitions[path] then
+  local found = run.definitions[path]
+  if not found then
     local is_child = string.find(path, '/', 1, true)
-    run.definitions[path] = read_definition(run_field(run, (is_child and 'k:' or 'n:') .. path))
+    local text = run_field(run, (is_child and 'k:' or 'n:') .. path) or '{}'
+    found = read_before[text] or read_definition(text) -- runs of one flow share many
+    run.definitions[path], read_before[text] = found, found
   end
-  return run.definitions[path]
+  return found
 end
 
 -- Return the queue of a stage or a child, or of the item whose holder adds the children of a stage without
@@ -176,10 +192,11 @@ local function add_active(run, number)
 end
 
 -- Return a reference as the items of a run carry it: the run's mark distinguishes them
--- from those of an earlier run of its id.
+-- from those of an earlier run of its id. And return its parts.
 local function reference_of_stage(run, path)
   local mark = run_field(run, 'mark')
-  return table.concat({ run.home, run.id, path, mark and mark ~= '' and mark or nil }, REF_CUT)
+  local parts = { run.home, run.id, path, mark and mark ~= '' and mark or nil }
+  return table.concat(parts, REF_CUT), parts
 end
 
 -- Return whether a run is the one that a caller means by a reference, which may leave out the mark; false as
@@ -255,21 +272,33 @@ local function add_stage_item(run, path, found, again)
     level = (found.level or 0) + run_number(run, 'level')
     level = level ~= 0 and math.max(-9, math.min(9, level)) or nil
   end
-  local carried = {
-    run = reference_of_stage(run, path),
-    level = level,
-    group = not found.foreign and found.group or nil,
-    trace = trace and trace ~= '' and trace or nil,
-    expires_in = found.expires_in,
-  }
+  local group = not found.foreign and found.group or nil
+  trace = trace and trace ~= '' and trace or nil
+  local reference, parts = reference_of_stage(run, path)
+  local carried
+  if level or group or trace or found.expires_in then
+    carried = cjson.encode({
+      run = reference,
+      level = level,
+      group = group,
+      trace = trace,
+      expires_in = found.expires_in,
+    })
+  elseif string.find(reference, '[\1-\31"\\]') then
+    carried = cjson.encode({ run = reference })
+  else -- as of most stages: `read_options` reads this without cjson
+    carried = '{"run":"' .. table.concat(parts, '\\u0000') .. '"}'
+  end
   opened_runs.added = opened_runs.added + 1
   run.added[#run.added + 1] = {
     path = path,
     queue = found.queue or run.home,
     id = run.id .. '/' .. path,
     data = found.data or '',
-    delay = due and string.format('@%.0f', due) or string.format('%.0f', found.delay or 0),
-    how = '0:' .. cjson.encode(carried),
+    delay = due and string.format('@%.0f', due)
+      or (found.delay and string.format('%.0f', found.delay))
+      or ((run.joins or found.of) and '-1' or '0'),
+    how = '0:' .. carried,
     again = again,
   }
 end

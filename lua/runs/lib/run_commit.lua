@@ -5,15 +5,14 @@
 -- published. A call that was interrupted is repeated: it finds the state, and does the rest.
 --
 -- Needs: prefix
--- Gives: commit_runs, write_run, is_final, is_undeclared, rest_of_runs, finish_items
--- Calls: add_items, cancel_many, complete_many, fail_many
+-- Gives: commit_runs, write_run, is_final, is_undeclared, rest_of_runs
+-- Calls: add_items, cancel_many
 -- Uses: call_add_items, keys_of_add_items (add_items), begin_writes (begin_writes), call_cancel_many,
---   keys_of_cancel_many (cancel_many), call_complete_many, keys_of_complete_many (complete_many),
---   arguments_at, keys_at (elsewhere), ADDING_END, REF_CUT (encodings), call_fail_many, keys_of_fail_many
---   (fail_many), in_chunks (keys), extend (lists), push (push), read_clock (read_clock), split_reference
---   (reference), drop_from_run, heal_run, is_marked, is_of_stage, open_run, opened_runs, queue_of_stage,
---   read_fields, run_field, run_number, set_run, stage_definition (run), check_index, index_deleted,
---   index_ended, index_started (run_index), end_stage, is_run_active (run_step)
+--   keys_of_cancel_many (cancel_many), arguments_at, keys_at (elsewhere), ADDING_END, REF_CUT (encodings),
+--   in_chunks (keys), extend (lists), push (push), read_clock (read_clock), split_reference (reference),
+--   drop_from_run, heal_run, is_marked, is_of_stage, open_run, opened_runs, queue_of_stage, read_fields,
+--   run_field, run_number, set_run, stage_definition (run), check_index, index_deleted, index_ended,
+--   index_started (run_index), end_stage, is_run_active (run_step)
 
 local function is_final(run)
   local state = run_field(run, 'state')
@@ -288,7 +287,7 @@ local function publish_end(run)
   local keep = run_number(run, 'keep')
   if keep > 0 then redis.call('SET', run.home .. ':result:' .. run.id, result_text(run), 'PX', keep) end
   if run.idle and keep == 0 then
-    index_deleted(listed_run(run))
+    index_deleted(listed_run(run), run.changed.state)
     redis.call('UNLINK', run.key)
   else
     index_ended(listed_run(run))
@@ -300,16 +299,14 @@ local function publish_end(run)
   end
 end
 
--- Return a value as it is stored.
-local function stored_value(value)
-  if type(value) == 'table' then
-    local texts = {}
-    for i, number in ipairs(value) do
-      texts[i] = string.format('%.0f', number)
-    end
-    return table.concat(texts, ' ')
+-- Return a number, or the numbers of a list, as they are stored.
+local function stored_number(value)
+  if type(value) == 'number' then return string.format('%.0f', value) end
+  local texts = {}
+  for i, number in ipairs(value) do
+    texts[i] = string.format('%.0f', number)
   end
-  return type(value) == 'number' and string.format('%.0f', value) or value
+  return table.concat(texts, ' ')
 end
 
 -- Write the fields of a run, all at once.
@@ -320,7 +317,8 @@ local function write_run(run)
   local values, count = {}, 0
   for name, value in pairs(run.changed) do
     if value then
-      values[count + 1], values[count + 2] = name, stored_value(value)
+      if type(value) ~= 'string' then value = stored_number(value) end
+      values[count + 1], values[count + 2] = name, value
       count = count + 2
     end
   end
@@ -433,14 +431,4 @@ local function rest_of_runs()
     end
   end
   return rest
-end
-
--- Complete items, and make others dead letters: rows of `complete_many` and `fail_many`. Returns the answers.
-local function finish_items(completed, failed)
-  local done = completed[1]
-      and call_complete_many(keys_at(prefix, keys_of_complete_many), arguments_at(prefix, completed))
-    or {}
-  local dead_ = failed[1] and call_fail_many(keys_at(prefix, keys_of_fail_many), arguments_at(prefix, failed))
-    or {}
-  return done, dead_
 end

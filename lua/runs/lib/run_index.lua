@@ -68,19 +68,18 @@ local function needed_for(key)
 end
 
 -- Write until when a run exists into a set (nil: unknown), or remove it from there. While one is
--- unfinished, the set has no time to live; else this is returned, in ms. And whether it had one until now.
+-- unfinished, the set has no time to live; else this is returned, in ms.
 local function note_expiry(key, id, expires, removed)
   in_chunks('ZREM', key, over_in(key))
-  local would_expire
   if removed then
     redis.call('ZREM', key, id)
   else
-    would_expire = not expires and redis.call('PERSIST', key) == 1
+    if not expires then redis.call('PERSIST', key) end
     redis.call('ZADD', key, expires or '+inf', id)
   end
   local left = needed_for(key)
   if left then redis.call('PEXPIRE', key, left) end
-  return left, would_expire
+  return left
 end
 
 -- Forget runs whose time is over in the sets of the final states.
@@ -92,14 +91,11 @@ local function forget_over(base)
   in_chunks('ZREM', base .. 'ends', ids)
 end
 
--- Let the sets of the final states expire with `ends`, in so many ms, or not at all.
+-- Let the sets of the final states expire with `ends`, in so many ms. Without a time they have none already, since
+-- the first of the unfinished runs was started.
 local function expire_states(base, left)
-  for _, state in ipairs(final_states) do
-    if left then
-      redis.call('PEXPIRE', base .. state, left)
-    else
-      redis.call('PERSIST', base .. state)
-    end
+  for _, state in ipairs(left and final_states or {}) do
+    redis.call('PEXPIRE', base .. state, left)
   end
 end
 
@@ -109,8 +105,12 @@ local function index_started(flow_run)
   forget_over(base)
   local before = redis.call('ZSCORE', base .. 'ends', flow_run.id)
   redis.call('ZADD', base .. 'active', flow_run.at, flow_run.id)
-  local _, would_expire = note_expiry(base .. 'ends', flow_run.id)
-  if would_expire then expire_states(base) end
+  -- Before `ends`: an interrupted call that is repeated finds out by it that they expire.
+  local would_expire = redis.call('PTTL', base .. 'ends') >= 0
+  for _, state in ipairs(would_expire and final_states or {}) do
+    redis.call('PERSIST', base .. state)
+  end
+  note_expiry(base .. 'ends', flow_run.id)
   for _, key in ipairs(lookups_of(flow_run)) do
     note_expiry(key, flow_run.id)
   end
@@ -134,13 +134,14 @@ local function index_ended(flow_run)
   end
 end
 
--- Forget a run that is deleted.
-local function index_deleted(flow_run)
+-- Forget a run that is deleted. `never_ended`: it was listed under no final state.
+local function index_deleted(flow_run, never_ended)
   local base = flow_run.home .. ':runs:'
   for _, key in ipairs(lookups_of(flow_run)) do
     note_expiry(key, flow_run.id, nil, true)
   end
-  for _, state in ipairs({ 'active', 'completed', 'failed', 'cancelled' }) do
+  redis.call('ZREM', base .. 'active', flow_run.id)
+  for _, state in ipairs(never_ended and {} or final_states) do
     redis.call('ZREM', base .. state, flow_run.id)
   end
   expire_states(base, note_expiry(base .. 'ends', flow_run.id, nil, true))

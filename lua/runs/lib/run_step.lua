@@ -116,6 +116,7 @@ end
 -- they follow each other, as the parts of a chain; else 0. Its item is done when all children are added, and
 -- the stage when they are joined. Returns whether some children are left.
 function start_children(run, path, total, policy, kind)
+  run.joins = nil -- children wait at the end, like what begins a run
   set_run(run, 's:' .. path, 'x')
   set_run(run, 'm:' .. path, policy)
   set_counts(run, 'j:' .. path, { total, 0, 0, 0, 0, kind })
@@ -244,7 +245,9 @@ local function tell_parent(run, path, one, todo)
   note_end(run, path, decision == 'd' and 'd' or 'f')
   add_active(run, -1)
   if decision == 'fail' then fail_run(run, reason) end
-  todo[#todo + 1] = { path = path, state = decision == 'd' and 'd' or 'f', reason = reason, led = led }
+  -- stylua: ignore
+  todo[#todo + 1] = { path = path, state = decision == 'd' and 'd' or 'f', reason = reason, led = led,
+    joins = true }
   if are_left and (policy == 'fail_fast' or (decision == 'd' and policy ~= 'settled')) then
     run.rest[#run.rest + 1] = path .. '/'
   end
@@ -277,13 +280,14 @@ local function resolve(run, todo)
       end
       for _, name in ipairs(names) do
         local is_chosen = is_good and (not one.picked or one.picked[name])
-        run.led = one.led
+        run.led, run.joins = one.led, one.joins
         local edge = (is_chosen and 2) or ((is_good or one.state == 'k') and 4) or 3
         arrive(run, name, edge, one.reason, todo)
       end
     end
     at = at + 1
   end
+  run.joins = nil
 end
 
 -- End a stage or a child that was entered: `d` with its result as raw JSON (nil: it has none), `f` with an

@@ -63,7 +63,7 @@ class WorkerView:
     stopping: bool
     #: When it started, in seconds since 1970, by its own clock.
     started: float | None
-    #: The versions of `leasequeue` and `python`.
+    #: The versions of `leasequeue` and `python`, and as `format` the newest format of the keys that it knows.
     versions: Mapping[str, str]
     #: The run id of its server; empty: it does not know it.
     server: str

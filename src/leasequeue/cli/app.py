@@ -122,6 +122,7 @@ GROUPS = {
             "Exit codes: 0 nothing was found, 1 all that was found is repaired, 2 wrong usage, "
             "3 something is left to you, 5 the server cannot be reached or refuses.",
         ),
+        "upgrade": Command("upgrade", "Raise the format of queues, and say what holds them back."),
     },
     "Run": {
         "worker": Command("worker", "Run a worker until it is stopped.", None),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from leasequeue.cli.formatting import print_rows
-from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueNames, Url, command, open_queue
+from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueNames, Url, command, note, open_queue
+from leasequeue.queue.formats import check_formats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,13 +25,15 @@ async def fsck(
 
     Prints nothing if nothing was found, else a line for each problem: how often, what was done
     about it or, if nothing was, what you can do, and ids of items, names or keys for example.
-    Workers may keep running.
+    Workers may keep running. Says if several versions of leasequeue work on a queue.
     """
     found: list[tuple[str, Finding]] = []
     for name in queues:
         async with open_queue(url, name) as queue:
             for shard in queue.shards:  # so that each is named whose keys were found
                 found += [(shard.name, one) for one in (await shard.admin.fsck()).findings]
+            for text in await check_formats(queue):
+                note(f"{name}: {text}")
     return print_findings(found, as_json=as_json)
 
 

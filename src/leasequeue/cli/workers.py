@@ -27,6 +27,7 @@ from leasequeue.cli.server import (
     queue_command,
 )
 from leasequeue.errors import WorkerUnknown
+from leasequeue.queue.formats import mixture
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +69,8 @@ async def list_workers(
     elif workers:
         titles = ("worker", "state", "queues", "running", "runs", "failures", "since")
         print_table(titles, [_row(one) for one in workers])
+        if text := mixture(one.versions for one in workers):
+            note(text)
         for name in sorted({name for one in workers if one.failures for name in one.queues}):
             note(f"what has failed for good is in the dead letters: `leasequeue dead ls {name}`")
     else:

@@ -21,7 +21,7 @@ from leasequeue.dashboard.sampler import OF_ONE_QUEUE, Sampler
 from leasequeue.dashboard.sharing import SharedReads
 from leasequeue.dashboard.sources import ShownQueues, Source
 from leasequeue.dashboard.view import Board, Elsewhere, NotFound, Page, ShowData, View
-from leasequeue.errors import InvalidArgument, LeasequeueError, ServerError
+from leasequeue.errors import InvalidArgument, LeasequeueError, ServerError, ServerRefused
 from leasequeue.queue.shards.spreading import IN_PART
 
 if TYPE_CHECKING:
@@ -160,7 +160,8 @@ def _endpoint(
             title, status, again = "This did not work", 409, False
             problem: LeasequeueError = error
         except ServerError as error:
-            title, status, again, problem = "The server is away", 503, True, error
+            away = "The server refuses" if isinstance(error, ServerRefused) else "The server is away"
+            title, status, again, problem = away, 503, True, error
         except NotFound as error:
             title, status, again, problem = "Not found", 404, False, error
         except Forbidden as error:

@@ -17,6 +17,7 @@ LeasequeueError
 │   │   ├── LoginRefused       the user or the password is missing or wrong
 │   │   ├── AccessDenied       the access rules forbid a command, a key or a channel
 │   │   ├── DatabaseMissing    the server has no database of this number
+│   │   ├── FormatTooNew       a newer version writes the queue in a format that this one does not know
 │   │   └── TlsFailed          a certificate is not accepted, or only one side uses TLS
 │   ├── PartlyApplied          some shards of a queue have applied their part of a call, others not
 │   ├── ServerReadOnly         a replica, or too few replicas
@@ -91,6 +92,7 @@ __all__ = [
     "FlowError",
     "FlowRunEnded",
     "FlowRunUnfinished",
+    "FormatTooNew",
     "InsideEventLoop",
     "InvalidArgument",
     "InvalidCall",
@@ -538,6 +540,29 @@ class AccessDenied(ServerRefused):
 
 class DatabaseMissing(ServerRefused):
     """The server has no database of the number that the URL or the client names. Nothing was applied."""
+
+
+class FormatTooNew(ServerRefused):
+    """A newer version of Leasequeue writes the queue in a format that this one does not know.
+
+    Nothing was applied. What a worker holds at this time returns to the queue as its leases expire.
+
+    Attributes:
+        queue: The name of the queue, or of its shard.
+        format: The format that a program must know to use the queue.
+        since: The version of Leasequeue that has set it.
+        known: The newest format that this version knows.
+        version: This version of Leasequeue.
+    """
+
+    def __init__(self, queue: str, needed: int, since: str, *, known: int, version: str) -> None:
+        self.queue, self.format, self.since = queue, needed, since
+        self.known, self.version = known, version
+        super().__init__(
+            f"the queue {queue!r:.200} has format {needed}, set by leasequeue {since}. This is leasequeue "
+            f"{version}, which knows no format above {known}; nothing was applied. Install leasequeue "
+            f"{since} or newer here"
+        )
 
 
 class TlsFailed(ServerRefused):

@@ -174,6 +174,8 @@ async def _move_step(
         left_out=left_out,
         count=count,
     )
+    if reply == [-1]:
+        raise InvalidArgument("other", other, "a queue in the same format: `leasequeue upgrade` shows both")
     return reply
 
 

@@ -63,9 +63,15 @@ class RegisteredWorker(NamedTuple):
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of `leasequeue` and `python`, as it says."""
+        """The versions of `leasequeue` and `python`, and the newest format that it knows, as it says."""
         found = self.about.get("versions")
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+    @property
+    def format(self) -> int:
+        """The newest format of the queue's keys that it knows, as it says."""
+        said = self.versions.get("format", "")
+        return int(said) if said.isdecimal() and len(said) < 10 else 1
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from redis.exceptions import (
@@ -32,6 +33,7 @@ from leasequeue.errors import (
     AccessDenied,
     ConnectionLost,
     DatabaseMissing,
+    FormatTooNew,
     LeasequeueError,
     LimitExceeded,
     LoginRefused,
@@ -45,6 +47,7 @@ from leasequeue.errors import (
     TooManyConnections,
     WrongKeyType,
 )
+from leasequeue.keys import FORMAT
 from leasequeue.wire.scripts import with_origins
 from leasequeue.wire.tls import IS_FULL, why_tls_failed
 
@@ -117,6 +120,8 @@ _UNKNOWN_COMMAND = re.compile(
     r"(?:ERR )?(?:unknown (?:or unsupported )?(?:sub)?command|command is not available)[: ]*['`\"] ?([\w|]+)",
     re.IGNORECASE,
 )
+#: What each script answers for a queue in a format that it does not know.
+_NEWER = re.compile(r"FORMATTOONEW (?P<format>\d{1,9}) (?P<since>\S+) (?P<queue>.*)", re.DOTALL)
 #: What is said by servers that run fewer scripts than Redis.
 _STRICT = re.compile(
     "undeclared key|not allowed from script|bad lua script|without any input keys", re.IGNORECASE
@@ -171,6 +176,8 @@ def translate(error: BaseException, *, maybe_applied: bool, script: Script | Non
         ours = failed
     elif isinstance(error, RedisError) and IS_FULL in _text(error):
         ours = TooManyConnections(_text(error))
+    elif (newer := _NEWER.search(_text(error))) is not None:
+        ours = too_new(newer["queue"], int(newer["format"]), newer["since"])
     elif is_lost(error):
         ours = ConnectionLost(str(error) or type(error).__name__, maybe_applied=maybe_applied)
     elif (command := unknown_command(error)) is not None:
@@ -187,6 +194,11 @@ def translate(error: BaseException, *, maybe_applied: bool, script: Script | Non
         ours = AccessDenied(text, **_forbidden(_text(error))) if kind is AccessDenied else kind(text)
     ours.__cause__ = error
     return ours
+
+
+def too_new(queue: str, needed: int, since: str) -> FormatTooNew:
+    """Return the error for a queue in a format that this version does not know."""
+    return FormatTooNew(queue, needed, since, known=FORMAT, version=version("leasequeue"))
 
 
 def _words(error: BaseException) -> list[type[ServerError]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 MAX_IN_FLIGHT = 2
 #: The maximum of outcomes that one task sends.
 MAX_BATCH = 500
+#: While runs end in each turn of the event loop and more wait to start, so many outcomes gather for one call,
+#: for so long at most (s).
+GATHERED, GATHER_SECONDS = 250, 0.005
 
 log = Log("leasequeue.worker")
 
@@ -135,7 +139,15 @@ class Acknowledger:
             self._start(self._send_waiting())
 
     async def _send_waiting(self) -> None:
-        self._gathering = False
+        until, before = time.monotonic() + GATHER_SECONDS, 0
+        try:
+            while (
+                self._renewer.waiting and before < len(self.waiting) < GATHERED and time.monotonic() < until
+            ):
+                before = len(self.waiting)
+                await asyncio.sleep(0)
+        finally:
+            self._gathering = False
         batch, self.waiting = self.waiting[:MAX_BATCH], self.waiting[MAX_BATCH:]
         self._backlog.size -= len(batch)
         self._begin()  # if there is more than one batch

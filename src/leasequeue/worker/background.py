@@ -128,7 +128,7 @@ class BackgroundThread:
                 self._ready.result().call_soon_threadsafe(self._closing.set)
             deadline = time.monotonic() + CLOSE_SECONDS
             while self._thread.is_alive() and time.monotonic() < deadline:  # noqa: ASYNC110 - it is a thread
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.001)
 
     def _run(self) -> None:
         try:

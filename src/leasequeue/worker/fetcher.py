@@ -50,8 +50,9 @@ MAX_UNACKNOWLEDGED = 5000
 RESERVE_SECONDS = 0.5
 #: The weight of a new measurement in the moving average of the pace.
 WEIGHT_OF_NEW, WEIGHT_OF_FASTER = 0.3, 0.7
-#: The pace is not measured over a shorter time (s).
-SHORTEST_MEASURE = 0.002
+#: The pace is measured for as long as a run takes, but no shorter and no longer than this (s). Runs that
+#: began together end together: in between, no end would seem to be near.
+SHORTEST_MEASURE, LONGEST_MEASURE = 0.002, 0.06
 
 log = Log("leasequeue.worker")
 
@@ -95,9 +96,11 @@ class Fetcher:
         self._requested = 0
         self._pace = 0.0
         self._measured = (time.monotonic(), 0)
-        #: For how many seconds all runs had run then, and how many follow each other in HORIZON_SECONDS.
+        #: For how many seconds all runs had run then, how many follow each other in HORIZON_SECONDS, and for
+        #: how long to measure (s).
         self._ran = 0.0
         self._in_a_row = 0
+        self._window = SHORTEST_MEASURE
         #: Whether the last reply had all that was asked for.
         self._full = False
         #: How many items to lease ahead at the pace of the last measurement.
@@ -108,6 +111,8 @@ class Fetcher:
         self.fetched_at = time.monotonic()
         self.quiet = False
         self._stopped = False
+        #: Whether it fetches at the end of this turn of the event loop.
+        self._filling = False
         self.failing: dict[Source, tuple[float, LeasequeueError]] = {}
         #: Whether any source has been leased from.
         self._has_leased = False
@@ -186,8 +191,10 @@ class Fetcher:
         if self._turns:
             unclaimed = self._unclaimed()
             room = 0 if self.quiet else unclaimed + self._most_ahead - self._requested
-            if room > 0 and (unclaimed > 0 or 2 * room >= self._most_ahead):
-                self._fill()
+            if not self._filling and room > 0 and (unclaimed > 0 or 2 * room >= self._most_ahead):
+                # Runs that began together end together: one call is to fetch for all of them.
+                self._filling = True
+                self._loop.call_soon(self._fill)
 
         if self._declined and self._unclaimed() > 0:
             declined, self._declined = self._declined, {}
@@ -273,7 +280,7 @@ class Fetcher:
         if self.quiet:
             return 0
         since, finished = self._measured
-        if (passed := time.monotonic() - since) > HORIZON_SECONDS:
+        if (passed := time.monotonic() - since) > HORIZON_SECONDS + self._window:
             # The measurement is old: since then the pace was no faster than this.
             pace = (self._executor.finished - finished + 1) / passed
             return min(self._most_ahead, self._ahead_at(pace))
@@ -297,6 +304,7 @@ class Fetcher:
 
     def _fill(self) -> None:
         """Lease from the sources whose turn it is, as long as there is room."""
+        self._filling = False
         while self._turns and not self._ended.done() and (room := self._room()) > 0:
             # Else each small reply would lead to another small call, for ever.
             if room < self._requested // 4:
@@ -381,7 +389,7 @@ class Fetcher:
     def _measure(self) -> None:
         now, finished = time.monotonic(), self._executor.finished
         since, before = self._measured
-        if now - since >= SHORTEST_MEASURE:
+        if now - since >= self._window:
             pace = (finished - before) / (now - since)
             weight = WEIGHT_OF_NEW if pace < self._pace else WEIGHT_OF_FASTER
             self._pace += weight * (pace - self._pace)
@@ -389,6 +397,7 @@ class Fetcher:
             if finished > before:
                 mean = max(1e-6, (ran - self._ran) / (finished - before))
                 self._in_a_row = int(HORIZON_SECONDS / mean)
+                self._window = min(max(SHORTEST_MEASURE, mean), LONGEST_MEASURE)
             self._measured, self._ran = (now, finished), ran
         self._most_ahead = self._ahead_at(self._pace)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from leasequeue.errors import InvalidArgument, LeasequeueError, ServerRefused, ServerTooOld
 from leasequeue.errors.log import Log
+from leasequeue.queue.formats import read_format
 from leasequeue.queue.queue import engine_of
 from leasequeue.queue.shards.queue import ShardedQueue
 
@@ -66,6 +67,7 @@ async def _ask(queue: AsyncWorkQueue, adds_to: Iterable[str]) -> None:
         if isinstance(queue.whole, ShardedQueue):
             await queue.whole.check_shards()
         await engine_of(queue).rights.expect_worker(adds_to)
+        await read_format(queue)
     except LeasequeueError as error:
         if is_refusal(error) or isinstance(error, InvalidArgument):
             raise

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from leasequeue.alive.membership import MAX_NAMED, Membership, fail_sessions, registration_of
 from leasequeue.errors import LeasequeueError, QueueClosed, WorkerNotRunning
 from leasequeue.errors.log import Log
+from leasequeue.keys import FORMAT
 from leasequeue.queue.queue import engine_of, engines_of, lease_level
 from leasequeue.worker.acknowledger import Acknowledger, Backlog, drain, release_held
 from leasequeue.worker.background import BackgroundThread, Task
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 ACKNOWLEDGE_SECONDS = 5.0
 SHORTEST_ACKNOWLEDGE = 1.0
 #: How often `drained` asks the server (s).
-DRAIN_TICK = 0.02
+DRAIN_TICK = 0.005
 
 #: How often `stop_queue` looks for the ends of runs (s).
 TICK = 0.02
@@ -747,6 +748,7 @@ class ServedQueues:
             "versions": {
                 "leasequeue": importlib.metadata.version("leasequeue"),
                 "python": platform.python_version(),
+                "format": str(FORMAT),
             },
             "started": round(time.time() * 1000),
             "concurrency": self._concurrency,
