@@ -135,6 +135,7 @@ def test_a_check_compares_ratios_and_counts_but_no_times() -> None:
         "connections",
         "%",
         "requests/h",
+        "scripts/item",
     }
 
 

@@ -100,18 +100,17 @@ local function enter_lane(name, ids, front, again)
     local _, text = split_member(edge)
     place = front and tonumber(text) - #ids or math.max(size and place or 0, tonumber(text) + 1)
   end
-  local added, keys, kept = {}, {}, {}
+  local places, added, keys, kept = {}, {}, {}, {}
   for i, id in ipairs(ids) do
-    local digits = string.format(PLACE_DIGITS, place + i - 1)
-    added[2 * i - 1], added[2 * i] = 0, name .. digits .. id
+    places[i] = string.format(PLACE_DIGITS, place + i - 1)
+    added[2 * i - 1], added[2 * i] = 0, name .. places[i] .. id
     keys[i] = prefix .. ':lease:' .. id
   end
   in_chunks('ZADD', lanes_key, added)
   if size and members_of(name, size - 1, 1)[1] then enter_index(name, read_clock()) end
   for i, holder in ipairs(redis.call('MGET', unpack(keys))) do
     if not holds_foreign(holder) then
-      local at = #name + 1
-      kept[#kept + 1], kept[#kept + 2] = keys[i], WAITING .. string.sub(added[2 * i], at, at + PLACE_SIZE - 1)
+      kept[#kept + 1], kept[#kept + 2] = keys[i], WAITING .. places[i]
       lane_state.kept_keys[ids[i]] = true
     end
   end
@@ -288,7 +287,8 @@ local function note_groups(ids)
   end
 end
 
--- Give the lanes of a group their turn that were parked: all, or those that only a freed slot or a call opens.
+-- Give the lanes of a group their turn that were parked: all, or those that only a freed slot or a call
+-- opens.
 local function unpark(group, later)
   for _, digits in ipairs(redis.call('ZRANGE', levels_key, 0, -1)) do
     local turn = redis.call('ZSCORE', turns_key(digits), group)

@@ -4,7 +4,7 @@
 -- which decides. Then the items are added of stages and children that are `w`, and the end of a run is
 -- published. A call that was interrupted is repeated: it finds the state, and does the rest.
 --
--- Needs: prefix
+-- Needs: nothing
 -- Gives: commit_runs, write_run, is_final, is_undeclared, rest_of_runs
 -- Calls: add_items, cancel_many
 -- Uses: call_add_items, keys_of_add_items (add_items), begin_writes (begin_writes), call_cancel_many,
