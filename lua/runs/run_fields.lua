@@ -12,10 +12,10 @@
 -- Limits: at most 1,000 fields and `max_bytes` a call, or one value.
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
-local key, reply, bytes = prefix .. ':run:' .. run, {}, 0
+local key, last, bytes = prefix .. ':run:' .. run, fields, 0
 for row = fields + 1, #ARGV do
   bytes = bytes + redis.call('HSTRLEN', key, ARGV[row])
-  if bytes > max_bytes and #reply > 0 then break end
-  reply[#reply + 1] = redis.call('HGET', key, ARGV[row])
+  if bytes > max_bytes and last > fields then break end
+  last = row
 end
-return reply
+return last > fields and redis.call('HMGET', key, unpack(ARGV, fields + 1, last)) or {}

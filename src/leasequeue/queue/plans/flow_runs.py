@@ -65,6 +65,8 @@ _CURSOR = re.compile(rb"(-?(?:inf|\d{1,20}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)) (.
 MAX_CHECKED = 100_000
 #: How many stages are reopened, and are looked at for dead letters, at once: no call takes the server 5 ms.
 _STEP, _FORGOTTEN = 40, 100
+#: How many calls that look for dead letters are sent without a wait for the reply of the one before.
+_AT_ONCE = 8
 #: The answers of the scripts: done; there is no such run, of `run_delete`, or it has ended; that it is
 #: unfinished, of `run_delete`, or there is none; and of `run_reopen` that it is unfinished.
 _DONE, _NONE, _REFUSED, _BUSY = 1, 0, -1, -2
@@ -426,8 +428,7 @@ class FlowRuns:
         run = _checked(run_id)
         answer = await self._engine().run("run_delete", run=run, is_last=0)
         if answer == _DONE:
-            plan = await self._reader.plan(run_id)
-            ids = [sub_run_id(run_id, stage.name) for stage in (plan.stages if plan else ()) if stage.flow]
+            ids = await self._reader.sub_runs(run_id)
             for view in await self._reader.views(ids, (), children=False):
                 if view is not None and view.parent == run_id:
                     await self.delete(view.id)
@@ -660,8 +661,10 @@ class FlowRuns:
         home = StageRef(self._name, run_id, "")
         for queue, paths in (await self._reader.entered(run_id)).items():
             stages = stages_of(home, [as_bytes(f"{run_id}/{path}") for path in paths])
-            for at in range(0, len(stages), _FORGOTTEN):
-                await self._engine().run_at(queue, "run_forget", stages[at : at + _FORGOTTEN])
+            for at in range(0, len(stages), _FORGOTTEN * _AT_ONCE):
+                starts = range(at, min(at + _FORGOTTEN * _AT_ONCE, len(stages)), _FORGOTTEN)
+                calls = (stages[start : start + _FORGOTTEN] for start in starts)
+                await asyncio.gather(*(self._engine().run_at(queue, "run_forget", call) for call in calls))
 
 
 class FlowRun(Generic[R_co]):

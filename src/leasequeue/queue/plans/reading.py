@@ -23,6 +23,7 @@ from leasequeue.queue.plans.plan import (
     planned_children,
     queue_in,
     run_key,
+    sub_run_id,
 )
 
 if TYPE_CHECKING:
@@ -267,6 +268,13 @@ class FlowRunReader:
             correlation=_text(facts["correlation"]) or None,
             level=read_number(facts["level"], 0),
         )
+
+    async def sub_runs(self, run_id: str) -> list[str]:
+        """Return the ids of the runs that stages of a run may wait for."""
+        [reply] = await self._engine().run("runs_read", [as_bytes(run_id)], max_bytes=0)
+        stages = _names_in(dict(zip(FACTS, reply or (), strict=False)).get("stages"))
+        defined = zip(stages, await self._definitions(run_id, stages), strict=True)
+        return [sub_run_id(run_id, stage) for stage, definition in defined if definition.get("flow")]
 
     async def entered(self, run_id: str) -> dict[str, list[str]]:
         """Return the paths of the stages and children of a run that have had items, by queue.
