@@ -280,27 +280,22 @@ _CORE = (
     ),
     *(
         Goal(
-            f"lease of 100 from a queue with {lanes}, server: at most {limit} times a plain one",
+            f"lease of 100 from a queue with {lanes}, server: at most 1.5 times a plain one",
             ratio(
                 highest("lanes", "lease", cost="server_cpu_us_per_item", lanes=lanes),
                 highest("lanes", "lease", cost="server_cpu_us_per_item", lanes="plain"),
             ),
-            limit,
+            1.5,
+            margin=margin,
         )
-        for lanes, limit in (
-            ("limited", 1.5),
-            ("levels", 1.8),
-            ("groups", 2.2),
-            ("rate", 2.3),
-            ("concurrency", 2.3),
-        )
+        for lanes, margin in (("limited", 2), ("levels", 2), ("groups", 4), ("rate", 5), ("concurrency", 5))
     ),
     Goal(
-        "at the rate of a group, 1 and 4 workers: at most 2.5 scripts an item",
+        "at the rate of a group, 1 and 4 workers: at most 2 scripts an item",
         highest("lanes", "scripts at a rate limit"),
-        2.5,
+        2,
         "scripts/item",
-        margin=1.3,
+        margin=1.6,
     ),
 )
 
