@@ -344,19 +344,17 @@ async def a_deploy_interrupts_a_run(queue: AsyncWorkQueue) -> object:
 @example("fleet", shows=["mailer"])
 async def who_works(queue: AsyncWorkQueue) -> object:
     """See who works, and stop one from another process."""
-    worker, begun = Worker(name="mailer"), asyncio.Event()
+    worker = Worker(name="mailer")
 
     @worker.handler(queue)
-    async def work(_: bytes) -> None:
-        begun.set()
+    async def work(_: bytes) -> None: ...
 
-    await queue.add_item(Item(""))
     working = asyncio.create_task(worker.run())
-    await begun.wait()
-    names = [one.name for one in await Fleet(queue).workers()]  # leasequeue workers ls
+    while not (workers := await Fleet(queue).workers()):  # leasequeue workers ls
+        await asyncio.sleep(0.01)  # until it has registered
     await Fleet(queue).stop("mailer")
     await working
-    return names
+    return [one.name for one in workers]
 
 
 @example("worker", shows=(["u1", "b1"], ["before u1", "before b1"]))
