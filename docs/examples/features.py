@@ -350,8 +350,8 @@ async def who_works(queue: AsyncWorkQueue) -> object:
     async def work(_: bytes) -> None: ...
 
     working = asyncio.create_task(worker.run())
-    while not (workers := await Fleet(queue).workers()):  # leasequeue workers ls
-        await asyncio.sleep(0.01)  # until it has registered
+    while not (workers := await Fleet(queue).workers()):  # noqa: ASYNC110 - no event says that it has registered
+        await asyncio.sleep(0.01)
     await Fleet(queue).stop("mailer")
     await working
     return [one.name for one in workers]
