@@ -1,10 +1,10 @@
 -- Add items whose id does not exist yet, and items that are given as unique.
 --
 -- The rows come after `items`: id, data, delay in ms (-1: none, and it is leased next; `@` and ms since 1970:
--- until then), and how the item is added: a mode, or a mode, `:` and a JSON object. The mode is 0 to check the id, 1 not to check it (unique),
--- 2 to replace an item that waits or is scheduled. The object has the options of the item (see
--- `items/lib/facts`), or `expires_in` (ms) in place of `expires`, and `dedupe`: for how many ms the id stays
--- taken, even if the item is completed.
+-- until then), and how the item is added: a mode, or a mode, `:` and a JSON object. The mode is 0 to check
+-- the id, 1 not to check it (unique), 2 to replace an item that waits or is scheduled. The object has the
+-- options of the item (see `items/lib/facts`), or `expires_in` (ms) in place of `expires`, and `dedupe`: for
+-- how many ms the id stays taken, even if the item is completed.
 --
 -- Needs: items, deadlines, scheduled, ledger, options
 -- Gives: any_recent, add_rows

@@ -288,7 +288,7 @@ local function note_groups(ids)
   end
 end
 
--- Give the lanes of a group their turn that were parked: all, or those that only a freed slot or a call opens.
+-- Give the parked lanes of a group their turn: all, or those that only a freed slot or a call opens.
 local function unpark(group, later)
   for _, digits in ipairs(redis.call('ZRANGE', levels_key, 0, -1)) do
     local turn = redis.call('ZSCORE', turns_key(digits), group)

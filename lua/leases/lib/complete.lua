@@ -1,8 +1,8 @@
 -- Complete items: remove their data and all bookkeeping.
 --
--- The rows come after the place `from` in `values`, as in `complete_many`: id, token, fenced. If that is 2, the flow run of the
--- item has recorded its end. Removing the data decides. Before it only results are written; after it a clean
--- or a lease of the id finds what is left, as after a foreign completion.
+-- The rows come after the place `from` in `values`, as in `complete_many`: id, token, fenced. If that is 2,
+-- the flow run of the item has recorded its end. Removing the data decides. Before it only results are
+-- written; after it a clean or a lease of the id finds what is left, as after a foreign completion.
 --
 -- Needs: prefix, scheduled, ledger, deadlines
 -- Gives: complete, remove_items

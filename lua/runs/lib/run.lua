@@ -36,7 +36,7 @@ local opened_runs = { added = 0, refused = {} }
 --   definitions   table     decoded definitions of stages and children, by their paths (run)
 --   added         list      the items that the step adds (run, run_commit)
 --   rest          list      paths whose rest is to be cancelled, see `rest_of_runs` (run)
---   joins         flag      the stage in hand follows parts that were joined; its item is leased next (run_step)
+--   joins         flag      the stage in hand follows joined parts; its item is leased next (run_step)
 --   led           text      the traces of what led to the stage in hand; nil: unknown (run_finish, run_step)
 --   rows          number    how many rows of the call are of it (run, run_finish)
 --   names         list      the fields of the hash that these rows need; false: none (run, run_finish)

@@ -91,8 +91,8 @@ local function forget_over(base)
   in_chunks('ZREM', base .. 'ends', ids)
 end
 
--- Let the sets of the final states expire with `ends`, in so many ms. Without a time they have none already, since
--- the first of the unfinished runs was started.
+-- Let the sets of the final states expire with `ends`, in so many ms. Without a time they have none already,
+-- since the first of the unfinished runs was started.
 local function expire_states(base, left)
   for _, state in ipairs(left and final_states or {}) do
     redis.call('PEXPIRE', base .. state, left)
