@@ -55,6 +55,11 @@ def expressions() -> list[str]:
     ]
 
 
+def test_the_page_says_for_what_each_alert_fires() -> None:
+    named = set(re.findall(r"`(Leasequeue\w+)`", (DOCS / "how-to" / "watch.md").read_text()))
+    assert {rule["alert"] for rule in rules()} == named
+
+
 def labels_in(expression: str) -> set[str]:
     """Return the labels that an expression names."""
     grouped = [label.strip() for words in _WORDS.findall(expression) for label in words.split(",")]

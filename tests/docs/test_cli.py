@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +18,14 @@ from typer.testing import CliRunner
 from docs import generated
 from leasequeue.cli.app import COMMANDS, app, load
 from leasequeue.cli.server import Code
-from tests.docs.pages import DOCS, REFERENCE, blocks, name_of, table
+from tests.docs.pages import DOCS, PAGES, REFERENCE, ROOT, blocks, name_of, table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from leasequeue.embedded import EmbeddedServer
     from tests.conftest import MakeServer
+    from tests.docs.pages import Block
 
 PAGE = REFERENCE / "cli.md"
 #: In one place for all commands that speak to a server.
@@ -100,6 +105,40 @@ async def test_the_examples_say_what_they_are_said_to_say(
     assert shown
     for block in shown:
         assert said_by(block.code, server, tmp_path) == block.output, f"{name_of(page)}:{block.line}"
+
+
+def test_every_command_in_a_block_of_shell_is_one_that_the_program_takes() -> None:
+    """Most are not run, as they need a cluster or never end; so their names and options are parsed."""
+    found = [
+        (f"{name_of(page)}:{block.line}", command)
+        for page in [*PAGES, ROOT / "SECURITY.md"]
+        for block in blocks(page)
+        if block.language in {"sh", "console"}
+        for command in commands_in(block)
+    ]
+    assert len(found) > 80
+    for place, (name, *arguments) in found:
+        try:
+            command = load(name)
+            if commands := getattr(command, "commands", None):  # of autoscale, `run` may be left out
+                command = commands[arguments.pop(0) if arguments[0] in commands else "run"]
+            command.make_context(name, arguments)
+        except Exception as error:
+            error.add_note(f"{place}: leasequeue {name} … {shlex.join(arguments)}")
+            raise
+
+
+def commands_in(block: Block) -> Iterator[list[str]]:
+    """Yield the arguments of each `leasequeue` in a block, without redirections and variables."""
+    code = re.sub(r"<<'END'.*?^END$", "", block.code, flags=re.DOTALL | re.MULTILINE).replace("\\\n", " ")
+    lines = re.findall(r"^\$ (.+)", code, re.MULTILINE) if block.language == "console" else code.splitlines()
+    for line in lines:
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        for is_end, words in itertools.groupby(lexer, lambda word: bool(re.fullmatch("[&|;<>()]+", word))):
+            program = [] if is_end else [*itertools.dropwhile(lambda word: "=" in word, words)]
+            if program[:1] == ["leasequeue"] and not program[1].startswith("-"):
+                yield program[1:]
 
 
 def said_by(script: str, server: EmbeddedServer, folder: Path) -> str:

@@ -12,7 +12,7 @@ from leasequeue.keys import MADE_KEYS
 from leasequeue.states import GONE, ITEM_EVENTS, EventKind
 from leasequeue.states import STATES as ALL_STATES
 from leasequeue.wire.scripts import load
-from tests.docs.pages import REFERENCE, blocks
+from tests.docs.pages import REFERENCE, blocks, table
 
 PROTOCOL = REFERENCE / "protocol.md"
 KEYS = REFERENCE / "keys.md"
@@ -98,3 +98,17 @@ def test_the_tree_of_errors_is_that_of_the_code() -> None:
         one.__name__ for one in vars(errors).values() if inspect.isclass(one) and issubclass(one, Exception)
     }
     assert sorted([*named, "EvictionWarning"]) == sorted(classes)
+    assert sorted(classes) == sorted(errors.__all__), "what is not listed is not public"
+
+
+def test_the_page_of_errors_says_what_to_do_after_each() -> None:
+    page = (REFERENCE / "errors.md").read_text()
+    rows = table(REFERENCE / "errors.md", "## What to do")
+    explained = {name for cells in rows for name in re.findall(r"`(\w+)`", cells[0])}
+    kinds = [getattr(errors, name) for name in errors.__all__]
+    inside = {errors.PayloadError, errors.TimeLimitExceeded, errors.EvictionWarning}
+    raised = {kind for kind in kinds if not kind.__subclasses__()} - inside
+    assert {kind.__name__ for kind in raised} <= explained <= {kind.__name__ for kind in kinds}
+    [repeated] = re.findall(r"Those to repeat after a pause \((.+?)\)", page, re.DOTALL)
+    transient = {kind.__name__ for kind in kinds if getattr(kind, "transient", False)}
+    assert set(re.findall(r"`(\w+)`", repeated)) == transient

@@ -24,7 +24,7 @@ INDEX = (DOCS / "how-to" / "index.md").read_text()
         ("rolling upgrade", "shutdown.md"),
         ("new version", "upgrade.md"),
         ("checklist", "production.md"),
-        ("maxmemory", "memory.md"),
+        ("maxmemory", "production.md#memory"),
         ("stuck", "not-running.md"),
         ("SSE", "async-service.md#stream-progress-to-a-browser"),
         ("Kubernetes", "autoscale-kubernetes.md"),

@@ -82,7 +82,7 @@ class Fleet:
 
     Each running `Worker` registers on its queues, with a heartbeat every 10 s. It is dead when 30 s have
     passed without one; its peers then return its items, with no leader and no lock. So a fleet needs no
-    its own program: this is to look, and to act by hand.
+    program of its own: this is to look, and to act by hand.
 
         fleet = Fleet(queue)
         for worker in await fleet.workers():
