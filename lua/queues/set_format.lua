@@ -2,8 +2,8 @@
 --
 -- What a program must know is lowered only in a queue that holds nothing: what it holds may be written in the
 -- format before. A program that does not know the format finds a key `too_new_for:<format>`, for which each
--- script looks. These keys are made first and removed last, whatever `format` says: so a call that was stopped
--- is finished by the next one, and until then the queue refuses too many programs rather than too few.
+-- script looks. These keys are made first and removed last, whatever `format` says: so a call that was
+-- stopped is finished by the next one, and until then the queue refuses too many programs, not too few.
 --
 -- Keys: format, idle
 -- Arguments:
