@@ -28,7 +28,8 @@
 --   (waiting)
 
 if is_closed then return closed_error() end
-if redis.call('GET', source .. ':format') ~= redis.call('GET', format) then return { -1 } end
+local function numbers_in(key) return string.match(redis.call('GET', key) or '1 1', '^%d+ %d+') end
+if numbers_in(source .. ':format') ~= numbers_in(format) then return { -1 } end
 local function theirs(name) return source .. ':' .. name end
 local ids, members, is_laned = {}, {}, spot == 'lanes' or spot == 'lower'
 if spot == 'ids' then

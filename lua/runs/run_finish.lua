@@ -24,9 +24,10 @@
 -- Reply: three lists: an entry per item: 1 completed by this call, 0 completed before, -1 rejected, as from
 --   `complete_many`; for one that has failed 1 done, 0 rejected, -3, as from `fail_many`; 2 accepted, and the
 --   item continues: children are to be added by `more`, or were stored; -4 nothing has changed: it chooses a
---   stage that is no successor; -2 not handled as the call adds enough already, send it again. The references
---   of stages whose rest is to be cancelled. And the reference and the queue of each stage that has failed
---   because `feeds` does not have its queue.
+--   stage that is no successor; -2 not handled as the call adds enough already, send it again; a text: the
+--   error, and nothing has changed, since its run is on a queue that is too new, or it leads to one. The
+--   references of stages whose rest is to be cancelled. And the reference and the queue of each stage that
+--   has failed because `feeds` does not have its queue.
 -- Cost: O(1) per item, and per item that follows.
 -- Limits: at most 1,000 rows a call; it adds about 60 items, and changes 30 runs.
 -- Needs: check
@@ -34,7 +35,7 @@
 -- Uses: complete (complete), accepts_token, is_current (current), arguments_at, keys_at (elsewhere),
 --   call_fail_many, keys_of_fail_many (fail_many), are_leases_ours (foreign), data_key (keys),
 --   split_reference (reference), add_active, counts_of, heal_run, is_meant, open_run, opened_runs, parent_of,
---   read_fields, run_field, set_run, stage_definition (run), commit_runs, is_final, rest_of_runs
+--   read_fields, run_field, set_run, stage_definition, why_left (run), commit_runs, is_final, rest_of_runs
 --   (run_commit), end_stage, enter_batch, enter_first, forget_child, is_run_active, room_to_add,
 --   start_children (run_step)
 
@@ -47,12 +48,20 @@ opened_runs.checked, opened_runs.feeds = prefix, feeds ~= '*' and feeds or nil
 local rows, ids, data_keys = {}, {}, {}
 for at = entries + 1, #ARGV, 7 do
   local home, run_id, path, mark, led = split_reference(ARGV[at + 3])
-  local run = home and open_run(home, run_id)
-  if run then run.rows = run.rows + 1 end
   -- stylua: ignore
   local row = { id = ARGV[at], token = ARGV[at + 1], fenced = ARGV[at + 2], kind = ARGV[at + 4],
-    value = ARGV[at + 5], extra = ARGV[at + 6], run = run, path = path, mark = mark, led = led }
+    value = ARGV[at + 5], extra = ARGV[at + 6], run = false, left = false, home = home,
+    run_id = run_id, path = path, mark = mark, led = led }
   rows[#rows + 1], ids[#ids + 1], data_keys[#data_keys + 1] = row, row.id, data_key(row.id)
+end
+
+-- Open the runs of all rows, but those that are left.
+local function open_runs()
+  for i, row in ipairs(rows) do
+    row.left = row.home and why_left(i, row.home, row.run_id)
+    row.run = row.home and not row.left and open_run(row.home, row.run_id)
+    if row.run then row.run.rows = row.run.rows + 1 end
+  end
 end
 
 -- Read a run for the only row of it, that of a stage of its plan. The tables have room for what is set next.
@@ -169,10 +178,11 @@ local function end_adding(run, path)
   end
 end
 
--- Finish one stage; returns an answer, or how its item ends: `complete` or `fail`.
-local function finish(row)
+-- Finish the stage of a row; returns an answer, or how its item ends: `complete` or `fail`.
+local function finish(row, i)
   local run, path = row.run, row.path
   if not run then return 'complete' end
+  run.row = i
   local state, answer = run_field(run, 's:' .. path), nil
   run.led = row.led ~= '' and row.led or nil
   if state == 'w' then
@@ -188,7 +198,7 @@ local function finish(row)
   return answer or (run_field(run, 's:' .. path) == 'f' and 'fail' or 'complete')
 end
 
-local changed_runs = 0
+local changed_runs
 
 -- Return whether a call does enough without this row.
 local function is_full(row)
@@ -201,42 +211,52 @@ local function is_full(row)
   return false
 end
 
-read_runs()
-local all_exist = redis.call('EXISTS', unpack(data_keys)) == #ids
-local records = redis.call('HMGET', ledger, unpack(ids))
-local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
-local none_foreign = are_leases_ours(ids)
-local answers, completed, completed_at, failed, failed_at, seen = {}, {}, {}, {}, {}, {}
-for i, row in ipairs(rows) do
-  local id, ending = row.id, row.kind == 'failed' and 'fail' or 'complete'
-  local is_valid
-  if ending == 'fail' then
-    is_valid = is_current(id, tonumber(row.token), scores[i], records[i])
-  else
-    is_valid = accepts_token(id, row.token, row.fenced == '1', records[i], scores[i], none_foreign)
-      and (all_exist or redis.call('EXISTS', data_key(id)) == 1)
-  end
-  if is_valid and not seen[id] then
-    seen[id] = true
-    ending = is_full(row) and -2 or finish(row)
-    if row.run and id == row.run.id .. '/' .. row.path then
-      row.fenced = '2' -- it was checked, and its outcome is recorded
+local all_exist, records, scores, none_foreign
+local answers, completed, completed_at, failed, failed_at
+
+-- Return whether the caller may end the item of a row.
+local function is_valid(i, row)
+  local id = row.id
+  if row.kind == 'failed' then return is_current(id, tonumber(row.token), scores[i], records[i]) end
+  return accepts_token(id, row.token, row.fenced == '1', records[i], scores[i], none_foreign)
+    and (all_exist or redis.call('EXISTS', data_key(id)) == 1)
+end
+
+-- Decide how the items of all rows end.
+local function decide()
+  local seen = {}
+  answers, completed, completed_at, failed, failed_at, changed_runs = {}, {}, {}, {}, {}, 0
+  open_runs()
+  read_runs()
+  for i, row in ipairs(rows) do
+    local id, ending = row.id, row.kind == 'failed' and 'fail' or 'complete'
+    if not seen[id] and is_valid(i, row) then
+      seen[id] = true
+      ending = row.left or is_full(row) and -2 or finish(row, i)
+      if row.run and id == row.run.id .. '/' .. row.path then
+        row.fenced = '2' -- it was checked, and its outcome is recorded
+      end
     end
-  end
-  if ending == 'complete' then
-    completed_at[#completed_at + 1] = i
-    completed[#completed + 1], completed[#completed + 2] = id, row.token
-    completed[#completed + 1] = row.fenced
-  elseif ending == 'fail' then
-    failed_at[#failed_at + 1] = i
-    failed[#failed + 1], failed[#failed + 2], failed[#failed + 3] = id, row.token, '-1'
-    failed[#failed + 1] = row.run and run_field(row.run, 'e:' .. row.path) or row.value
-  else
-    answers[i] = ending
+    if ending == 'complete' then
+      completed_at[#completed_at + 1] = i
+      completed[#completed + 1], completed[#completed + 2] = id, row.token
+      completed[#completed + 1] = row.fenced
+    elseif ending == 'fail' then
+      failed_at[#failed_at + 1] = i
+      failed[#failed + 1], failed[#failed + 2], failed[#failed + 3] = id, row.token, '-1'
+      failed[#failed + 1] = row.run and run_field(row.run, 'e:' .. row.path) or row.value
+    else
+      answers[i] = ending
+    end
   end
 end
 
-local refused = commit_runs(true)
+all_exist = redis.call('EXISTS', unpack(data_keys)) == #ids
+records = redis.call('HMGET', ledger, unpack(ids))
+scores = redis.call('ZMSCORE', deadlines, unpack(ids))
+none_foreign = are_leases_ours(ids)
+decide()
+local refused = commit_runs(true, decide)
 if refused then return refused end
 local done = completed[1] and complete(completed, 0) or {}
 local dead_ = failed[1] and call_fail_many(keys_at(prefix, keys_of_fail_many), arguments_at(prefix, failed))

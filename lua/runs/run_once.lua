@@ -15,10 +15,12 @@
 --   held under it, or its run is gone.
 -- Cost: O(1), and the size of the outcome.
 -- Limits: one outcome a call.
--- Uses: begin_writes (begin_writes), is_current (current), ONCE_CUT (encodings), split_reference (reference),
---   is_meant, open_run, read_fields, run_field (run)
+-- Uses: begin_writes (begin_writes), is_current (current), ONCE_CUT (encodings), newer_format (newer),
+--   split_reference (reference), is_meant, open_run, read_fields, run_field (run)
 
 local home, run_id, path, mark = split_reference(of_stage)
+local newer = home and newer_format(home)
+if newer then return redis.error_reply(newer) end
 local record, score = redis.call('HGET', ledger, item), redis.call('ZSCORE', deadlines, item)
 if not (home and is_current(item, lease, score, record)) then return { 0, '' } end
 local run, field = open_run(home, run_id), 'o:' .. path .. ONCE_CUT .. step

@@ -21,10 +21,10 @@
 -- Needs: check
 -- Calls: cancel_many, run_forget
 -- Uses: cancelled_key, unsettled_key (RARE_KEYS), call_cancel_many, keys_of_cancel_many (cancel_many),
---   arguments_at, keys_at (elsewhere), read_clock (read_clock), split_reference (reference), heal_run,
---   is_marked, open_run, opened_runs, read_fields, run_field, run_number, set_run (run), commit_runs,
---   rest_of_runs (run_commit), call_run_forget, keys_of_run_forget (run_forget), end_stage, is_run_active,
---   room_to_add (run_step)
+--   arguments_at, keys_at (elsewhere), newer_format (newer), read_clock (read_clock), split_reference
+--   (reference), heal_run, is_marked, open_run, opened_runs, read_fields, run_field, run_number, set_run
+--   (run), commit_runs, rest_of_runs (run_commit), call_run_forget, keys_of_run_forget (run_forget),
+--   end_stage, is_run_active, room_to_add (run_step)
 
 redis.call('HLEN', watchers)
 redis.call('HLEN', options)
@@ -53,7 +53,8 @@ end
 
 for at = entries + 1, #ARGV, 3 do
   local home, run_id, path, mark = split_reference(ARGV[at])
-  local answer = 0
+  local answer, newer = 0, home and newer_format(home)
+  if newer then return redis.error_reply(newer) end
   if home and room_to_add() == 0 then
     answer = -2
   elseif home then

@@ -7,7 +7,7 @@
 -- `null`: clients of other libraries remove what they have done. A dead letter of a stage that is done,
 -- or has fanned out, is dropped: its item had done its work before. A stage whose item could not be
 -- added, as its id was taken, has failed. A run that would then add items to a queue that `feeds` does not
--- have is left to others.
+-- have, or to one in a format that this version does not know, is left to others.
 --
 -- Keys: queue, processing, gone, deadlines, scheduled, ledger, dead, watchers, options, errors, events
 -- Arguments:
@@ -28,10 +28,10 @@
 -- Calls: run_forget
 -- Uses: cancelled_key, unsettled_key (RARE_KEYS), dead_key (dead_letter), arguments_at, keys_at (elsewhere),
 --   REF_CUT, WHOLE_MS (encodings), forget_facts, read_options (facts), data_key, in_chunks, read_in_chunks
---   (keys), split_reference (reference), has_more, heal_run, is_marked, is_meant, is_of_stage, open_run,
---   opened_runs, read_fields, run_field, stage_definition (run), commit_runs, is_undeclared, rest_of_runs
---   (run_commit), call_run_forget, keys_of_run_forget (run_forget), end_stage, is_run_active, room_to_add
---   (run_step)
+--   (keys), extend (lists), split_reference (reference), forget_runs, has_more, heal_run, is_marked,
+--   is_meant, is_of_stage, open_run, opened_runs, read_fields, run_field, stage_definition, why_left (run),
+--   commit_runs, is_undeclared, rest_of_runs (run_commit), call_run_forget, keys_of_run_forget (run_forget),
+--   end_stage, is_run_active, room_to_add (run_step)
 
 redis.call('ZCARD', dead)
 redis.call('HLEN', watchers)
@@ -123,69 +123,78 @@ local function is_there(id, home, run_id, path)
   return at == home and of_run == run_id and of_path == path
 end
 
-local answers, over, notes, letters, run_of = {}, {}, old, {}, {}
-for i, id in ipairs(ids) do
-  local of_stage, completed = string.match(reference_of[id] or '', '^(.-)(%z?)$')
+local answers, over, notes, letters
+local refused = {}
+
+-- Settle the stage of an item.
+local function settle_stage(i, id, of_stage, is_completed)
   local home, run_id, path, mark = split_reference(of_stage)
-  answers[i] = 0
-  if is_rest(id) then
-    notes[#notes + 1], answers[i] = id, reference_of[id] and 1 or 0
-  elseif room_to_add() == 0 then
-    answers[i] = -2
-  elseif home and not is_there(id, home, run_id, path) then
-    local run = open_run(home, run_id)
-    read_fields(run, { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path })
-    -- A caller says which run it means; a note and options say what a client has written there.
-    local is_its = is_given[id] and is_marked(run, mark) or not is_given[id] and is_meant(run, path, mark)
-    if is_its then heal_run(run) end
-    notes[#notes + 1], run_of[id] = id, run
-    if not is_adding(run, path) then
-      local state = run_field(run, 's:' .. path)
-      if redis.call('EXISTS', data_key(id)) == 0 then over[#over + 1] = id end
-      if not is_its then
-        letters[#letters + 1] = '=' .. of_stage -- of an earlier run of this id
-      elseif state == 'w' or (state == 'x' and has_more(run, path)) then
-        answers[i] = 1
-        end_vanished(run, id, path, completed ~= '')
-      elseif state == 'd' or state == 'x' then
-        letters[#letters + 1] = '=' .. of_stage
+  local run = open_run(home, run_id)
+  run.row = i
+  read_fields(run, { 'state', 'active', 'error', 'level', 'trace', 'adding', 'mark', 's:' .. path })
+  -- A caller says which run it means; a note and options say what a client has written there.
+  local is_its = is_given[id] and is_marked(run, mark) or not is_given[id] and is_meant(run, path, mark)
+  if is_its then heal_run(run) end
+  notes[#notes + 1] = id
+  if is_adding(run, path) then return end
+  local state = run_field(run, 's:' .. path)
+  if redis.call('EXISTS', data_key(id)) == 0 then over[#over + 1] = id end
+  if not is_its then
+    letters[#letters + 1] = '=' .. of_stage -- of an earlier run of this id
+  elseif state == 'w' or (state == 'x' and has_more(run, path)) then
+    answers[i] = 1
+    end_vanished(run, id, path, is_completed)
+  elseif state == 'd' or state == 'x' then
+    letters[#letters + 1] = '=' .. of_stage
+  end
+end
+
+-- Leave what would feed a queue that the caller does not declare: a worker that does may settle it. Returns
+-- whether there is such a run.
+local function leave_undeclared()
+  local is_news, left = false, opened_runs.left
+  for _, run in ipairs(opened_runs) do
+    for _, one in ipairs(run.added) do
+      if not left[run.key] and is_undeclared(run, one.queue) then
+        left[run.key], is_news = 'undeclared', true
+        refused[#refused + 1] = table.concat({ run.home, run.id, one.path }, REF_CUT)
+        refused[#refused + 1] = one.queue
       end
     end
-  elseif home then
-    notes[#notes + 1] = id
   end
+  return is_news
 end
 
--- Leave what would feed a queue that the caller does not declare: a worker that does may settle it.
-local left, refused = {}, opened_runs.refused
-for at = #opened_runs, 1, -1 do
-  local run = opened_runs[at]
-  for _, one in ipairs(run.added) do
-    if not left[run] and is_undeclared(run, one.queue) then
-      left[run] = table.remove(opened_runs, at)
-      refused[#refused + 1] = table.concat({ run.home, run.id, one.path }, REF_CUT)
-      refused[#refused + 1] = one.queue
+-- Decide about all ids.
+local function decide()
+  answers, over, notes, letters = {}, {}, { unpack(old) }, {}
+  for i, id in ipairs(ids) do
+    local of_stage, completed = string.match(reference_of[id] or '', '^(.-)(%z?)$')
+    local home, run_id, path = split_reference(of_stage)
+    answers[i] = 0
+    if is_rest(id) then
+      notes[#notes + 1], answers[i] = id, reference_of[id] and 1 or 0
+    elseif room_to_add() == 0 then
+      answers[i] = -2
+    elseif home and is_there(id, home, run_id, path) then
+      notes[#notes + 1] = id
+    elseif home and not why_left(i, home, run_id) then
+      settle_stage(i, id, of_stage, completed ~= '')
     end
   end
-end
-
--- Return those ids whose runs are not left.
-local function without_left(some)
-  local found = {}
-  for _, id in ipairs(some) do
-    found[#found + 1] = not left[run_of[id]] and id or nil
+  if leave_undeclared() then
+    forget_runs()
+    decide()
   end
-  return found
 end
 
-local failure = commit_runs(true)
+decide()
+local failure = commit_runs(true, decide)
 if failure then return failure end
-over, notes = without_left(over), without_left(notes)
 forget_facts(over)
 in_chunks('HDEL', ledger, over)
 if letters[1] then call_run_forget(keys_at(prefix, keys_of_run_forget), arguments_at(prefix, letters)) end
 in_chunks('HDEL', unsettled_key, notes)
-for _, reference in ipairs(rest_of_runs()) do
-  rest[#rest + 1] = reference
-end
+extend(refused, opened_runs.refused)
+extend(rest, rest_of_runs())
 return { answers, rest, refused, next_one }

@@ -15,6 +15,7 @@ import pytest
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Fleet, InvalidArgument, Item, Lease
+from leasequeue.keys import FORMAT
 from leasequeue.queue.queue import engine_of
 from leasequeue.queue.registry import Beat, Registry
 from leasequeue.wire.scripts import find_script
@@ -57,7 +58,8 @@ async def test_a_worker_says_what_it_is_and_does_and_leaves_nothing_behind(
         assert one.name == f"{socket.gethostname()}/{os.getpid()}"
         assert one.queues == (queue.name, other.name)
         assert one.sessions == {queue.name: queue.session, other.name: other.session}
-        assert one.versions == {"leasequeue": version("leasequeue"), "python": platform.python_version()}
+        python = platform.python_version()
+        assert one.versions == {"leasequeue": version("leasequeue"), "python": python, "format": str(FORMAT)}
         assert (one.dead, one.quiet, one.stopping) == (False, False, False)
         assert one.alive_until is not None
         [seen] = (await queue.stats()).workers

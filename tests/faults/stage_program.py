@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leasequeue import AsyncWorkQueue
+    from leasequeue.errors import FormatTooNew
     from leasequeue.queue.engine import Engine
     from leasequeue.queue.plans.stages import FinishRow
     from leasequeue.worker.run import ActiveRun
@@ -91,7 +92,7 @@ async def main(url: str, name: str, step: str, shards: str | None = None) -> Non
         kill_at(step, "read")
         return await prepare(run, reader)
 
-    async def send_and_die(engine: Engine, rows: Sequence[FinishRow]) -> list[int]:
+    async def send_and_die(engine: Engine, rows: Sequence[FinishRow]) -> list[int | FormatTooNew]:
         kind = "finish" if rows[0].lease.id.endswith("/finish") else rows[0].kind
         kill_at(step, f"before:{kind}")
         answers = await send(engine, rows)

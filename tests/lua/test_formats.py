@@ -37,13 +37,24 @@ async def test_every_script_refuses_a_newer_format_and_changes_nothing(space: Sp
     assert await space.snapshot() == before
 
 
-async def test_items_are_not_moved_between_queues_in_different_formats(space: Space) -> None:
-    await space.seed(USED | {"other:format": "2 1 0.2.0", "other:item:x": "1", "other:queue": ["x"]})
+@pytest.mark.parametrize(
+    ("of_other", "own", "is_moved"),
+    [
+        ({"other:format": "2 1 0.2.0"}, {}, False),
+        ({"other:format": "1 2 0.2.0"}, {}, False),
+        ({"other:format": "2 1 0.2.0"}, {"format": "2 1 0.3.0"}, True),
+        ({}, {}, True),
+    ],
+)
+async def test_items_are_only_moved_between_queues_in_one_format(
+    space: Space, of_other: State, own: State, *, is_moved: bool
+) -> None:
+    await space.seed(USED | own | of_other | {"other:item:x": "1", "other:queue": ["x"]})
     moved = await space.run(
         "move_items", [("x",)], source=space.key("other"), spot="ids", left_out=0, count=100
     )
-    assert moved == [-1]
-    assert (await space.snapshot())["other:queue"] == ["x"]
+    assert moved == ([1, 0, b"x"] if is_moved else [-1])
+    assert ("other:queue" in await space.snapshot()) is not is_moved
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ async def check(redis: Redis, name: str, call: Call) -> None:
     for key in {*load()[call.script].keys} - {"none", "probe"}:
         space = Space(redis, f"{name}-{key}")
         stored = f"inbox:{ME}" if key == "inbox" else key
-        wrong: State = {stored: ["a list"] if key in {"fence", "sample"} else "a string"}
+        wrong: State = {stored: ["a list"] if key in {"fence", "format", "sample"} else "a string"}
         if key == "events":  # it is read only if events are kept
             wrong |= {"events:keep": {"last": "1", "count": "0", "age_ms": "0"}}
         # Some scripts look at a part of the database in one call: it holds one space, as for `right`.

@@ -345,12 +345,16 @@ async def test_a_key_of_another_type_ends_the_query(
 
 
 async def test_a_queue_in_a_newer_format_ends_the_query(
-    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:
     await redis.set(f"{queue.name}:too_new_for:1", "2 0.2.0")
     said = refused(numbered(spark, 3), queue)
     assert "FormatTooNew" in said
-    assert "has format 2, set by leasequeue 0.2.0" in said
+    assert "has format 2, set by leasequeue 0.2.0. This is leasequeue" in said
+    with pytest.raises(PySparkException, match="FormatTooNew"):
+        spark.read.format("leasequeue").options(url=queue.url, queue=queue.name).load().collect()
+    with pytest.raises(StreamingQueryException, match="FormatTooNew"):
+        drained(stream(spark, queue, mayBeMissing=True), tmp_path)
     assert len(await redis.keys(f"{queue.name}:*")) == 1
 
 

@@ -13,8 +13,8 @@
 --   options_of, placed, traces_of, options_text, write_options
 -- Uses: progress_key, tags_key, unsettled_key, unstarted_key (RARE_KEYS), end_chunks (chunks), DONE_END,
 --   GROUP_CUT, LATEST_DUE, REF_CUT, TABLE_BLANKS, TOKEN_LIMIT (encodings), in_chunks, read_in_chunks (keys),
---   set_of (lists), any_rare (rare), read_texts (read_texts), leave_tags, note_tags, tags_in (tags),
---   leave_unstarted, note_unstarted, unstarted_in (unstarted)
+--   set_of (lists), newer_format (newer), any_rare (rare), read_texts (read_texts), leave_tags, note_tags,
+--   tags_in (tags), leave_unstarted, note_unstarted, unstarted_in (unstarted)
 
 -- Return a time to keep chunks, as options have it; nil: it is none.
 local function keep_of(value)
@@ -103,6 +103,7 @@ local function forget_facts(ids, answer_of, asked)
           stage == 'w'
           or (stage == 'x' and not string.find(found[2] or '', '^(%d+) %1 '))
           or (not answer_of and (stage == 'x' or stage == 'd'))
+          or newer_format(home) -- what its hash says is for newer programs
         then
           redis.call('HSET', unsettled_key, ids[i], of_run .. (is_done and DONE_END or ''))
         end

@@ -20,7 +20,7 @@
 --   (encodings), options_of (facts), holds_foreign (foreign), first_place, gathering (gathering), data_key,
 --   in_chunks, place_in (keys), lane_state (lane_state), closed_gate, free_shared, narrow, note_rates,
 --   open_gate, paused_until, queue_gate, read_control (limits), reversed (lists), have_look (looks),
---   read_clock (read_clock)
+--   newer_format (newer), read_clock (read_clock)
 
 local function turns_key(digits) return prefix .. ':turns:' .. digits end
 
@@ -259,9 +259,10 @@ local function promote()
   for _, name in ipairs(names) do
     if free > 0 then
       local _, woken
+      local is_left = newer_format(name) -- its own workers wake it
       if name == prefix then
         is_done, woken = true, promote_own(gate)
-      else
+      elseif not is_left then
         -- Keys of the other queue that are none, or forbidden, must not fail this one.
         _, woken = pcall(function()
           local one = has_sleeper(name) and find_any(name)
@@ -269,7 +270,7 @@ local function promote()
         end)
       end
       free = free - (woken == true and 1 or 0)
-      redis.call('ZADD', queues, WAITS_FOR_NONE, name)
+      if not is_left then redis.call('ZADD', queues, WAITS_FOR_NONE, name) end
     end
   end
   if not is_done then

@@ -17,7 +17,7 @@
 -- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate, narrow,
 --   note_rates
 -- Uses: control_key (RARE_KEYS), HEAVY, QUEUE_END (encodings), in_chunks (keys), lane_state (lane_state),
---   append (lists), read_clock (read_clock)
+--   append (lists), newer_format (newer), read_clock (read_clock)
 
 -- Return the time in µs, which decides about rates.
 local function read_us()
@@ -97,12 +97,14 @@ local function free_of(key, limit, shared)
   if number < limit then return limit - number end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', read_clock(), 'LIMIT', 0, 100)) do
     local cut = shared and string.find(member, QUEUE_END, 1, true)
-    local leases = cut and string.sub(member, 1, cut - 1) .. ':deadlines' or deadlines
-    local lease_end = redis.call('ZSCORE', leases, string.sub(member, (cut or 0) + 1))
-    if lease_end and tonumber(lease_end) > read_clock() then
-      redis.call('ZADD', key, lease_end, member)
-    else
-      number = number - redis.call('ZREM', key, member)
+    local there = cut and string.sub(member, 1, cut - 1) or prefix
+    if not newer_format(there) then -- else its own workers check it
+      local lease_end = redis.call('ZSCORE', there .. ':deadlines', string.sub(member, (cut or 0) + 1))
+      if lease_end and tonumber(lease_end) > read_clock() then
+        redis.call('ZADD', key, lease_end, member)
+      else
+        number = number - redis.call('ZREM', key, member)
+      end
     end
   end
   return math.max(0, limit - number)

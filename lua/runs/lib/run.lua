@@ -6,11 +6,11 @@
 -- definitions and lists of names are decoded.
 --
 -- Needs: prefix
--- Gives: opened_runs, open_run, read_fields, run_field, run_number, set_run, drop_from_run, stage_definition,
---   queue_of_stage, counts_of, set_counts, has_more, parent_of, add_active, begin_of, is_marked, is_meant,
---   is_of_stage, add_trace, add_stage_item, add_driver, heal_run
--- Uses: REF_CUT, TOKEN_LIMIT (encodings), read_in_chunks (keys), parse_time (parse_time), read_clock
---   (read_clock)
+-- Gives: opened_runs, open_run, forget_runs, why_left, read_fields, run_field, run_number, set_run,
+--   drop_from_run, stage_definition, queue_of_stage, counts_of, set_counts, has_more, parent_of, add_active,
+--   begin_of, is_marked, is_meant, is_of_stage, add_trace, add_stage_item, add_driver, heal_run
+-- Uses: REF_CUT, TOKEN_LIMIT (encodings), read_in_chunks (keys), newer_format (newer), parse_time
+--   (parse_time), read_clock (read_clock)
 
 -- The runs that this script has read, in order, and by their keys.
 --
@@ -19,9 +19,11 @@
 --   checked  text    the queue whose keys were read before the first write (run_finish, run_report,
 --       run_settle, run_start)
 --   feeds    text    the argument of `run_finish` and `run_settle`; nil: all queues (run_finish, run_settle)
+--   left     table   which rows of the call, or runs by their keys, lead to a queue that is too new: the text
+--       of the error (run_commit, run_finish, run_settle)
 --   refused  list    references of stages that are not added for it, each followed by its queue (run)
 --   time     text    when stages end in this script, in ms (run_step)
-local opened_runs = { added = 0, refused = {} }
+local opened_runs = { added = 0, refused = {}, left = {} }
 
 -- Return a flow run, which is read as far as it is needed.
 --
@@ -39,6 +41,7 @@ local opened_runs = { added = 0, refused = {} }
 --   joins         flag      the stage in hand follows joined parts; its item is leased next (run_step)
 --   led           text      the traces of what led to the stage in hand; nil: unknown (run_finish, run_step)
 --   rows          number    how many rows of the call are of it (run, run_finish)
+--   row           number    the row of the call that is in hand (run_commit, run_finish, run_settle)
 --   names         list      the fields of the hash that these rows need; false: none (run, run_finish)
 --   is_in         flag      the call takes rows of it, and counts it as one that changes (run, run_finish)
 --   is_healed     flag      what an interrupted step may not have added is added again (run)
@@ -49,6 +52,7 @@ local opened_runs = { added = 0, refused = {} }
 --   prepare       function  what is done before anything is written (run_reopen)
 --   idle          flag      no stage of it is active (run, run_commit)
 --   ends          flag      its end is published (run, run_cancel, run_commit, run_finish)
+--   leaves        text      the queue of a stage that waits for its end, if it is too new (run_commit)
 --   result_field  text      the field of the hash with its result, once it ends (run_commit)
 local function open_run(home, id)
   local key = home .. ':run:' .. id
@@ -62,6 +66,19 @@ local function open_run(home, id)
     opened_runs[key], opened_runs[#opened_runs + 1] = run, run
   end
   return run
+end
+
+-- Forget the runs, none of which was written, to decide again.
+local function forget_runs()
+  for i = #opened_runs, 1, -1 do
+    opened_runs[opened_runs[i].key], opened_runs[i] = nil, nil
+  end
+  opened_runs.added, opened_runs.refused = 0, {}
+end
+
+-- Return why a row of the call, of a run that is not opened yet, is left to newer programs; nil: it is not.
+local function why_left(i, home, run_id)
+  return newer_format(home) or opened_runs.left[i] or opened_runs.left[home .. ':run:' .. run_id]
 end
 
 -- Read those of these fields that were not read.
@@ -300,6 +317,7 @@ local function add_stage_item(run, path, found, again)
       or ((run.joins or found.of) and '-1' or '0'),
     how = '0:' .. carried,
     again = again,
+    row = run.row,
   }
 end
 

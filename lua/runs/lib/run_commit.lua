@@ -9,10 +9,10 @@
 -- Calls: add_items, cancel_many
 -- Uses: call_add_items, keys_of_add_items (add_items), begin_writes (begin_writes), call_cancel_many,
 --   keys_of_cancel_many (cancel_many), arguments_at, keys_at (elsewhere), ADDING_END, REF_CUT (encodings),
---   in_chunks (keys), extend (lists), push (push), read_clock (read_clock), split_reference (reference),
---   drop_from_run, heal_run, is_marked, is_of_stage, open_run, opened_runs, queue_of_stage, read_fields,
---   run_field, run_number, set_run, stage_definition (run), check_index, index_deleted, index_ended,
---   index_started (run_index), end_stage, is_run_active (run_step)
+--   in_chunks (keys), extend (lists), newer_format (newer), push (push), read_clock (read_clock),
+--   split_reference (reference), drop_from_run, forget_runs, heal_run, is_marked, is_of_stage, open_run,
+--   opened_runs, queue_of_stage, read_fields, run_field, run_number, set_run, stage_definition (run),
+--   check_index, index_deleted, index_ended, index_started (run_index), end_stage, is_run_active (run_step)
 
 local function is_final(run)
   local state = run_field(run, 'state')
@@ -182,6 +182,7 @@ local function tell_waiting(run)
   if not is_marked(waiting, mark) or not stage_definition(waiting, path).flow then return end
   local is_waiting = run_field(waiting, 's:' .. path) == 'w'
   local changes = is_waiting or not waiting.is_healed
+  waiting.row = run.row
   heal_run(waiting)
   waiting.led = run.led
   if not is_waiting then
@@ -196,14 +197,16 @@ local function tell_waiting(run)
     end_stage(waiting, path, 'f', fields.error or '')
   end
   local there = queue_of_stage(waiting, path)
-  if not awaited[there] then
+  if newer_format(there) then
+    run.leaves = there
+  elseif not awaited[there] then
     awaited[there] = {}
     check_types(there)
     redis.call('ZCARD', there .. ':cancelled')
     redis.call('HLEN', there .. ':options')
     redis.call('HLEN', there .. ':unsettled')
   end
-  extend(awaited[there], { waiting.id .. '/' .. path, '0' })
+  if not run.leaves then extend(awaited[there], { waiting.id .. '/' .. path, '0' }) end
   return changes and waiting
 end
 
@@ -384,10 +387,40 @@ local function begin_step(queues)
   end
 end
 
--- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted.
--- `goes_on`: instead, the stages fail whose queues are being deleted or forbidden.
-local function commit_runs(goes_on)
+-- Note what would write to a queue in a format that this version does not know: a row of the call, or all of
+-- a run if that goes on with an interrupted step. Returns the text of an error, and whether it is news.
+local function leave_newer()
+  local error_, is_news
+  local function look(run, there, row)
+    local found, what = newer_format(there), row or run.key
+    if found then
+      is_news = is_news or not opened_runs.left[what]
+      error_, opened_runs.left[what] = found, found
+    end
+  end
+  for _, run in ipairs(opened_runs) do
+    if run.leaves then look(run, run.leaves, run.row) end
+    for _, one in ipairs(run.added) do
+      look(run, one.queue, one.row)
+    end
+  end
+  return error_, is_news
+end
+
+-- Write all that has changed. Returns an error, and has changed nothing, if a queue is being deleted, or too
+-- new. `goes_on`: instead, the stages fail whose queues are being deleted or forbidden. `decide`: decide
+-- again, without what is `left` as it leads to a queue that is too new.
+local function commit_runs(goes_on, decide)
   close_runs(goes_on)
+  local newer, is_news = leave_newer()
+  if newer and is_news and decide then
+    awaited = {}
+    forget_runs()
+    decide()
+    return commit_runs(goes_on, decide)
+  elseif newer then
+    return redis.error_reply(newer)
+  end
   local queues, by_queue = sort_added()
   local refused = begin_step(queues)
   if refused then return refused end

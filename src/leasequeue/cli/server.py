@@ -19,6 +19,7 @@ import typer
 from leasequeue.cli.formatting import CODEC_VARIABLE, print_json, print_line
 from leasequeue.errors import (
     ConnectionLost,
+    FormatTooNew,
     InvalidArgument,
     LeasequeueError,
     QueueClosed,
@@ -187,12 +188,17 @@ async def all_queues(url: str) -> list[str]:
 async def visit(
     url: str, names: Sequence[str] | None, look: Callable[[AsyncWorkQueue], Awaitable[None]]
 ) -> None:
-    """Call `look` with each of these queues, or of all on the server; report keys of a wrong type."""
+    """Call `look` with each of these queues, or of all on the server; report keys of a wrong type.
+
+    Of all, those that are too new are reported, too.
+    """
     for name in dict.fromkeys(names or await all_queues(url)):
         async with open_queue(url, name, create=not names or None) as queue:
             try:
                 await look(queue)
-            except WrongKeyType as error:
+            except (WrongKeyType, FormatTooNew) as error:
+                if names and isinstance(error, FormatTooNew):
+                    raise
                 note(f"{name}: {error}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,18 +31,22 @@ async def upgrade(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> Code:
-    """Raise the format of queues, unless a worker is registered that does not know it.
+    """Raise the format of queues, and say what holds them back.
 
-    Older programs are refused from then on. With --to an older format, lower it: older programs
-    are permitted again once nothing is left of what was written before.
+    That is a registered worker that does not know it: then none of the queues is raised. Older
+    programs are refused from then on. With --to an older format, lower it: older programs are
+    permitted again once nothing is left of what was written before.
     """
     wanted = FORMAT if to is None else to
     if wanted > FORMAT:
         raise typer.BadParameter(f"this version knows the formats 1 to {FORMAT}", param_hint="--to")
+    async with AsyncExitStack() as opened:
+        all_ = [await opened.enter_async_context(open_queue(url, name)) for name in queues]
+        done = [await formats.upgrade(queue, wanted, check=True) for queue in all_]
+        if not check and not any(one.held_by for one in done):
+            done = [await formats.upgrade(queue, wanted) for queue in all_]
     code = Code.DONE
-    for name in queues:
-        async with open_queue(url, name) as queue:
-            found = await formats.upgrade(queue, wanted, check=check)
+    for name, found in zip(queues, done, strict=True):
         held_by = [f"{one.name} (leasequeue {one.versions.get('leasequeue', '?')})" for one in found.held_by]
         before, now = _text(found.before), _text(found.now)
         if as_json:
@@ -56,7 +61,7 @@ async def upgrade(
                 f"{name}: programs that only know older formats are refused until these keys are gone, which "
                 f"may be in the newer one, and the command is called again: {', '.join(found.left)}"
             )
-        if held_by or found.left or (check and set(found.now) != {formats.target(wanted)}):
+        if held_by or found.left or {*found.now} != {formats.target(wanted)}:
             code = Code.MISSED
     return code
 

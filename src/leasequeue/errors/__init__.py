@@ -547,7 +547,8 @@ class DatabaseMissing(ServerRefused):
 class FormatTooNew(ServerRefused):
     """A newer version of Leasequeue writes the queue in a format that this one does not know.
 
-    Nothing was applied. What a worker holds at this time returns to the queue as its leases expire.
+    Nothing was applied. What a worker holds at this time returns to the queue as its leases expire. The stage
+    of a flow run that leads to such a queue is released for a newer worker.
 
     Attributes:
         queue: The name of the queue, or of its shard.
@@ -555,7 +556,10 @@ class FormatTooNew(ServerRefused):
         since: The version of Leasequeue that has set it.
         known: The newest format that this version knows.
         version: This version of Leasequeue.
+        answers: Of a call for several stages of flow runs, whether each was accepted; None: it leads there.
     """
+
+    answers: Sequence[bool | None] = ()
 
     def __init__(self, queue: str, needed: int, since: str, *, known: int, version: str) -> None:
         self.queue, self.format, self.since = queue, needed, since

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, NamedTuple
 
 from leasequeue.errors import WrongKeyType
-from leasequeue.keys import FLOOR, FORMAT, NONE
+from leasequeue.keys import FLOOR, FORMAT
 from leasequeue.queue.queue import engine_of
 from leasequeue.wire.server_errors import too_new
 
@@ -127,11 +127,9 @@ async def check_formats(queue: AsyncWorkQueue) -> list[str]:
     for shard in queue.shards:
         engine = engine_of(shard)
         one = await read_format(shard)
-        marks = (b"%b:too_new_for:%d" % (engine.keys.prefix, older) for older in range(1, FORMAT))
-        [count] = await engine.runner.ask((b"EXISTS", engine.keys[NONE], *marks))
-        if isinstance(count, Exception):
-            raise count
-        found.add(one if count == one.floor - 1 else None)
+        keys = [b"%b:too_new_for:%d" % (engine.keys.prefix, older) for older in range(1, FORMAT)]
+        marks = await engine.read_many_at([(b"GET", key) for key in keys])
+        found.add(one if len(marks) - marks.count(None) == one.floor - 1 else None)
         versions |= {worker.id: worker.versions for worker in await engine.registry.workers()}
     said = ["a change of the format was interrupted: finish it with `leasequeue upgrade`"]
     said *= len(found) > 1 or None in found

@@ -54,7 +54,8 @@ CONNECTIONS = {
     "eval": Sent("send a script that the server does not know yet", f"{REFUSED} for that one", _WRITERS),
     "evalsha": Sent("run a script", REFUSED),
     "get": Sent(
-        "read whether an item was cancelled, or a queue has shards", "cancels are noticed late; no shards"
+        "read whether an item was cancelled, a queue has shards, or is too new",
+        "cancels are noticed late; no shards",
     ),
     "hget": Sent("see whether anybody reads the stream of a job", "an abandoned job is not cancelled"),
     "hmget": Sent("read what workers say of themselves, and flow runs", REFUSED),

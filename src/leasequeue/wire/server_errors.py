@@ -176,8 +176,8 @@ def translate(error: BaseException, *, maybe_applied: bool, script: Script | Non
         ours = failed
     elif isinstance(error, RedisError) and IS_FULL in _text(error):
         ours = TooManyConnections(_text(error))
-    elif (newer := _NEWER.search(_text(error))) is not None:
-        ours = too_new(newer["queue"], int(newer["format"]), newer["since"])
+    elif (newer := too_new_in(_text(error))) is not None:
+        ours = newer
     elif is_lost(error):
         ours = ConnectionLost(str(error) or type(error).__name__, maybe_applied=maybe_applied)
     elif (command := unknown_command(error)) is not None:
@@ -199,6 +199,12 @@ def translate(error: BaseException, *, maybe_applied: bool, script: Script | Non
 def too_new(queue: str, needed: int, since: str) -> FormatTooNew:
     """Return the error for a queue in a format that this version does not know."""
     return FormatTooNew(queue, needed, since, known=FORMAT, version=version("leasequeue"))
+
+
+def too_new_in(text: str) -> FormatTooNew | None:
+    """Return the error that a script has answered, if it is for such a queue."""
+    found = _NEWER.search(text)
+    return found and too_new(found["queue"], int(found["format"]), found["since"])
 
 
 def _words(error: BaseException) -> list[type[ServerError]]:

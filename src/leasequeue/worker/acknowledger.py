@@ -8,9 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leasequeue.durations import Backoff
-from leasequeue.errors import InvalidArgument, LeasequeueError, NotReplicated, QueueClosed
+from leasequeue.errors import FormatTooNew, InvalidArgument, LeasequeueError, NotReplicated, QueueClosed
 from leasequeue.errors.log import Log
-from leasequeue.worker.outcomes import INTERRUPTED, Outcome
+from leasequeue.worker.outcomes import INTERRUPTED, Outcome, Release
 from leasequeue.worker.refusals import Reminder, is_refusal
 from leasequeue.worker.run import Interruption, by_consumer
 
@@ -29,6 +29,10 @@ MAX_BATCH = 500
 #: While runs end in each turn of the event loop and more wait to start, so many outcomes gather for one call,
 #: for so long at most (s).
 GATHERED, GATHER_SECONDS = 250, 0.005
+
+#: How the item of a stage ends that leads to a queue which is too new for this worker: it has run for
+#: nothing, and would again. A newer worker may take it then.
+LEFT = Release(delay=60.0)
 
 log = Log("leasequeue.worker")
 
@@ -209,6 +213,8 @@ class Acknowledger:
                 log.warning("outcomes of %s: %s", self._consumer.name, error)
                 return list(error.answers)
             except Exception as error:
+                if isinstance(error, FormatTooNew) and error.answers:
+                    return self._leave(entries, error)
                 if isinstance(error, InvalidArgument) and len(entries) > 1:
                     # Nothing was sent: one of them cannot be used, for example since its handler has changed
                     # the lease. The others go without it.
@@ -224,6 +230,17 @@ class Acknowledger:
                 elif not backoff.failures:
                     log.warning("outcomes of %s wait for the server: %s", self._consumer.name, error)
                 await backoff.wait()
+
+    def _leave(self, entries: list[Entry], error: FormatTooNew) -> list[bool]:
+        """Release the items of stages that lead to a queue which is too new; return the answers."""
+        self._reminder.log(f"stages of {self._consumer.queue.name} are left to newer workers", error)
+        pairs = zip(entries, error.answers, strict=True)
+        left: list[Entry] = [(run, lease, LEFT) for (run, lease, _), answer in pairs if answer is None]
+        for run, _, _ in left:
+            run.unacknowledged += 1
+        self.rejected -= len(left)
+        self._start(self._send(left))
+        return [answer is True for answer in error.answers]
 
     def _forget(self, run: ActiveRun) -> None:
         """Note that one outcome of a run is no longer sent."""

@@ -62,7 +62,7 @@ class Health:
     #: Whether the event loop and the background thread continue. If not, only a restart of the process helps.
     live: bool = True
     #: Whether it is healthy, or all that is wrong is that a server has reached its `maxmemory`: items are
-    #: leased and completed, which frees memory.
+    #: leased and completed, which frees memory; or that it leaves some stages of flow runs to newer workers.
     works: bool = True
     #: How many messages on the channels of its queues were dropped, as no script of these has published them.
     unverified_messages: int = 0
@@ -179,7 +179,7 @@ class Monitor:
             waiting=len(self._renewer.waiting),
             since_last_lease=now - self._fetcher.fetched_at,
             live=max(blocked, stuck) <= STUCK_SECONDS,
-            works=not reasons and not ignored and len(failures) <= bool(self._full),
+            works=not reasons and not ignored and len(failures) <= bool(self._full) + bool(self._left()),
             unverified_messages=sum(engines_of(queue).unverified.count for queue in [*self._queues]),
         )
 
@@ -231,16 +231,22 @@ class Monitor:
             yield "the worker stops, as a part of it has failed", self.failure
         for since, error in sorted([*self.failing.values()], key=itemgetter(0))[:1]:
             yield f"a background task has failed {now - since:.1f} s ago", error
+        left = self._left()
         found = [
             ("no items can be leased", self._fetcher.failing.values()),
             ("leases cannot be renewed", self._renewer.failing.values()),
             ("the server does not answer", self._away.values()),
             ("the server refuses new items", self._full.values()),
+            ("stages are left to newer workers", left),
         ]
         for what, failures in found:
             for since, error in sorted(failures, key=itemgetter(0))[:1]:
-                refused = isinstance(error, ServerRefused)
+                refused = isinstance(error, ServerRefused) and failures is not left
                 yield f"{'the server refuses' if refused else what} for {now - since:.1f} s", error
+
+    def _left(self) -> list[tuple[float, LeasequeueError]]:
+        """Return since when stages lead to queues that are too new for this worker, and the errors."""
+        return [one for queue in [*self._queues] for one in engines_of(queue).feeds.left()]
 
     def _ignored_queues(self, now: float) -> list[tuple[str, int, str]]:
         """Return the queues with items that were seen waiting twice although a slot was free."""

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from msgspec import UNSET
 
-from leasequeue.errors import AccessDenied, LeasequeueError, ResultError, ResultMismatch, copied
+from leasequeue.errors import (
+    AccessDenied,
+    FormatTooNew,
+    LeasequeueError,
+    ResultError,
+    ResultMismatch,
+    copied,
+)
 from leasequeue.errors.describing import describe, shown, text_of
 from leasequeue.errors.log import Log
 from leasequeue.item import MAX_DATA_BYTES, codec
@@ -22,6 +29,7 @@ from leasequeue.queue.plans.inputs import EntryState, read_stages
 from leasequeue.queue.plans.stages import FinishRow, child_text, fan_all, finish_stages
 from leasequeue.queue.queue import engine_of
 from leasequeue.worker.outcomes import Complete, Fail, Outcome, Release, Signal, by_exception
+from leasequeue.worker.refusals import Reminder
 from leasequeue.worker.run import FlowItems
 from leasequeue.worker.stage_context import FanOut, Next
 
@@ -38,7 +46,8 @@ if TYPE_CHECKING:
 
 #: How long an item waits whose flow run could not be read, since the server was away (s).
 UNREAD_SECONDS = 0.5
-#: How long one waits for another worker if the access rules forbid this one to read its flow run (s).
+#: How long one waits for another worker if the access rules forbid this one to read its flow run, or the
+#: queue where that is kept is too new for it (s).
 DENIED_SECONDS = 5.0
 
 #: How many children of a stage are written in one turn of the event loop: that takes about 2 ms.
@@ -211,6 +220,7 @@ class EntryReader:
         #: What is asked for in this turn, by queue.
         self._asked: dict[AsyncWorkQueue, list[_Asked]] = {}
         self._reading: set[asyncio.Task[None]] = set()
+        self.reminder = Reminder()
 
     async def read(self, queue: AsyncWorkQueue, leases: Sequence[Lease]) -> list[EntryState]:
         """Return the states of the stages of some leases."""
@@ -258,6 +268,10 @@ async def prepare(run: ActiveRun, reader: EntryReader) -> bool:
     leases = stages.leases
     try:
         states = await reader.read(run.handler.queue, leases)
+    except FormatTooNew as error:
+        reader.reminder.log(f"stages of {run.handler.queue.name} are left to newer workers", error)
+        run.outcomes = [Release(delay=DENIED_SECONDS)] * len(run.leases)
+        return False
     except LeasequeueError as error:
         is_denied = isinstance(error, AccessDenied)
         if not (error.transient or is_denied):

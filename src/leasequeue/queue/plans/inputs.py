@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from leasequeue.keys import FORMAT
 from leasequeue.queue.plans.plan import CHAIN, as_bytes, definition_field, run_key
+from leasequeue.wire.server_errors import too_new_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -106,7 +108,10 @@ def meta_of(data: bytes) -> Meta:
 
 
 async def read_stages(engine: Engine, leases: Sequence[Lease]) -> list[EntryState]:
-    """Read the stages of leases, each of which is for one: those of one run with one command."""
+    """Read the stages of leases, each of which is for one: those of one run with one command.
+
+    Raise FormatTooNew if this version does not know the format of a home.
+    """
     runs: dict[tuple[str, str], list[tuple[int, Lease, StageRef]]] = {}
     for at, lease in enumerate(leases):
         if (ref := lease.stage) is None:
@@ -124,7 +129,8 @@ async def read_stages(engine: Engine, leases: Sequence[Lease]) -> list[EntryStat
             for need in meta.needs.values():
                 fields.want(*_fields_of(need))
         reads.append((fields, stages))
-    await _read_first(engine, [fields for fields, _ in reads])
+    homes = [*dict.fromkeys(home for home, _ in runs if home != engine.name)]
+    await _read_first(engine, [fields for fields, _ in reads], homes)
     # Most have all they need: a task for each would cost more than the rest.
     found = [await _states_of(*one) for one in reads if not one[0].without_result]
     found += await asyncio.gather(*(_states_of(*one) for one in reads if one[0].without_result))
@@ -153,10 +159,16 @@ async def read_needs(engine: Engine, run_id: str, needs: Sequence[Need]) -> list
     return [await _value_of(fields, need) for need in needs]
 
 
-async def _read_first(engine: Engine, several: Sequence[_Fields]) -> None:
+async def _read_first(engine: Engine, several: Sequence[_Fields], homes: Sequence[str]) -> None:
     steps = [(fields, step) for fields in several for step in fields.steps()]
-    replies = await engine.read_many_at([(b"HMGET", fields.key, *step) for fields, step in steps])
-    for (fields, step), values in zip(steps, replies, strict=True):
+    commands = [(b"HMGET", fields.key, *step) for fields, step in steps]
+    looks = [(b"GET", as_bytes(f"{home}:too_new_for:{FORMAT}")) for home in homes]
+    replies = await engine.read_many_at([*looks, *commands])
+    for home, text in zip(homes, replies, strict=False):
+        if text is not None and (error := too_new_in(f"FORMATTOONEW {text.decode()} {home}")):
+            engine.feeds.leave(error)
+            raise error
+    for (fields, step), values in zip(steps, replies[len(homes) :], strict=True):
         fields.note(step, values)
 
 

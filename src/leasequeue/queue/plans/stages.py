@@ -11,9 +11,9 @@ import asyncio
 import functools
 import random
 import secrets
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from leasequeue.errors import InvalidArgument, LeaseLost, QueueNotDeclared, ResultMismatch
+from leasequeue.errors import FormatTooNew, InvalidArgument, LeaseLost, QueueNotDeclared, ResultMismatch
 from leasequeue.errors.describing import describe
 from leasequeue.errors.log import Log
 from leasequeue.item.codec import read_stored
@@ -30,6 +30,7 @@ from leasequeue.queue.plans.plan import (
     run_key,
     sub_run_id,
 )
+from leasequeue.wire.server_errors import too_new_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -59,6 +60,8 @@ KEEP_MS = b"3600000"
 
 log = Log("leasequeue.queue")
 
+#: Whether the item of a row was finished; or why only a newer version can do it.
+_Accepted: TypeAlias = "bool | FormatTooNew"
 Kind = Literal["done", "fan", "failed", "drop", "stage", "more"]
 
 
@@ -156,9 +159,14 @@ async def finish_stages(engine: Engine, rows: Sequence[FinishRow]) -> list[bool]
     """Record how the work on stages has ended, add what follows, and complete their items.
 
     What is left of joins that need no more is cancelled soon. Return for each row whether this call has
-    finished the item.
+    finished the item. Raise FormatTooNew, with the answers to the others, if some lead to a queue that this
+    version does not know.
     """
-    accepted: dict[int, bool] = {}
+    return _told(engine, await _finish(engine, rows))
+
+
+async def _finish(engine: Engine, rows: Sequence[FinishRow]) -> list[_Accepted]:
+    accepted: dict[int, _Accepted] = {}
     fans: list[int] = []
     todo = [*range(len(rows))]
     while todo:
@@ -168,7 +176,7 @@ async def finish_stages(engine: Engine, rows: Sequence[FinishRow]) -> list[bool]
             some = todo[start:stop]
             answers = await _send(engine, [rows[i] for i in some])
             for i, answer in zip(some, answers, strict=True):
-                accepted[i] = answer == 1
+                accepted[i] = answer if isinstance(answer, FormatTooNew) else answer == 1
                 if answer == AGAIN:
                     left.append(i)
                 elif answer == MORE:
@@ -180,6 +188,17 @@ async def finish_stages(engine: Engine, rows: Sequence[FinishRow]) -> list[bool]
     fanned = await asyncio.gather(*(fan(engine, rows[i].lease) for i in fans))
     accepted.update(zip(fans, fanned, strict=True))
     return [accepted[i] for i in range(len(rows))]
+
+
+def _told(engine: Engine, accepted: Sequence[_Accepted]) -> list[bool]:
+    """Return the answers to rows, or raise an error that is among them, with those to the others."""
+    errors = [one for one in accepted if isinstance(one, FormatTooNew)]
+    for error in errors:
+        engine.feeds.leave(error)
+    if errors:
+        errors[0].answers = [one if isinstance(one, bool) else None for one in accepted]
+        raise errors[0]
+    return [one is True for one in accepted]
 
 
 def _mismatched(row: FinishRow) -> FinishRow:
@@ -195,41 +214,45 @@ async def fan_all(
     """Add the children of stages, and complete their items; return for each whether this call has.
 
     `fans` has for each stage its lease, the definitions of its children (None: the server has them already),
-    the policy by which they are joined, and the trace of a `FinishRow`.
+    the policy by which they are joined, and the trace of a `FinishRow`. Raise FormatTooNew as
+    `finish_stages` does.
     """
 
-    async def one(lease: Lease, children: Sequence[bytes] | None, policy: bytes, trace: bytes | None) -> bool:
+    async def one(
+        lease: Lease, children: Sequence[bytes] | None, policy: bytes, trace: bytes | None
+    ) -> _Accepted:
         if children is None:
             return await fan(engine, lease)
         if next(trips(_child_sizes(children)), None) == (0, len(children)):  # one call
             value = b"[" + b",".join(children) + b"]"
-        elif await stage_children(engine, lease, children):
+        elif (stored := await stage_children(engine, lease, children)) is True:
             value = b"%d" % len(children)
         else:
-            return False
-        return (await finish_stages(engine, [FinishRow(lease, "fan", value, policy, trace=trace)]))[0]
+            return stored
+        return (await _finish(engine, [FinishRow(lease, "fan", value, policy, trace=trace)]))[0]
 
-    return [*await asyncio.gather(*(one(*each) for each in fans))]
+    return _told(engine, await asyncio.gather(*(one(*each) for each in fans)))
 
 
-async def stage_children(engine: Engine, lease: Lease, children: Sequence[bytes]) -> bool:
+async def stage_children(engine: Engine, lease: Lease, children: Sequence[bytes]) -> _Accepted:
     """Store the children of a stage, before `finish_stages` adds them: those that do not fit into one call.
 
     Return False if the lease was lost.
     """
     for start, stop in trips(_child_sizes(children)):
         value = b"[" + b",".join(children[start:stop]) + b"]"
-        if (await _send(engine, [FinishRow(lease, "stage", value, b"%d" % start)]))[0] != MORE:
-            return False
+        answer = (await _send(engine, [FinishRow(lease, "stage", value, b"%d" % start)]))[0]
+        if answer != MORE:
+            return answer if isinstance(answer, FormatTooNew) else False
     return True
 
 
-async def fan(engine: Engine, lease: Lease) -> bool:
+async def fan(engine: Engine, lease: Lease) -> _Accepted:
     """Add what children of a stage are missing, then complete its item; return whether this call has."""
-    answer = MORE
+    answer: int | FormatTooNew = MORE
     while answer in (MORE, AGAIN):
         answer = (await _send(engine, [FinishRow(lease, "more")]))[0]
-    return answer == 1
+    return answer if isinstance(answer, FormatTooNew) else answer == 1
 
 
 async def read_outcome(lease: Lease, engine: Engine, key: bytes) -> bytes | None:
@@ -259,9 +282,11 @@ async def store_outcome(lease: Lease, engine: Engine, key: bytes, outcome: bytes
     return bytes(stored)
 
 
-async def _send(engine: Engine, rows: Sequence[FinishRow]) -> list[int]:
+async def _send(engine: Engine, rows: Sequence[FinishRow]) -> list[int | FormatTooNew]:
     values = [value for row in rows for value in row.encode()]
-    return answered(engine, await engine.run("run_finish", values, feeds=engine.feeds.text))
+    answers = answered(engine, await engine.run("run_finish", values, feeds=engine.feeds.text))
+    # A text is an error, which is that of the row alone.
+    return [one if isinstance(one, int) else too_new_in(one.decode(errors="replace")) or 0 for one in answers]
 
 
 def _claim(lease: Lease, *, fenced: bool = False) -> tuple[bytes, ...]:
@@ -326,7 +351,8 @@ async def cancel_rest(engine: Engine, reference: StageRef) -> int:
     A call that is stopped is made again by the workers that maintain the run's queue. The path of the
     reference is empty for the whole run; that of a stage that joins others stands for these, and another one,
     or one that ends with a slash, for the children of that stage. Items on queues that this worker
-    does not declare are left to others, with the note. Return how many items were cancelled.
+    does not declare, or that are too new for it, are left to others, with the note. Return how many items
+    were cancelled.
     """
     key, cancelled = run_key(reference.home, reference.run), 0
     patterns = await _patterns_of(engine, key, as_bytes(reference.path))
@@ -337,12 +363,16 @@ async def cancel_rest(engine: Engine, reference: StageRef) -> int:
                 if not engine.feeds.permit(reference.home, name):
                     is_left = True
                     continue
+                try:
+                    answers = await engine.run_at(
+                        name, "cancel_many", [one for row in ids for one in (row, KEEP_MS)]
+                    )
+                    await settle_at(engine, name, stages_of(reference, ids))
+                except FormatTooNew:
+                    is_left = True
+                    continue
                 found += len(ids)
-                answers = await engine.run_at(
-                    name, "cancel_many", [one for row in ids for one in (row, KEEP_MS)]
-                )
                 cancelled += answers.count(1)
-                await settle_at(engine, name, stages_of(reference, ids))
         if not found and not is_left:
             await settle_at(engine, reference.home, [b"!" + reference.encode()])
         if not found:
