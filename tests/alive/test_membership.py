@@ -280,7 +280,7 @@ async def test_no_session_that_was_failed_is_used_again(redis_url: str, name: st
     """Both queues share a client, and so a session, which lasts as long as one of them uses it."""
     async with Redis.from_url(redis_url) as client:
         queue, other = AsyncWorkQueue(name, client), AsyncWorkQueue(f"{name}-other", client)
-        worker = new_worker(dead_after=0.5)
+        worker = new_worker(dead_after=5)
         gate = Gate(worker, queue, lease_time=HOUR, retry=RetryPolicy(attempts=20))
         Gate(worker, other)
         await add(queue, b"x")
