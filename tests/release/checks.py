@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.house.conftest import ROOT
+from tests.house.conftest import ROOT, root  # noqa: F401 - a fixture
 from tests.house.test_committed_text import FORBIDDEN
 from tests.house.test_installing import (  # noqa: F401 - repeated here, with the fixtures of this file
     environment,
