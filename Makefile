@@ -198,7 +198,8 @@ docs: scripts ## Build the docs into site/; a warning is an error
 
 release: docs machine-servers build/release-tools/ready ## Build sdist, wheel, SBOM and docs of the last commit, check them on each of PYTHONS
 	tests/release/build.sh
-	LEASEQUEUE_RELEASE_PYTHONS="$(PYTHONS)" $(PYTEST) tests/release/checks.py $(ARGS)
+	@for version in $(PYTHONS); do tests/find-python.sh $$version; done
+	PIP_FIND_LINKS="$(CURDIR)/dist $${PIP_FIND_LINKS:-}" LEASEQUEUE_RELEASE_PYTHONS="$(PYTHONS)" $(PYTEST) tests/release/checks.py $(ARGS)
 
 docs-serve: scripts ## Show the docs on http://127.0.0.1:8000 and follow changes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --config-file docs/mkdocs.yml

@@ -38,11 +38,12 @@ class Environment:
         return result.stdout
 
     def variables(self) -> dict[str, str]:
-        """Return the variables of its programs. pip installs only the releases of requirements.lock."""
+        """Return the variables of its programs. pip installs releases of requirements.lock, uncompiled."""
         unclean = ("PYTHON", "COV_", "REDIS_URL")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(unclean)}
         path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
-        return {**clean, "PATH": path, "PIP_CONSTRAINT": str(self.bin.parents[1] / "pins.txt")}
+        pip = {"PIP_CONSTRAINT": str(self.bin.parents[1] / "pins.txt"), "PIP_COMPILE": "0"}
+        return {**clean, "PATH": path, **pip}
 
     def scripts_found(self) -> set[str]:
         """Return the names of the scripts that the installed package finds."""

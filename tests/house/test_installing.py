@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.house.environment import Environment, new_environment
+from tests.house.test_packaging import USERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,8 +56,9 @@ def environment(root: Path, tmp_path: Path, python: str, checkout: Path) -> Envi
 
 
 def install(environment: Environment, line: str) -> None:
-    """Run a line as a shell would."""
+    """Run a line as a shell would. pip only warns of an extra that there is not."""
     program, *arguments = shlex.split(line)
+    assert {*"".join(re.findall(r"leasequeue\[(.*?)\]", line)).split(",")} <= {"", *USERS}, line
     environment.run(program, *arguments, "--quiet")
 
 

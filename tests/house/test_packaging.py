@@ -13,10 +13,11 @@ import sys
 import tomllib
 import zipfile
 from importlib.metadata import packages_distributions
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from docs.registry import RegistryReadme
 from leasequeue.wire.scripts import LINES, SCRIPTS
 from tests.house.environment import PRINT_SCRIPTS, Environment, new_environment
 
@@ -128,6 +129,26 @@ def test_the_wheel_installs_without_a_network_and_finds_its_scripts(
     )
     assert found.returncode == 0, found.stderr
     assert {*found.stdout.split()} == scripts
+
+
+def test_the_readme_on_a_registry_links_to_the_tag_or_not_at_all(root: Path) -> None:
+    readme = (root / "README.md").read_text()
+    blocks = re.compile("^```.*?^```$", re.DOTALL | re.MULTILINE)
+
+    def shown(**urls: str) -> str:
+        metadata: dict[str, Any] = {"version": "1.2", "urls": urls}
+        RegistryReadme(str(root), {}).update(metadata)
+        return str(metadata["readme"]["text"])
+
+    address = "https://example.org/leasequeue"
+    linked = shown(Repository=f"{address}/")
+    assert "](SECURITY.md)" in readme
+    assert f"]({address}/blob/v1.2/SECURITY.md)" in linked
+    assert f"]({address}/raw/v1.2/docs/pages/images/dashboard-light.png)" in linked
+    assert re.sub(rf"{address}/(?:blob|raw)/v1.2/", "", linked) == readme
+    plain = shown()
+    assert blocks.findall(plain) == blocks.findall(readme) != []
+    assert not re.findall(r"\]\((?!\w+:)", blocks.sub("", plain))
 
 
 @pytest.mark.seed("RWQ-B18")

