@@ -258,8 +258,9 @@ async def test_a_reader_and_the_run_go_on_after_cut_connections(
     """Also if the reader has a chunk before the first reply that says what has become of the job."""
     cut, asks = asyncio.Event(), asyncio.Event()
 
-    async def is_lost(*_: object) -> None:
+    async def is_lost(waits: result_waits.ResultWaits, ids: list[bytes]) -> None:
         monkeypatch.undo()
+        await waits._run("await_results", ids, keep_ms=result_waits.KEEP_MS)
         asks.set()
         await cut.wait()
         raise ConnectionResetError
@@ -271,7 +272,7 @@ async def test_a_reader_and_the_run_go_on_after_cut_connections(
 
     @tasks.task(streams=int)
     async def count() -> None:
-        await asks.wait()  # an earlier chunk would come with the reply alone
+        await asks.wait()  # the server notifies the reader from then on
         await current_run().emit(1)
         await cut.wait()
         await current_run().emit(2)
