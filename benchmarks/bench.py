@@ -194,6 +194,12 @@ class Bench:
             while (await self.redis.info("clients"))["blocked_clients"] != count:  # noqa: ASYNC110 - no event exists
                 await asyncio.sleep(0.002)
 
+    async def registered(self, name: str, count: int) -> None:
+        """Wait until exactly so many sessions wait for items of a queue: of many, only some block."""
+        async with asyncio.timeout(STEP_TIMEOUT):
+            while await self.redis.zcard(f"{name}:idle") != count:  # noqa: ASYNC110 - no event exists
+                await asyncio.sleep(0.002)
+
     async def reset(self) -> None:
         """Close what the scenario has opened, empty the server and wait until its memory is free."""
         await self.stack.aclose()

@@ -79,7 +79,7 @@ async def idle(bench: Bench) -> list[Row]:
         setting: Setting = {"waiters": waiters, "processes": processes or 1}
         name = bench.name()
         async with _waiting(bench, name, here, processes, each):
-            await bench.blocked(waiters)
+            await bench.registered(name, waiters)
             sample = await idle_sample(bench, bench.scaled(12, 2))
             woken = await _wakes(bench, name, waiters)
         rate = commands_per_second(sample) / waiters
@@ -144,7 +144,7 @@ async def _wakes(bench: Bench, name: str, waiters: int) -> list[int]:
             async with asyncio.timeout(STEP_TIMEOUT):
                 while await bench.redis.exists(f"{name}:item:{item.id}"):  # noqa: ASYNC110 - no event exists
                     await asyncio.sleep(0.001)
-            await bench.blocked(waiters)
+            await bench.registered(name, waiters)
         await bench.redis.echo(END)
         add, lease = (load()[name].sha.decode() for name in ("add_items", "lease_many"))
         woken: list[set[tuple[str, str]]] = []  # per item, the connections that asked for a lease
@@ -171,8 +171,8 @@ async def kill(bench: Bench) -> list[Row]:
     rows: list[Row] = []
     for case in CASES:
         late: list[float] = []
-        for _ in range(bench.scaled(4, 1)):
-            late += await _wave(bench, bench.scaled(10, 3), early=case == CASES[1])
+        for _ in range(bench.scaled(6, 1)):
+            late += await _wave(bench, bench.scaled(7, 3), early=case == CASES[1])  # of eight, all block
         rows.append(time_row("lease end to leased again", late, setting={"waiter": case}))
         await bench.reset()
     return rows

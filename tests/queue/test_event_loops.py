@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Item, QueueClosed
 from leasequeue.wire.session import SESSIONS
+from tests.eventually import LIMIT_SECONDS
 from tests.queue.asking import alone, blocked, connections, session, take, until_gone, work_through
 
 if TYPE_CHECKING:
@@ -89,6 +90,37 @@ def test_an_event_loop_that_ends_leaves_nothing_on_the_server(
     assert not plain.exists(f"{name}:sessions")
     gc.collect()
     assert not [*SESSIONS]
+
+
+def test_a_program_that_cleans_up_while_its_event_loop_ends_is_answered(redis_url: str, name: str) -> None:
+    """When its main task fails, `asyncio.run` cancels all tasks, ours too: at each turn of the first call."""
+    ended: list[int] = []
+
+    async def use() -> None:
+        async with AsyncWorkQueue.from_url(redis_url, name) as queue:
+            try:
+                await queue.counts()
+                await asyncio.sleep(3600)
+            finally:
+                await queue.counts()
+
+    async def fail(turn: int) -> None:
+        using = asyncio.create_task(use())
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        assert not using.done()
+        raise ZeroDivisionError
+
+    def end_at_each_turn() -> None:
+        for turn in range(1, 25):
+            with pytest.raises(ZeroDivisionError):
+                asyncio.run(fail(turn))
+            ended.append(turn)
+
+    thread = threading.Thread(target=end_at_each_turn, daemon=True)
+    thread.start()
+    thread.join(LIMIT_SECONDS)
+    assert ended == [*range(1, 25)]
 
 
 def test_an_event_loop_ends_in_time_although_the_server_does_not_answer(

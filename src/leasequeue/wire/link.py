@@ -135,6 +135,18 @@ class Link:
         self._queued.append(call)
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="leasequeue connect")
+            self._opening.add_done_callback(self._opened)
+
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        """Begin again if it was cancelled by the end of `asyncio.run`: callers still clean up."""
+        if opening.cancelled() and self._refusal is None:
+            self._post_queued()
+
+    def _post_queued(self) -> None:
+        self._opening = None
+        queued, self._queued = self._queued, []
+        for call in queued:
+            self.post(call)
 
     async def close(self, refusal: LeasequeueError) -> None:
         """Send no more. Calls that are not sent yet, and all later ones, fail with `refusal`."""
@@ -218,11 +230,7 @@ class Link:
             self._fail_queued(error)
         except Exception as error:  # noqa: BLE001 - every waiting caller gets it
             self._fail_queued(translate(error, maybe_applied=False))
-        finally:
-            self._opening = None
-        queued, self._queued = self._queued, []
-        for call in queued:
-            self.post(call)
+        self._post_queued()
 
     def _fail_queued(self, error: Exception) -> None:
         queued, self._queued = self._queued, []

@@ -127,7 +127,7 @@ class Server:
         if self._refusal is not None:
             raise ConnectionLost("the connection was closed", maybe_applied=False)
         opening = self._opening.get(kind)
-        if opening is None:
+        if opening is None or opening.cancelled():  # perhaps before it began, by the end of asyncio.run
             opening = asyncio.create_task(self._open_shared(kind), name="leasequeue connect")
             self._opening[kind] = opening
         try:
