@@ -59,8 +59,9 @@ end
 local function open_runs()
   for i, row in ipairs(rows) do
     row.left = row.home and why_left(i, row.home, row.run_id)
-    row.run = row.home and not row.left and open_run(row.home, row.run_id)
-    if row.run then row.run.rows = row.run.rows + 1 end
+    local run = row.home and not row.left and open_run(row.home, row.run_id)
+    if run then run.rows = run.rows + 1 end
+    row.run = run
   end
 end
 

@@ -20,7 +20,7 @@
 --       run_settle, run_start)
 --   feeds    text    the argument of `run_finish` and `run_settle`; nil: all queues (run_finish, run_settle)
 --   left     table   which rows of the call, or runs by their keys, lead to a queue that is too new: the text
---       of the error (run_commit, run_finish, run_settle)
+--       of the error (run)
 --   refused  list    references of stages that are not added for it, each followed by its queue (run)
 --   time     text    when stages end in this script, in ms (run_step)
 local opened_runs = { added = 0, refused = {}, left = {} }
@@ -41,7 +41,7 @@ local opened_runs = { added = 0, refused = {}, left = {} }
 --   joins         flag      the stage in hand follows joined parts; its item is leased next (run_step)
 --   led           text      the traces of what led to the stage in hand; nil: unknown (run_finish, run_step)
 --   rows          number    how many rows of the call are of it (run, run_finish)
---   row           number    the row of the call that is in hand (run_commit, run_finish, run_settle)
+--   row           number    the row of the call that is in hand (run_finish, run_settle)
 --   names         list      the fields of the hash that these rows need; false: none (run, run_finish)
 --   is_in         flag      the call takes rows of it, and counts it as one that changes (run, run_finish)
 --   is_healed     flag      what an interrupted step may not have added is added again (run)
