@@ -7,7 +7,7 @@ import itertools
 import json
 import multiprocessing
 import os
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -19,7 +19,7 @@ from leasequeue.embedded import EmbeddedServer
 from leasequeue.embedded import server as embedded_server
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -36,6 +36,9 @@ _cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") els
 #: Without fixed cores the kernel moves both processes about, and figures differ by a factor of two.
 SERVER_CORE, CLIENT_CORE = _cores[:1], _cores[1:2] or _cores[:1]
 
+#: Two blocks at once would leave this process on the cores of one of them, with all that is measured later.
+_pinning = asyncio.Lock()
+
 #: Children fork from a process that has imported the scenarios and holds no connection.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
@@ -49,15 +52,16 @@ def pin(cores: list[int]) -> None:
         os.sched_setaffinity(0, cores)
 
 
-@contextmanager
-def pinned(cores: list[int]) -> Iterator[None]:
-    """Run the block on some cores, so that the processes that it starts run there."""
-    before = sorted(os.sched_getaffinity(0)) if cores else []
-    pin(cores)
-    try:
-        yield
-    finally:
-        pin(before)
+@asynccontextmanager
+async def pinned(cores: list[int]) -> AsyncIterator[None]:
+    """Run the block on some cores, so that the processes that it starts run there; one block at a time."""
+    async with _pinning:
+        before = sorted(os.sched_getaffinity(0)) if cores else []
+        pin(cores)
+        try:
+            yield
+        finally:
+            pin(before)
 
 
 # Each benchmark configures and watches its server, whose URL has no password, as all rivals read it.
@@ -66,7 +70,7 @@ embedded_server.OPEN_RULES = embedded_server.RULES
 
 async def start_server(*, dir: Path | None = None, port: int = 0) -> EmbeddedServer:  # noqa: A002
     """Start a server on the first core."""
-    with pinned(SERVER_CORE):
+    async with pinned(SERVER_CORE):
         return await EmbeddedServer.start(dir=dir, port=port, password="")
 
 
@@ -136,7 +140,7 @@ async def program(
 ) -> AsyncIterator[Program]:
     """Run a program until the block ends; it ends when its standard input is closed."""
     pipe = asyncio.subprocess.PIPE
-    with pinned(cores):
+    async with pinned(cores):
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, env=env, limit=LINE_BYTES
         )

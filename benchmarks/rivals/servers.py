@@ -93,7 +93,7 @@ class OtherServer:
         with TemporaryDirectory(prefix="leasequeue-bench-") as folder:
             port = _free_port()
             words = [word.format(port=port, folder=folder) for word in command[1:]]
-            with pinned(SERVER_CORE):
+            async with pinned(SERVER_CORE):
                 process = await asyncio.create_subprocess_exec(
                     program, *words, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import FILES, SPARK, names
+from benchmarks.bench import SERVER_CORE, start_server
 from benchmarks.goals import GOALS
 from benchmarks.report import read
 from benchmarks.rivals.suite import COSTS, FIGURES, Figures, Result, checked
@@ -137,6 +139,17 @@ def test_a_check_compares_ratios_and_counts_but_no_times() -> None:
         "requests/h",
         "scripts/item",
     }
+
+
+async def test_servers_that_start_together_leave_this_process_on_its_cores() -> None:
+    before = os.sched_getaffinity(0)
+    servers = await asyncio.gather(*(start_server() for _ in range(4)))
+    try:
+        assert os.sched_getaffinity(0) == before
+        assert [os.sched_getaffinity(one.pid) for one in servers] == 4 * [set(SERVER_CORE)]
+    finally:
+        for one in servers:
+            await one.stop()
 
 
 def test_every_library_has_a_program_and_pinned_versions() -> None:
