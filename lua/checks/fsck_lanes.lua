@@ -15,7 +15,7 @@
 -- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), has_data, next_page, page_of (checks), now
 --   (clock), end_control, right_pause (control), controlled (controlled), GROUP_AT, HIGHEST_LEVEL, LANE_END,
 --   LEVEL_SIZE, LOWEST_LEVEL, PARKED, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL (encodings), options_of (facts),
---   is_ours (foreign), group_gate (group_gate), in_chunks, lease_keys_of, place_in (keys), lanes (lanes),
+--   is_ours (foreign), group_gates (group_gate), in_chunks, lease_keys_of, place_in (keys), lanes (lanes),
 --   repaired, repairs (repairs), wake_next (slots)
 
 redis.call('LLEN', queue)
@@ -93,14 +93,14 @@ local function check_turns(key)
   local digits = string.sub(key, -2)
   local any_held = digits == PLAIN_LEVEL and redis.call('EXISTS', held_key) == 1
   local groups, turns = page_of('ZSCAN', key)
+  local gates = group_gates(groups)
   for i, group in ipairs(groups) do
-    local gate = group_gate(group)
     -- stylua: ignore
     if
       not lanes().members_of(digits .. group .. LANE_END, 0, 1)[1] and not (any_held and group == '')
     then
       redis.call('ZREM', key, group) -- no damage: leasing drops it, too
-    elseif waits_too_long(tonumber(turns[i]), gate) then
+    elseif waits_too_long(tonumber(turns[i]), gates[i]) then
       redis.call('ZADD', key, now, group)
       if not any_expired then
         repaired('late_turn', group) -- else the slot is that of a lease that is to be reclaimed

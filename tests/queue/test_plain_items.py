@@ -1,4 +1,4 @@
-"""What a plain item costs: each command that a script runs for it, by name. A feature must not add one."""
+"""What an item costs: each command that a script runs for it, by name. A feature must not add one."""
 
 from __future__ import annotations
 
@@ -31,23 +31,43 @@ COMMANDS = {
 }
 
 
+async def _counted(redis: Redis, call: Awaitable[Any]) -> tuple[Any, Counter[str]]:
+    before = await redis.info("commandstats")
+    answer = await call
+    calls = Counter[str]()
+    for name, one in (await redis.info("commandstats")).items():
+        calls[name.removeprefix("cmdstat_")] = one["calls"] - before.get(name, {"calls": 0})["calls"]
+    del calls["info"]
+    return answer, +calls
+
+
 async def test_a_plain_item_costs_these_commands_and_no_others(queue: AsyncWorkQueue, redis: Redis) -> None:
-    async def counted(call: Awaitable[Any]) -> tuple[Any, str]:
-        before = await redis.info("commandstats")
-        answer = await call
-        calls = Counter[str]()
-        for name, one in (await redis.info("commandstats")).items():
-            calls[name.removeprefix("cmdstat_")] = one["calls"] - before.get(name, {"calls": 0})["calls"]
+    async def named(call: Awaitable[Any]) -> tuple[Any, str]:
+        answer, calls = await _counted(redis, call)
         calls["set"] += 2 * calls.pop("msetex", 0)  # newer servers have it in place of two
-        del calls["info"]
         return answer, " ".join(f"{name}*{n}" if n > 1 else name for name, n in sorted(calls.items()) if n)
 
     async def cycle() -> dict[str, str]:
-        _, added = await counted(queue.add_item(Item(b"x", id="a")))
-        lease, leased = await counted(take(queue, block=False))
-        _, released = await counted(queue.release(lease))
-        _, completed = await counted(queue.complete(await take(queue, block=False)))
+        _, added = await named(queue.add_item(Item(b"x", id="a")))
+        lease, leased = await named(take(queue, block=False))
+        _, released = await named(queue.release(lease))
+        _, completed = await named(queue.complete(await take(queue, block=False)))
         return {"add": added, "lease": leased, "release": released, "complete": completed}
 
     await cycle()  # the scripts are loaded, and the session is known
     assert await cycle() == COMMANDS
+
+
+async def test_a_lease_reads_the_limits_of_many_groups_together(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.limits.set(rate="1000/s", burst=1_000, concurrency=1_000, group="*")
+    for number in range(40):
+        await queue.add_items([Item(b"x"), Item(b"x")], group=f"g{number}")
+    await queue.lease_many(5, 60)  # these groups have had their turn
+    leases, few = await _counted(redis, queue.lease_many(10, 60))
+    others, many = await _counted(redis, queue.lease_many(20, 60))
+    assert len(leases) == 10
+    assert len(others) == 20
+    for name in ("set", "msetex"):  # of two keys an item, by the server's version
+        del few[name], many[name]
+    # A group more: its lane is read, and its data, and the slots that it uses are counted and written.
+    assert many - few == dict.fromkeys(("zrange", "get", "zcard", "zadd"), 10)

@@ -56,6 +56,9 @@ local function read_options(text)
   if trace then -- and nothing else, as with most items that have one
     return { trace = trace }
   end
+  -- Only a group, likewise: a lease may meet a hundred of them.
+  local only_group = string.match(text or '', '^{"group":"([^%c"\\]+)"}$')
+  if only_group then return { group = only_group } end
   -- Only the stage of a flow run, as `runs/lib/run` writes it: reading JSON takes twice as long.
   local home, id, path, mark =
     string.match(text or '', '^{"run":"([^"\\]*)\\u0000([^"\\]*)\\u0000([^"\\]*)\\u0000([^"\\]*)"}$')

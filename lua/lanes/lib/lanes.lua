@@ -18,9 +18,9 @@
 --   ALARM_GRACE_MS, FIRST_PLACE, GROUP_AT, ID_AT, LANE_END, LANE_PAST, LEVEL_DIGITS, LEVEL_SIZE, NO_LEVEL,
 --   OURS, OURS_SIZE, PARKED, PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING, WAITS_FOR_NONE
 --   (encodings), options_of (facts), holds_foreign (foreign), first_place, gathering (gathering), data_key,
---   in_chunks, place_in (keys), lane_state (lane_state), closed_gate, free_shared, narrow, note_rates,
---   open_gate, paused_until, queue_gate, read_control (limits), reversed (lists), have_look (looks),
---   newer_format (newer), read_clock (read_clock)
+--   in_chunks, place_in (keys), lane_state (lane_state), closed_gate, free_shared, narrow_rate, narrow_slots,
+--   note_rates, open_gate, paused_until, queue_gate, read_control (limits), reversed (lists), have_look
+--   (looks), newer_format (newer), read_clock (read_clock)
 
 local function turns_key(digits) return prefix .. ':turns:' .. digits end
 
@@ -147,7 +147,7 @@ end
 local function leave_lanes(picked)
   local members, held = {}, 0
   for _, one in ipairs(picked) do
-    members[#members + 1] = one.member
+    members[#members + 1] = one.member or nil
     held = held + (one.member and 0 or 1)
   end
   in_chunks('ZREM', lanes_key, members)
@@ -327,7 +327,7 @@ local function lanes()
       read_alarm = read_alarm, promote = promote, note_groups = note_groups, free_slots = free_slots,
       unpark = unpark, begin_control = begin_control, options_of = options_of, queue_gate = queue_gate,
       read_control = read_control, paused_until = paused_until, closed_gate = closed_gate,
-      open_gate = open_gate, narrow = narrow, note_rates = note_rates,
+      open_gate = open_gate, narrow_rate = narrow_rate, narrow_slots = narrow_slots, note_rates = note_rates,
     }
   end
   return lane_state

@@ -4,12 +4,12 @@
 -- Gives: lease_lanes
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), begin_writes (begin_writes), end_control, settle
 --   (control), ID_AT, LANE_END, NO_LEVEL, PARKED, PLAIN_LANE, PLAIN_LEVEL, QUEUE_END, TOKEN_LIMIT, TO_PARKED,
---   TURNS_PER_MS (encodings), is_ours (foreign), complete_at, gathering (gathering), group_gate (group_gate),
---   first_end (heads), data_key, in_chunks (keys), lanes (lanes), choose, chosen (lease), append, reversed,
---   scored (lists), check_processing (processing), read_clock (read_clock)
+--   TURNS_PER_MS (encodings), is_ours (foreign), complete_at, gathering (gathering), group_gates
+--   (group_gate), first_end (heads), data_key, in_chunks (keys), lanes (lanes), choose, chosen (lease),
+--   append, reversed (lists), check_processing (processing), read_clock (read_clock)
 
 -- Note that items are leased: before that, so that an interruption gives none too many. `by_group` has the
--- ids of each group; `till` is when their leases end.
+-- ids of each group, as ZADD takes them; `till` is when their leases end.
 local function note_use(gate, gates, ids, by_group, till)
   local used = {}
   for _, rate in ipairs(gate.rates) do
@@ -22,9 +22,9 @@ local function note_use(gate, gates, ids, by_group, till)
   in_chunks('ZADD', pool and pool .. ':running', noted)
   for group, members in pairs(by_group) do
     for _, rate in ipairs(gates[group] and gates[group].rates or {}) do
-      rate.use(#members, used)
+      rate.use(#members / 2, used)
     end
-    in_chunks('ZADD', prefix .. ':running:' .. group, scored(till, members))
+    in_chunks('ZADD', prefix .. ':running:' .. group, members)
   end
   lanes().note_rates(used)
 end
@@ -64,24 +64,31 @@ end
 
 local state
 
--- Drop what was read of a lane and does not wait: it would take slots of the group,
--- and others would be passed over.
-local function keep_waiting(lane)
-  local ids, keys, kept = {}, {}, {}
-  for i, one in ipairs(lane.buffer) do
-    ids[i], keys[i] = one.id, data_key(one.id)
-  end
-  local scores = first_end and redis.call('ZMSCORE', deadlines, unpack(ids)) or {}
-  local all_exist = redis.call('EXISTS', unpack(keys)) == #keys
-  for i, one in ipairs(lane.buffer) do
-    local is_double = lane.gate.seen[one.id] or is_ours(scores[i])
-    if is_double or not (all_exist or redis.call('EXISTS', keys[i]) == 1) then
-      state.dropped[#state.dropped + 1] = one
-    else
-      kept[#kept + 1], lane.gate.seen[one.id] = one, true
+-- Drop what was read of lanes and does not wait: it would take slots of the group, and others would be
+-- passed over.
+local function keep_waiting(read)
+  local ids, keys, at = {}, {}, 0
+  for _, lane in ipairs(read) do
+    for _, one in ipairs(lane.buffer) do
+      ids[#ids + 1], keys[#keys + 1] = one.id, data_key(one.id)
     end
   end
-  lane.buffer = kept
+  if #ids == 0 then return end
+  local scores = first_end and redis.call('ZMSCORE', deadlines, unpack(ids)) or {}
+  local all_exist = redis.call('EXISTS', unpack(keys)) == #keys
+  for _, lane in ipairs(read) do
+    local kept = {}
+    for _, one in ipairs(lane.buffer) do
+      at = at + 1
+      local is_double = lane.gate.seen[one.id] or is_ours(scores[at])
+      if is_double or not (all_exist or redis.call('EXISTS', keys[at]) == 1) then
+        state.dropped[#state.dropped + 1] = one
+      else
+        kept[#kept + 1], lane.gate.seen[one.id] = one, true
+      end
+    end
+    lane.buffer = kept
+  end
 end
 
 -- Read the next members of a lane, or ids of `held`; returns whether there are any. Each is a table with the
@@ -100,61 +107,88 @@ local function refill(lane)
     end
     for i, member in ipairs(found) do
       local id = is_held and member or string.sub(member, #lane.name + ID_AT)
-      found[i] = { lane = lane, id = id, member = not is_held and member or nil }
+      -- With room for what is set next, as a table that grows costs more.
+      found[i] =
+        { lane = lane, id = id, member = not is_held and member, turn_before = false, weight = false }
     end
     lane.buffer, lane.read = found, lane.read + #found
     if not (lane.gate and lane.buffer[1]) then return lane.buffer[1] end
-    keep_waiting(lane)
+    keep_waiting({ lane })
     if lane.buffer[1] then return true end
   end
   state.is_left = true -- nothing but doubles: call again
 end
 
--- Look at a lane whose turn has come: drop it from the index if it is empty, park it
--- if its group may not be served, or still gathers.
-local function open_lane(plan, level, group, wanted)
+-- Look at a lane whose turn has come: drop it from the index if it is empty, park it if it still gathers.
+-- Returns the lane, or nothing.
+local function read_lane(plan, level, group, wanted)
   local size, wait = gathering(group)
-  local lane = {
-    level = level,
-    group = group,
-    name = level.digits .. group .. LANE_END,
-    read = 0,
-    wanted = size or wanted,
-  }
+  -- stylua: ignore
+  local lane = { level = level, group = group, name = level.digits .. group .. LANE_END, read = 0,
+    wanted = size or wanted, at = 1, buffer = false, gate = false, batch = false, turn = false,
+    is_parked = false, is_stopped = false }
   plan.examined = plan.examined + 1
   if not refill(lane) then
     redis.call('ZREM', level.turns, group)
-    return
+    return nil
   end
   if size then
     local _, place = lanes().split_member(lane.buffer[1].member)
     local at = #lane.buffer < size and complete_at(place, wait) or 0
     if at > read_clock() then
       park(plan, level, group, lanes().closed_gate(at))
-      return
+      return nil
     end
     lane.batch = true
   end
-  local gate = plan.gates[group]
-  if gate == nil then
-    gate = group_gate(group) or false
-    plan.gates[group] = gate
-  end
-  if gate and gate.used >= gate.room then
-    park(plan, level, group, gate)
-    return
-  end
-  lane.gate = gate
-  if gate then
-    gate.seen = gate.seen or {}
-    keep_waiting(lane)
-    if not (lane.buffer[1] or refill(lane)) then
-      return -- the next lease finds it empty
+  return lane
+end
+
+-- Read the gates of groups that this call has not met.
+local function read_gates(plan, read)
+  local unknown = {}
+  for _, lane in ipairs(read) do
+    if plan.gates[lane.group] == nil then
+      unknown[#unknown + 1], plan.gates[lane.group] = lane.group, false
     end
   end
-  level.admitted = level.admitted + 1
-  level.fresh[level.admitted] = lane
-  plan.opened[#plan.opened + 1] = lane
+  for i, gate in ipairs(group_gates(unknown)) do
+    plan.gates[unknown[i]] = gate
+    if gate then gate.seen = {} end
+  end
+end
+
+-- Look at lanes whose turn has come, and read together what their groups permit: those are parked that may
+-- not be served.
+local function open_lanes_of(plan, level, groups, wanted)
+  local read, gated = {}, {}
+  for _, group in ipairs(groups) do
+    read[#read + 1] = read_lane(plan, level, group, wanted)
+  end
+  read_gates(plan, read)
+  for _, lane in ipairs(read) do
+    local gate = plan.gates[lane.group]
+    if gate and gate.used >= gate.room then
+      park(plan, level, lane.group, gate)
+      lane.is_parked = true
+    elseif gate then
+      lane.gate = gate
+      if lane.batch then
+        keep_waiting({ lane }) -- it may have read hundreds
+      else
+        gated[#gated + 1] = lane
+      end
+    end
+  end
+  keep_waiting(gated)
+  for _, lane in ipairs(read) do
+    -- If nothing is left, the next lease finds it empty.
+    if not lane.is_parked and (lane.buffer[1] or refill(lane)) then
+      level.admitted = level.admitted + 1
+      level.fresh[level.admitted] = lane
+      plan.opened[#plan.opened + 1] = lane
+    end
+  end
 end
 
 -- Look at the next lanes of a level; returns whether there were any.
@@ -163,7 +197,7 @@ local function open_lanes(plan, level, wanted)
     return false
   elseif level.alone then
     level.seen = true
-    open_lane(plan, level, '', wanted)
+    open_lanes_of(plan, level, { '' }, wanted)
     return true
   end
   local till = math.max(read_clock(), level.served)
@@ -173,9 +207,8 @@ local function open_lanes(plan, level, wanted)
     'LIMIT', level.admitted, most)
   level.till = level.till or till
   level.seen = #groups < most
-  for _, group in ipairs(groups) do
-    open_lane(plan, level, group, level.seen and math.ceil(wanted / #groups) or 1)
-  end
+  local number = level.seen and #groups or redis.call('ZCARD', level.turns)
+  open_lanes_of(plan, level, groups, math.ceil(wanted / math.max(1, number)))
   return #groups > 0
 end
 
@@ -320,10 +353,12 @@ local function commit_lanes(till)
   local plan, ids, by_group = state.plan, {}, {}
   for i, one in ipairs(state.leased) do
     local group = one.lane.group
+    local members = by_group[group]
     ids[i] = one.id
-    if group ~= '' then
-      by_group[group] = by_group[group] or {}
-      table.insert(by_group[group], one.id)
+    if members then
+      members[#members + 1], members[#members + 2] = till, one.id
+    elseif group ~= '' then
+      by_group[group] = { till, one.id }
     end
   end
   note_use(plan.gate, plan.gates, ids, by_group, till)

@@ -14,8 +14,8 @@
 -- for a slot (inf: it does not).
 --
 -- Needs: prefix, deadlines, now_ms
--- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate, narrow,
---   note_rates
+-- Gives: queue_gate, read_control, free_shared, paused_until, closed_gate, open_gate,
+--   narrow_rate, narrow_slots, note_rates
 -- Uses: control_key (RARE_KEYS), HEAVY, QUEUE_END (encodings), in_chunks (keys), lane_state (lane_state),
 --   append (lists), newer_format (newer), read_clock (read_clock)
 
@@ -54,14 +54,13 @@ local function paused_until(text)
   return till and till > read_clock() and till or nil
 end
 
--- Return how many items a rate permits now. `use` is called with how many were leased, and what `note_rates`
--- is to write; `next_at` is when, in ms, the first after these is permitted.
-local function rate_gate(key, name, text)
-  local interval, burst = string.match(text, '^(%d+):(%d+)$')
-  interval, burst = math.max(1, tonumber(interval or 1)), tonumber(burst or 1)
+-- Return how many items a rate permits now. `till`: until when its permits are used up, or false. `use` is
+-- called with how many were leased, and what `note_rates` is to write; `next_at` is when, in ms, the first
+-- after these is permitted.
+local function rate_gate(key, name, interval, burst, till)
   local at = read_us()
   local full = at + interval * burst
-  local used, heavy = math.max(at, tonumber(redis.call('ZSCORE', key, name) or 0)), name .. HEAVY
+  local used, heavy = math.max(at, tonumber(till or 0)), name .. HEAVY
   local is_heavy = used > full and redis.call('ZSCORE', key, heavy) == redis.call('ZSCORE', key, name)
   local latest = is_heavy and full + interval * (burst - 1) or full
   if used > latest then
@@ -73,10 +72,10 @@ local function rate_gate(key, name, text)
   local gate = { room = math.floor((full - used) / interval), burst = burst, extra = 0 }
   function gate.next_at(spent) return math.ceil((used + interval * (spent + 1 - burst)) / 1000) end
   function gate.use(spent, noted)
-    local till = used + interval * (spent + gate.extra)
+    local next_till = used + interval * (spent + gate.extra)
     noted[key] = noted[key] or {}
-    append(noted[key], till, name)
-    if gate.extra > 0 then append(noted[key], till, heavy) end
+    append(noted[key], next_till, name)
+    if gate.extra > 0 then append(noted[key], next_till, heavy) end
   end
   return gate
 end
@@ -152,20 +151,22 @@ local function closed_gate(till)
   return gate
 end
 
--- Narrow a gate by the limits of one kind; returns how many slots are free; nil: their number is not limited.
-local function narrow(gate, rate, rates, name, limit, running, shared)
-  limit = limit and tonumber(string.match(limit, '^[1-9]%d*$') or '')
-  rate = rate and string.match(rate, '^[1-9]%d*:[1-9]%d*$')
-  local free
-  if limit then
-    free = running and free_of(running, limit, shared) or limit - redis.call('ZCARD', deadlines)
-    gate.room = math.min(gate.room, math.max(0, free))
-  end
-  if rate then
-    local one = rate_gate(rates, name, rate)
-    gate.room = math.min(gate.room, one.room)
-    gate.rates[#gate.rates + 1] = one
-  end
+-- Narrow a gate by a rate, as text. `till`: until when its permits are used up, if that was read already.
+local function narrow_rate(gate, key, name, rate, till)
+  local interval, burst = string.match(rate or '', '^([1-9]%d*):([1-9]%d*)$')
+  if not interval then return end
+  if till == nil then till = redis.call('ZSCORE', key, name) end
+  local one = rate_gate(key, name, tonumber(interval), tonumber(burst), till)
+  gate.room = math.min(gate.room, one.room)
+  gate.rates[#gate.rates + 1] = one
+end
+
+-- Narrow a gate by a number of slots, as text; returns how many are free; nil: their number is not limited.
+local function narrow_slots(gate, running, limit, shared)
+  limit = tonumber(string.match(limit or '', '^[1-9]%d*$') or '')
+  if not limit then return nil end
+  local free = running and free_of(running, limit, shared) or limit - redis.call('ZCARD', deadlines)
+  gate.room = math.min(gate.room, math.max(0, free))
   return free
 end
 
@@ -175,12 +176,15 @@ local function queue_gate()
   local found = read_control()
   local till, pool = paused_until(found.paused), found.shared
   local gate = till and closed_gate(till) or open_gate()
-  if not till then narrow(gate, found.rate, prefix .. ':rates', '', found.concurrency) end
+  if not till then
+    narrow_slots(gate, nil, found.concurrency)
+    narrow_rate(gate, prefix .. ':rates', '', found.rate)
+  end
   if pool then
     local rate, limit = unpack(redis.call('HMGET', pool .. ':limits', 'rate', 'concurrency'))
-    local running = limit and pool .. ':running'
     gate.own_room = gate.room
-    gate.pool_free = narrow(gate, not till and rate, pool .. ':rates', '', limit, running, true)
+    gate.pool_free = narrow_slots(gate, pool .. ':running', limit, true)
+    narrow_rate(gate, pool .. ':rates', '', not till and rate)
   end
   return gate
 end
