@@ -11,8 +11,8 @@
 --   now_ms   integer  the time; empty: the server's time
 --   run      text     the run of the job, see `once_run`
 --   keep_ms  integer  how long the run is known after it has last added an item
---   items    rest     id, data, delay, unique, … (as in `add_items`)
--- Reply: a list with an entry per item: 1 added, 0 the id exists, 2 the run has added it before or has ended.
+--   items    rest     id, data, delay, mode and options, … (as in `add_items`)
+-- Reply: a list with an entry per item: as `add_items`, or 2: the run has added it before, or has ended.
 -- Cost: as `add_items`, plus O(1) per item.
 -- Limits: as `add_items`.
 -- Uses: add_rows (add), closed_error, is_closed (closed), flush (emit), values_from (lists)

@@ -8,7 +8,7 @@
 --   prefix   text     the queue's name
 --   now_ms   integer  the time; empty: the server's time
 --   entries  rest     id, for how many ms callers that ask for its result find that it was
---       cancelled (0: not at all), …
+--       cancelled (0: not at all; the longest time of all rows counts for each), …
 -- Reply: a list with an entry per item: 1 cancelled, 0 there is none.
 -- Cost: O(log n) per item; leaving `processing` is O(1) amortised.
 -- Limits: at most 1,000 items a call.

@@ -13,8 +13,8 @@
 --   max_bytes   integer  stop before this much data (the first item is always leased)
 --   entries     rest     id, token (of its last lease), …
 -- Reply: the time in ms, how many rows were checked, 0, then id, data, token, attempt for each
---   item that was leased, in the order of the rows. If one of them has a trace, a list with the
---   trace of each, or nil, comes last.
+--   item that was leased, in the order of the rows. If one of them carries more, a list of that comes
+--   last, as in `lease_many`.
 -- Cost: O(log n) per item.
 -- Limits: at most 1,000 items and `max_bytes` of data a call.
 -- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), is_current (current), emit_all, flush

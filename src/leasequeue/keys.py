@@ -73,8 +73,8 @@ KEYS = {
         "second item has until its first run begins), `expires` (when it is discarded if no worker has begun "
         "with it), `trace` "
         "(`traceparent` of the span that added it), `run` (the stage of a flow run: the prefix of its home "
-        "queue, NUL, its id, NUL, the stage's path), `emitted` and `logged` (for how many ms its chunks are "
-        "kept after its end)",
+        "queue, NUL, its id, NUL, the stage's path, NUL, the run's mark), `emitted` and `logged` (for how "
+        "many ms its chunks are kept after its end)",
     ),
     "errors": Key("hash", "id → the error of the last attempt of an unfinished item, at most 1,000 bytes"),
     "dead": Key("zset", "id → when it became a dead letter"),

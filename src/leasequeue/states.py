@@ -111,8 +111,8 @@ class EventKind(StrEnum):
     PURGED = _of("queue", "purged", ("count",), "each item has its own event")
     DELETED = _of("queue", "deleted", ("count",), "each item has its own event")
     WORKER_UP = _of("worker", "worker_up", ("worker",), "it serves the queue from now on")
-    WORKER_DOWN = _of("worker", "worker_down", ("worker", "reason"), "it has stopped")
-    WORKER_FAILED = _of("worker", "worker_failed", ("worker", "reason"), "it is gone; see `reclaimed`")
+    WORKER_DOWN = _of("worker", "worker_down", ("worker",), "it has stopped")
+    WORKER_FAILED = _of("worker", "worker_failed", ("worker",), "it is gone; see `reclaimed`")
 
     @property
     def can_delay(self) -> bool:
