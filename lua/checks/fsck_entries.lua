@@ -196,6 +196,12 @@ local function check_declared()
   end
 end
 
+-- Return for how many ms a heartbeat of a worker counts, as its registration has it; nil: it says nothing.
+local function alive_ms_in(about)
+  local read, facts = pcall(cjson.decode, about or '')
+  return read and type(facts) == 'table' and tonumber(facts.alive_ms) or nil
+end
+
 -- A worker that lives beats again soon, and one whose registration was lost registers with that.
 local function check_workers()
   redis.call('ZCARD', heartbeats)
@@ -206,7 +212,8 @@ local function check_workers()
       redis.call('HDEL', workers, name)
       repaired('lost_worker', told)
     elseif not told and not redis.call('ZSCORE', heartbeats, name) then
-      redis.call('ZADD', heartbeats, now + 15000, name)
+      local alive_ms = alive_ms_in(redis.call('HGET', workers, name))
+      redis.call('ZADD', heartbeats, now + math.max(15000, alive_ms or 0), name)
       repaired('lost_heartbeat', name)
     end
   end
@@ -217,8 +224,7 @@ local function check_heartbeats()
   local names, ends = page_of('ZSCAN', heartbeats)
   for i, name in ipairs(names) do
     local till, about = tonumber(ends[i]), redis.call('HGET', workers, name)
-    local read, facts = pcall(cjson.decode, about or '')
-    local alive_ms = read and type(facts) == 'table' and tonumber(facts.alive_ms)
+    local alive_ms = alive_ms_in(about)
     if not about and till < now - 60000 then
       -- Workers fail each other by names that are texts: no other client would drop it.
       redis.call('ZREM', heartbeats, name)

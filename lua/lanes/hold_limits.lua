@@ -12,8 +12,11 @@
 -- Uses: drop_ended_holds, give_places, holders_of_name, line_of_name (holds), append, extend (lists)
 
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
-local key, changed, names = prefix .. ':holds', 0, {}
-if rows + 1 <= #ARGV and redis.call('HLEN', key) >= 2000 then return redis.error_reply('LIMIT 1000 names') end
+local key, changed, names, adds = prefix .. ':holds', 0, {}, false
+for row = rows + 2, #ARGV, 2 do
+  adds = adds or ARGV[row] ~= ''
+end
+if adds and redis.call('HLEN', key) >= 2000 then return redis.error_reply('LIMIT 1000 names') end
 for row = rows + 1, #ARGV, 2 do
   local field, value = ARGV[row], ARGV[row + 1]
   if value == '' then

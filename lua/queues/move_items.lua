@@ -44,7 +44,7 @@ elseif is_laned then
   local lanes_there = theirs('lanes')
   members = redis.call('ZRANGE', lanes_there, first, last, 'BYLEX', 'LIMIT', left_out, count)
   for i, member in ipairs(members) do
-    ids[i] = string.sub(member, string.find(member, LANE_END, 1, true) + ID_AT)
+    ids[i] = string.sub(member, (string.find(member, LANE_END, 1, true) or 0) + ID_AT)
   end
 else
   ids = reversed(redis.call('LRANGE', theirs(spot), -left_out - count, -left_out - 1))
@@ -79,7 +79,9 @@ for i, id in ipairs(ids) do
   local leased = scores[i] or is_foreign(id)
   local elsewhere = spot ~= 'ids' and (scores[i] or due[i])
   local exists = redis.call('EXISTS', theirs('item:') .. id) == 1 and not seen[id]
-  local is_stage = string.find(options_there[i] or '', '"run"', 1, true) -- where its flow run looks for it
+  local text = options_there[i]
+  -- It stays where its flow run looks for it.
+  local is_stage = text and string.find(text, '"run"', 1, true) and read_options(text).run
   local stays = not elsewhere and exists and (leased or is_stage or redis.call('EXISTS', data_key(id)) == 1)
   if stays then
     stayed = stayed + 1

@@ -43,7 +43,7 @@ elseif source == 'lanes' then
   length, members = redis.call('ZCARD', list_key), redis.call('ZRANGE', list_key, 0, count - 1)
   for i, member in ipairs(members) do
     -- `<lane>\0<16 digits><id>`, see the keys.
-    ids[i] = string.sub(member, string.find(member, LANE_END, 1, true) + ID_AT)
+    ids[i] = string.sub(member, (string.find(member, LANE_END, 1, true) or 0) + ID_AT)
   end
 elseif source == 'scheduled' then
   length, ids = redis.call('ZCARD', scheduled), redis.call('ZRANGE', scheduled, 0, count - 1)

@@ -243,7 +243,12 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
             ["lh:a"],
             changed("workers", {"lh:a": "{}"}),
             RIGHT | WORKER | {"heartbeats": {"lh:a": NOW + 15_000.0}},
-        )
+        ),
+        (
+            ["lh:a"],
+            RIGHT | LIVELY | {"heartbeats": {}},
+            RIGHT | LIVELY | {"heartbeats": {"lh:a": NOW + 30_000.0}},
+        ),
     ],
     Problem.LATE_HEARTBEAT: [
         (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasequeue import AsyncWorkQueue
-from leasequeue.errors import HoldLost, InvalidArgument
+from leasequeue.errors import HoldLost, InvalidArgument, LimitExceeded
 from tests.lua.space import NOW, Call, Space
 from tests.queue.asking import until
 from tests.queue.keyspace import left_over
@@ -289,6 +289,16 @@ async def test_a_name_without_limits_and_wrong_arguments_are_refused(queue: Asyn
     with contextlib.suppress(RuntimeError):
         async with hold:
             raise AssertionError
+
+
+async def test_a_limit_is_removed_where_there_is_room_for_no_other(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    await redis.hset(f"{queue.name}:holds", mapping={f"concurrency/{n}": 1 for n in range(2_000)})
+    with pytest.raises(LimitExceeded, match="1000 names"):
+        await queue.limits.set(hold="one more", concurrency=1)
+    assert await queue.limits.remove_hold("7")
+    assert await redis.hlen(f"{queue.name}:holds") == 1_999
 
 
 async def test_holds_of_a_queue_with_shards(redis: Redis, name: str) -> None:

@@ -83,6 +83,25 @@ async def test_chosen_items_move_whether_they_wait_or_are_scheduled(
     assert [lease.id for lease in await other.lease_many(9, 30)] == ["3", "350", "later"]
 
 
+async def test_a_tag_or_a_group_named_run_makes_an_item_no_stage(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue
+) -> None:
+    await queue.add_item(Item(b"", id="a"), tags=["run"])
+    await queue.add_item(Item(b"", id="b"), group="run")
+    assert await queue.admin.move(other, ids=["a", "b"]) == ["a", "b"]
+
+
+async def test_what_is_no_member_of_a_lane_stops_no_command(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue, redis: Redis
+) -> None:
+    await queue.add_item(Item(b"", id="a"), priority=3)
+    await redis.zadd(f"{queue.name}:lanes", {"not a member": 0})
+    assert await queue.cancel_data("missing") == []
+    assert await queue.admin.move(other) == ["a"]
+    await queue.add_item(Item(b"", id="b"), priority=3)
+    assert await queue.admin.purge() == 1
+
+
 async def test_what_is_only_listed_does_not_move(
     queue: AsyncWorkQueue, other: AsyncWorkQueue, redis: Redis
 ) -> None:

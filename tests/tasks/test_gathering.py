@@ -99,6 +99,18 @@ async def test_batches_that_one_call_leases_are_separate_runs(redis: Redis, name
     assert sorted(batches) == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
+async def test_keys_that_differ_after_a_quote_gather_apart(redis: Redis, name: str) -> None:
+    batches: list[list[int]] = []
+    clock = Clock()
+    async with TaskQueue(name, redis, clock=clock) as tasks:
+        confirm = gathering(tasks, batches)  # it asserts that a batch has one customer
+        for number in range(4):
+            await confirm.add(Order(('Ann "A"', 'Ann "B\\')[number % 2], number))
+        clock.advance(LONG + 1)
+        await new_worker(tasks, concurrency=20).drain()
+    assert sorted(batches) == [[0, 2], [1, 3]]
+
+
 async def test_without_a_field_all_calls_gather_and_what_fails_gathers_again(tasks: TaskQueue) -> None:
     runs: list[tuple[int, int]] = []
 

@@ -155,7 +155,10 @@ local function traces_of(ids)
   local traces, any = {}, nil
   for i, text in ipairs(option_texts(ids)) do
     local found = text and string.find(text, '"[tr]') and read_options(text) or {}
-    local group = text and string.match(text, '"group":"(.-)"')
+    local group = text and string.match(text, '"group":"([^"\\]*)"')
+    if not group and text and string.find(text, '"group":', 1, true) then
+      group = string.match(cjson.encode(read_options(text).group or ''), '^"(.+)"$') -- it has escapes
+    end
     local rest = (found.run or '') .. (group and GROUP_CUT .. group or '')
     traces[i] = rest ~= '' and (found.trace or '') .. '\n' .. rest or found.trace or false
     any = any or traces[i]

@@ -96,7 +96,7 @@ local function laned_ids(cursor_, limit)
   local members = redis.call('ZRANGE', prefix .. ':lanes', after, '+', 'BYLEX', 'LIMIT', 0, limit)
   local ids = {}
   for i, member in ipairs(members) do
-    ids[i] = string.sub(member, string.find(member, LANE_END, 1, true) + ID_AT)
+    ids[i] = string.sub(member, (string.find(member, LANE_END, 1, true) or 0) + ID_AT)
   end
   return ids, #ids == limit and members[limit] or '0'
 end
