@@ -207,7 +207,11 @@ def _option(one: Any) -> list[str]:
     """Return the cells of an option: its name with the value, and its help, bounds and default."""
     takes = "" if one.is_flag else f" {one.metavar or one.name.upper()}"
     said = [one.help]
-    bounds = getattr(one.type_descriptor.parameter_info.parser, "keywords", {})
+    if hasattr(one, "type_descriptor"):
+        parser = one.type_descriptor.parameter_info.parser
+    else:  # before typer 0.29
+        parser = getattr(one.type, "func", None)
+    bounds = getattr(parser, "keywords", {})
     lowest, highest = bounds.get("minimum"), bounds.get("maximum")
     if highest is not None:
         said.append(f"From {lowest:,} to {highest:,}.")

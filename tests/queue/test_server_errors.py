@@ -312,7 +312,7 @@ async def test_a_node_that_is_cut_off_from_its_cluster_is_left_for_the_one_that_
 
         all_slots_at(old)
         async with AsyncWorkQueue.from_url(old.url, "{q}", cluster=True) as queue:
-            with pytest.raises(ServerBusy, match="CLUSTERDOWN|cluster is down"):
+            with pytest.raises(ServerBusy, match=r"CLUSTERDOWN|cluster is down"):
                 await queue.add_item(Item(b"x"))
             all_slots_at(new)
 
