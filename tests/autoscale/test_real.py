@@ -319,7 +319,8 @@ async def test_a_standby_leads_on_whenever_the_leader_is_killed(
             stage.server = await start(make_server, tmp_path / "server", stage.server.port)
         await another_leads(stage, leader.pid)
         await stage.holds_again(f"the leader was killed ({number})")
-        await stage.start_loop()
+        if number < 3:  # one that is still starting at the end would not end by itself
+            await stage.start_loop()
     await scaled_in(stage)
     await finished(stage)
 
