@@ -231,11 +231,11 @@ async def test_the_holder_of_an_item_of_a_group_gets_to_know_which(space: Space)
     carried = {one[0]: value for one, value in zip(leased(reply), reply[-1], strict=True)}
     assert carried == {
         b"a": b"\n\0\0\0g",
-        b"b": f"{TRACE}\n\0\0\0\\".encode(),
+        b"b": f'{TRACE}\n\0\0\0\\"'.encode(),
         b"c": f"\n{reference}\0\0\0g".encode(),
     }
     items = [Lease(None, one, b"", 1, 1, 1, 0, 0, carried[one]) for one in sorted(carried)]  # type: ignore[arg-type]
-    assert [one._group for one in items] == [b"g", b"\\", b"g"]
+    assert [one._group for one in items] == [b"g", b'\\"', b"g"]
     assert [one.trace for one in items] == [None, TRACE, None]
     assert [one.stage for one in items] == [None, None, StageRef("home", "run", "")]
 

@@ -267,8 +267,12 @@ def _prepare(binary: _PathLike | None, folder: _PathLike | None) -> tuple[Server
 
 
 def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
     try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
+        # An IPv4 address in IPv6 counts as loopback since Python 3.13, but a server cannot listen on it.
+        return address.is_loopback and getattr(address, "ipv4_mapped", None) is None
     except ValueError:  # a name, which may be any machine's, or several addresses
         return False
 
