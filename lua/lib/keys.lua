@@ -4,8 +4,8 @@
 -- write and read both, so that cleaners of either version leave our items alone.
 --
 -- Needs: prefix
--- Gives: data_key, lease_keys_of, place_in, in_chunks, read_in_chunks
--- Uses: WAITING_PLACE (encodings), extend (lists)
+-- Gives: data_key, lease_keys_of, place_in, ids_in, in_chunks, read_in_chunks
+-- Uses: ID_AT, LANE_END, WAITING_PLACE (encodings), extend (lists)
 
 local function data_key(id) return prefix .. ':item:' .. id end
 
@@ -21,6 +21,15 @@ end
 -- Return the place in its lane of an id with this value of its lease key, which a deep clean may have marked;
 -- nil or false: it waits in none.
 local function place_in(value) return type(value) == 'string' and string.match(value, WAITING_PLACE) end
+
+-- Return the ids in members of lanes; what another client has written there and is no member has none: ''.
+local function ids_in(members)
+  local found = {}
+  for i, member in ipairs(members) do
+    found[i] = string.sub(member, (string.find(member, LANE_END, 1, true) or 0) + ID_AT)
+  end
+  return found
+end
 
 -- Lua can unpack about 8,000 values; 1,000 is well below that, and even, as pairs need.
 local function in_chunks(command, key, values)

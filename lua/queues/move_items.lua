@@ -21,9 +21,9 @@
 -- Calls: fsck_lanes
 -- Uses: find_earlier, forget_earlier (begin_incarnation), chunks_key, keeps_chunks (chunks), now (clock),
 --   closed_error, is_closed (closed), arguments_at, keys_at (elsewhere), emit, emitting, flush (emit),
---   FROM_NO_LEVEL, ID_AT, LANE_END, OURS, OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors,
---   read_options, write_options (facts), call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key,
---   in_chunks, place_in (keys), lanes (lanes), read_ledger (ledger), reversed (lists), publish_live (live),
+--   FROM_NO_LEVEL, OURS, OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors, read_options,
+--   write_options (facts), call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key, ids_in, in_chunks,
+--   place_in (keys), lanes (lanes), read_ledger (ledger), reversed (lists), publish_live (live),
 --   enter_scheduled (move), wake_next (slots), drop_tags (tags), leave_unstarted (unstarted), enter_waiting
 --   (waiting)
 
@@ -43,9 +43,7 @@ elseif is_laned then
   end
   local lanes_there = theirs('lanes')
   members = redis.call('ZRANGE', lanes_there, first, last, 'BYLEX', 'LIMIT', left_out, count)
-  for i, member in ipairs(members) do
-    ids[i] = string.sub(member, (string.find(member, LANE_END, 1, true) or 0) + ID_AT)
-  end
+  ids = ids_in(members)
 else
   ids = reversed(redis.call('LRANGE', theirs(spot), -left_out - count, -left_out - 1))
 end

@@ -14,10 +14,10 @@
 -- Limits: `count` ids (at most 1,000) a call, except in inboxes: 100 of each of 1,000
 --   sessions, which hold one or two.
 -- Uses: begin_writes (begin_writes), end_control (control), controlled (controlled), emit, emitting, flush
---   (emit), HIGHEST_LEVEL, ID_AT, LANE_END, LEVEL_DIGITS, LOWEST_LEVEL (encodings), forget_facts (facts),
---   foreign_lease_left, watch_foreign (foreign), laned_of_group, promoted_of, waiting_in_group (groups),
---   data_key, in_chunks, read_in_chunks (keys), append, extend, reversed (lists), wake_next (slots),
---   find_waiting, leave_places (waiting), notify_watchers (watchers)
+--   (emit), HIGHEST_LEVEL, LEVEL_DIGITS, LOWEST_LEVEL (encodings), forget_facts (facts), foreign_lease_left,
+--   watch_foreign (foreign), laned_of_group, promoted_of, waiting_in_group (groups), data_key, ids_in,
+--   in_chunks, read_in_chunks (keys), append, extend, reversed (lists), wake_next (slots), find_waiting,
+--   leave_places (waiting), notify_watchers (watchers)
 
 if count == 0 then
   begin_writes()
@@ -41,10 +41,7 @@ elseif of_group ~= '' then
   end
 elseif source == 'lanes' then
   length, members = redis.call('ZCARD', list_key), redis.call('ZRANGE', list_key, 0, count - 1)
-  for i, member in ipairs(members) do
-    -- `<lane>\0<16 digits><id>`, see the keys.
-    ids[i] = string.sub(member, (string.find(member, LANE_END, 1, true) or 0) + ID_AT)
-  end
+  ids = ids_in(members)
 elseif source == 'scheduled' then
   length, ids = redis.call('ZCARD', scheduled), redis.call('ZRANGE', scheduled, 0, count - 1)
 elseif source == 'inboxes' then

@@ -71,3 +71,11 @@ async def test_a_lease_reads_the_limits_of_many_groups_together(queue: AsyncWork
         del few[name], many[name]
     # A group more: its lane is read, and its data, and the slots that it uses are counted and written.
     assert many - few == dict.fromkeys(("zrange", "get", "zcard", "zadd"), 10)
+
+
+async def test_a_lane_is_read_once_for_all_items_that_it_gives(queue: AsyncWorkQueue, redis: Redis) -> None:
+    for number in range(60):
+        await queue.add_items([Item(b"x"), Item(b"x")], group=f"g{number}")
+    leases, calls = await _counted(redis, queue.lease_many(120, 60))
+    assert len(leases) == 120
+    assert calls["zrange"] < 120  # each of 60 lanes once, and what finds them

@@ -2,9 +2,8 @@
 --
 -- Needs: prefix, queue, scheduled, sessions
 -- Gives: enter_waiting, waits_near_an_end, find_member, find_waiting, leave_places, waiting_ids, laned_ids
--- Uses: held_key, lanes_key (RARE_KEYS), controlled (controlled), ID_AT, LANE_END (encodings), options_of,
---   placed (facts), in_chunks, place_in, read_in_chunks (keys), lanes (lanes), extend, reversed (lists),
---   have_look (looks)
+-- Uses: held_key, lanes_key (RARE_KEYS), controlled (controlled), options_of, placed (facts), ids_in,
+--   in_chunks, place_in, read_in_chunks (keys), lanes (lanes), extend, reversed (lists), have_look (looks)
 
 -- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of them is the
 -- first to be leased. `unawaited`: no session waits, as the script has read. `again`: their leases have
@@ -94,9 +93,6 @@ local function laned_ids(cursor_, limit)
   end
   local after = cursor_ == 'lanes' and '-' or '(' .. cursor_
   local members = redis.call('ZRANGE', prefix .. ':lanes', after, '+', 'BYLEX', 'LIMIT', 0, limit)
-  local ids = {}
-  for i, member in ipairs(members) do
-    ids[i] = string.sub(member, (string.find(member, LANE_END, 1, true) or 0) + ID_AT)
-  end
+  local ids = ids_in(members)
   return ids, #ids == limit and members[limit] or '0'
 end
