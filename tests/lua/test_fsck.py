@@ -106,6 +106,18 @@ LANED: State = without("queue", "sessions", f"inbox:{ME}", "item:i1", "idle") | 
 }
 
 
+#: Beside it a lane that is parked rightly, as its group is paused.
+PAUSED_LANE = f"48a\0{PLACE}w4"
+PAUSED: State = LANED | {
+    "item:w4": data_of("w4"),
+    "lease:w4": f"lh:waiting {PLACE}",
+    "options": {**OPTIONS, "w4": '{"level":2,"group":"a"}'},
+    "lanes": {LANE + PLACE + "w3": 0.0, PAUSED_LANE: 0.0},
+    "turns:48": {"a": 1e15 + NOW, "g": NOW - 1.0},
+    "control": {"concurrency/g": "5", "paused/a": f"inf {NOW} why"},
+}
+
+
 def laned(key: str, entries: dict[str, Any]) -> State:
     """Return the keys of the controlled queue with entries added to one."""
     before = LANED.get(key, {})
@@ -344,6 +356,11 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
     ],
     Problem.LATE_TURN: [
         (["g"], laned("turns:48", {"g": 1e15 + NOW}), laned("turns:48", {"g": float(NOW)})),
+        (
+            ["g"],
+            PAUSED | {"turns:48": {"a": 1e15 + NOW, "g": 1e15 + NOW}},
+            PAUSED | {"turns:48": {"a": float(NOW), "g": float(NOW)}},  # leasing parks it again
+        ),
         (["48"], laned("levels", {"48": NOW + 1e9}), laned("levels", {"48": float(NOW)})),
     ],
     Problem.TURN_WITHOUT_LANE: [(["turns:48"], RIGHT | {"turns:48": {"h": 1e15 + NOW}}, RIGHT)],
