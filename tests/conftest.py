@@ -27,6 +27,7 @@ from leasequeue.wire import connection as connection_settings
 from lua.compose.writer import refresh
 from tests import servers
 from tests.eventually import LIMIT_SECONDS
+from tests.ports import free_port
 from tests.postgres import Postgres, running_postgres
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # On a busy machine a process may stand still for as long as a program would wait for its server.
 connection_settings.CONNECT_SECONDS = LIMIT_SECONDS
 embedded_server.READY_SECONDS = LIMIT_SECONDS
+
+# Another socket could take the port of a server that a test stops and starts again.
+embedded_server._free_port = free_port
 
 # redis-py reads its version from a file for each connection, which takes as long as several calls.
 redis_utils.get_lib_version = functools.cache(redis_utils.get_lib_version)

@@ -57,6 +57,7 @@ async def answering(kind: str, port: int, *words: object, folder: Path | None = 
         async with Redis(port=port) as client, Redis(port=port, protocol=2) as plain:
 
             async def answers() -> bool:
+                assert guarded.running, f"the server has ended:\n{guarded.log_end()}"
                 with contextlib.suppress(OSError, RedisError):
                     return bool(await plain.ping())
                 return False

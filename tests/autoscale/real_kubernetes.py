@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import ssl
 import urllib.request
 from contextlib import asynccontextmanager
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from lightkube import AsyncClient, KubeConfig
+
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -134,7 +135,8 @@ class ApiServer:
 @asynccontextmanager
 async def api_server(folder: Path) -> AsyncIterator[ApiServer]:
     """Run etcd and an API server, which `make test-kubernetes` installs."""
-    etcd_port, peer_port, port = _free_ports(3)
+    etcd_port = free_port(3)
+    peer_port, port = etcd_port + 1, etcd_port + 2
     server = ApiServer(folder, port, etcd_port)
     (folder / "tokens.csv").write_text(f"{ADMINISTRATOR},{ADMINISTRATOR},1,system:masters\n")
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -166,11 +168,3 @@ async def _started(log: Path, *command: str) -> asyncio.subprocess.Process:
     environment = {"PATH": os.environ["PATH"], "HOME": str(log.parent)}
     with log.open("ab") as output:
         return await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output, env=environment)
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

@@ -16,11 +16,12 @@ from leasequeue.wire.discovery import find_queues
 from tests.cli.test_stats import exporting, metrics_of
 from tests.dashboard.boards import open_board
 from tests.faults.cluster_nodes import cluster, kind, nodes, owner, port_of
+from tests.ports import free_port
 from tests.processes import answering
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from redis.asyncio import Redis, RedisCluster
 
@@ -140,10 +141,8 @@ async def test_the_dashboard_shows_the_queues_on_all_nodes_by_the_url_of_any(
                     await queue.resume()
 
 
-async def test_the_url_of_a_sentinel_is_refused_with_what_to_do(
-    leasequeue: Leasequeue, unused_tcp_port_factory: Callable[[], int]
-) -> None:
-    folder, port = private_folder(), unused_tcp_port_factory()
+async def test_the_url_of_a_sentinel_is_refused_with_what_to_do(leasequeue: Leasequeue) -> None:
+    folder, port = private_folder(), free_port()
     (folder / "sentinel.conf").write_text(f"port {port}\nbind 127.0.0.1\ndir {folder}\n")
     words = (str(folder / "sentinel.conf"), "--sentinel")
     async with answering("embedded", port, *words, folder=folder):

@@ -10,11 +10,12 @@ from redis.asyncio import Redis, RedisCluster
 from redis.crc import key_slot
 
 from leasequeue.embedded.guardian import private_folder
+from tests.ports import free_port
 from tests.processes import answering
 from tests.queue.asking import command, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -56,18 +57,17 @@ def kind() -> str:
     return "embedded"
 
 
-async def joined(stack: AsyncExitStack, kind: str, port: Callable[[], int], *, replicas: int) -> list[Redis]:
+async def joined(stack: AsyncExitStack, kind: str, *, replicas: int) -> list[Redis]:
     """Run servers that are a cluster: masters, each with a third of the slots, and then their replicas.
 
     Args:
         stack: Ends the servers.
         kind: Which server program they run.
-        port: Returns another free port.
         replicas: How many replicas each master has.
     """
     nodes, addresses = [], []
     for _ in range(NODES * (1 + replicas)):
-        address = ("127.0.0.1", port(), port())
+        address = ("127.0.0.1", free_port(), free_port())
         nodes.append(await stack.enter_async_context(started(kind, *address[1:])))
         addresses.append(address)
     await join(nodes, addresses, replicas=replicas)
@@ -103,10 +103,10 @@ async def join(nodes: list[Redis], addresses: list[tuple[str, int, int]], *, rep
 
 
 @pytest.fixture
-async def nodes(unused_tcp_port_factory: Callable[[], int], kind: str) -> AsyncIterator[list[Redis]]:
+async def nodes(kind: str) -> AsyncIterator[list[Redis]]:
     """Run three servers that are a cluster, each with a third of the slots."""
     async with AsyncExitStack() as stack:
-        yield await joined(stack, kind, unused_tcp_port_factory, replicas=0)
+        yield await joined(stack, kind, replicas=0)
 
 
 @pytest.fixture

@@ -13,11 +13,12 @@ from redis.asyncio.sentinel import Sentinel
 
 from leasequeue.embedded.guardian import private_folder
 from tests.eventually import LIMIT_SECONDS
+from tests.ports import free_port
 from tests.processes import answering
 from tests.queue.asking import command, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from redis.asyncio import Redis
 
@@ -105,13 +106,13 @@ class Watched:
 
 
 @pytest.fixture
-async def watched(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Watched]:
+async def watched() -> AsyncIterator[Watched]:
     """Run them, and return when each Sentinel knows the replica and the others."""
     async with AsyncExitStack() as stack:
-        primary_port = unused_tcp_port_factory()
+        primary_port = free_port()
         primary = await run_server(stack, primary_port)
-        replica = await run_replica(stack, unused_tcp_port_factory(), primary_port)
-        ports = [unused_tcp_port_factory() for _ in range(SENTINELS)]
+        replica = await run_replica(stack, free_port(), primary_port)
+        ports = [free_port() for _ in range(SENTINELS)]
         sentinels = [await run_sentinel(stack, port, primary_port) for port in ports]
 
         async def are_complete() -> bool:

@@ -24,6 +24,7 @@ from leasequeue.wire.connection import Connection
 from tests.eventually import LIMIT_SECONDS
 from tests.faults.cluster_nodes import NODES, owner, port_of
 from tests.faults.flow_runs import Flows
+from tests.ports import free_port
 from tests.queue.asking import blocked, command, names_of, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over
 
@@ -354,11 +355,9 @@ async def test_a_queue_waits_while_its_slot_is_being_moved(nodes: list[Redis], c
 
 
 @pytest.mark.slow
-async def test_nodes_of_the_url_that_are_dead_or_silent_hinder_nobody(
-    nodes: list[Redis], unused_tcp_port_factory: Callable[[], int]
-) -> None:
+async def test_nodes_of_the_url_that_are_dead_or_silent_hinder_nobody(nodes: list[Redis]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts connections, and answers nothing
-        ports = [unused_tcp_port_factory(), silent.getsockname()[1], port_of(nodes[0])]
+        ports = [free_port(), silent.getsockname()[1], port_of(nodes[0])]
         url = f"redis://{','.join(f'127.0.0.1:{port}' for port in ports)}"
         for name in ("{one}", "{two}", "{three}", "{4}"):
             async with AsyncWorkQueue.from_url(url, name, cluster=True, reply_timeout=20) as queue:

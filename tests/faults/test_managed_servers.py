@@ -22,6 +22,7 @@ from leasequeue.wire.scripts import find_script
 from tests.cli.program import leasequeue
 from tests.dashboard.boards import open_board
 from tests.eventually import eventually
+from tests.ports import free_port
 from tests.processes import answering
 from tests.queue.asking import command
 from tests.queue.pretender import Pretender
@@ -197,14 +198,14 @@ async def tried(
 
 @pytest.mark.parametrize(("lacking", "way"), CASES)
 async def test_what_does_not_need_a_lacking_command_works_and_the_rest_says_which(
-    unused_tcp_port: int, caplog: pytest.LogCaptureFixture, leasequeue: Leasequeue, lacking: str, way: str
+    caplog: pytest.LogCaptureFixture, leasequeue: Leasequeue, lacking: str, way: str
 ) -> None:
     lack = {**LACKS, **PROVIDERS}[lacking]
 
     def logged() -> bool:
         return lack.warned in caplog.text
 
-    async with server(unused_tcp_port, lack, way) as url, asyncio.TaskGroup() as group:
+    async with server(free_port(), lack, way) as url, asyncio.TaskGroup() as group:
         trying = {part: group.create_task(tried(url, part, leasequeue, logged)) for part in ALL}
     for part, text in ((part, one.result()) for part, one in trying.items()):
         assert bool(text) == (part in lack.refused), (part, text)
@@ -215,10 +216,8 @@ async def test_what_does_not_need_a_lacking_command_works_and_the_rest_says_whic
     assert all(lack.warned in text for text in texts), texts
 
 
-async def test_without_resp3_waiting_and_workers_are_refused(
-    unused_tcp_port: int, leasequeue: Leasequeue
-) -> None:
-    async with server(unused_tcp_port, Lack("hello"), "unknown") as url:
+async def test_without_resp3_waiting_and_workers_are_refused(leasequeue: Leasequeue) -> None:
+    async with server(free_port(), Lack("hello"), "unknown") as url:
         assert [await tried(url, part, leasequeue) for part in ("items", "ls", "dashboard")] == [""] * 3
         for part in ("waiting", "worker"):
             assert "does not have HELLO" in await tried(url, part, leasequeue)

@@ -18,10 +18,11 @@ from leasequeue.wire import replicas as replicas_settings
 from tests.eventually import LIMIT_SECONDS, eventually
 from tests.faults.cluster_nodes import joined, owner, port_of
 from tests.faults.sentinels import frozen, run_replica, run_server
+from tests.ports import free_port
 from tests.queue.asking import blocked, command, names_of, take, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.slow
 
@@ -41,12 +42,12 @@ class Pair:
 
 
 @pytest.fixture
-async def pair(unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[Pair]:
+async def pair() -> AsyncIterator[Pair]:
     """Run them, and return when the replica has its link."""
     async with AsyncExitStack() as stack:
-        port = unused_tcp_port_factory()
+        port = free_port()
         primary = await run_server(stack, port)
-        replica = await run_replica(stack, unused_tcp_port_factory(), port)
+        replica = await run_replica(stack, free_port(), port)
 
         async def is_linked() -> bool:
             return bool((await replica.info("replication"))["master_link_status"] == "up")
@@ -245,12 +246,10 @@ async def test_a_worker_logs_a_completion_that_is_not_replicated_and_runs_nothin
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("patient")
-async def test_what_was_acknowledged_is_on_the_replica_that_replaces_a_killed_master(
-    unused_tcp_port_factory: Callable[[], int],
-) -> None:
+async def test_what_was_acknowledged_is_on_the_replica_that_replaces_a_killed_master() -> None:
     """The replica is frozen while items are added, so that only waiting can have brought them to it."""
     async with AsyncExitStack() as stack:
-        nodes = await joined(stack, "embedded", unused_tcp_port_factory, replicas=1)
+        nodes = await joined(stack, "embedded", replicas=1)
         master = owner(nodes, "{q}")
         heir = nodes[nodes.index(master) + 3]
         client = await stack.enter_async_context(RedisCluster(host="127.0.0.1", port=port_of(nodes[0])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
@@ -14,10 +14,8 @@ from leasequeue.wire import connection as connection_settings
 from tests.eventually import LIMIT_SECONDS, eventually
 from tests.faults.cluster_nodes import joined, owner, port_of
 from tests.faults.sentinels import Watched, frozen, run_sentinel, watched
+from tests.ports import free_port
 from tests.queue.asking import blocked, command, session, until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["watched"]
 
@@ -102,10 +100,10 @@ async def test_a_client_that_connected_while_the_primary_was_frozen_is_told_noth
 
 
 async def test_a_sentinel_that_knows_less_than_the_others_is_not_believed(
-    watched: Watched, name: str, unused_tcp_port_factory: Callable[[], int]
+    watched: Watched, name: str
 ) -> None:
     """It was restarted with its first settings while the primary was frozen."""
-    port = unused_tcp_port_factory()
+    port = free_port()
     async with AsyncExitStack() as stack, AsyncExitStack() as first:
         await run_sentinel(first, port, port_of(watched.primary))
         client = await stack.enter_async_context(watched.client(port))
@@ -198,11 +196,9 @@ async def test_a_caller_that_waits_for_items_is_not_taken_for_a_silent_server(
             assert not any(one.connection._doubtful for one in session(queue).connections)
 
 
-async def test_a_master_of_a_cluster_that_was_replaced_acknowledges_nothing(
-    unused_tcp_port_factory: Callable[[], int],
-) -> None:
+async def test_a_master_of_a_cluster_that_was_replaced_acknowledges_nothing() -> None:
     async with AsyncExitStack() as stack:
-        nodes = await joined(stack, "embedded", unused_tcp_port_factory, replicas=1)
+        nodes = await joined(stack, "embedded", replicas=1)
         master = owner(nodes, "{q}")
         heir = nodes[nodes.index(master) + 3]
         client = await stack.enter_async_context(RedisCluster(host="127.0.0.1", port=port_of(nodes[0])))

@@ -16,6 +16,7 @@ import pytest
 
 from tests.house.environment import Environment, new_environment
 from tests.house.test_packaging import USERS
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,12 +79,13 @@ def running(environment: Environment, *arguments: str) -> Iterator[None]:
 
 
 def test_the_first_program_of_the_readme_runs_where_its_first_line_was_installed(
-    root: Path, environment: Environment, unused_tcp_port: int
+    root: Path, environment: Environment
 ) -> None:
     install(environment, install_lines(root)[0])
+    port = str(free_port())
     for name, code in programs(root).items():
-        (environment.elsewhere / name).write_text(code.replace("6379", str(unused_tcp_port)))
-    serve = ("serve", "--port", str(unused_tcp_port))
+        (environment.elsewhere / name).write_text(code.replace("6379", port))
+    serve = ("serve", "--port", port)
     with running(environment, *serve), running(environment, "worker", "app:tasks"):
         printed = environment.run("python", "add.py")
     assert printed == "Receipt(to='ann@example.org', characters=8)\n"

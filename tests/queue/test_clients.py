@@ -17,6 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from leasequeue import AsyncWorkQueue, Item
 from leasequeue.embedded.guardian import private_folder
 from leasequeue.errors import ServerRefused
+from tests.ports import free_port
 from tests.processes import answering
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over
@@ -114,17 +115,17 @@ async def test_the_url_of_a_queue_contains_no_login(make_server: MakeServer, nam
 
 
 async def test_under_sentinel_each_event_loop_has_connections_to_the_sentinels(
-    make_server: MakeServer, unused_tcp_port: int, name: str
+    make_server: MakeServer, name: str
 ) -> None:
     server = await make_server()
     port = server.url.rpartition(":")[2].partition("/")[0]
-    folder = private_folder()
+    folder, watching = private_folder(), free_port()
     (folder / "sentinel.conf").write_text(
-        f"port {unused_tcp_port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor main 127.0.0.1 {port} 1\n"
+        f"port {watching}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor main 127.0.0.1 {port} 1\n"
     )
     words = (folder / "sentinel.conf", "--sentinel")
-    sentinel = Sentinel([("127.0.0.1", unused_tcp_port)])  # type: ignore[no-untyped-call]  # theirs has no types
-    async with answering("embedded", unused_tcp_port, *words, folder=folder):
+    sentinel = Sentinel([("127.0.0.1", watching)])  # type: ignore[no-untyped-call]  # theirs has no types
+    async with answering("embedded", watching, *words, folder=folder):
         client = sentinel.master_for("main", client_name="me")
 
         async def is_found() -> bool:
