@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from leasequeue import Item
 from leasequeue.errors import JobCancelled, QueueDeleted
 from leasequeue.queue.queue import engine_of
+from tests.eventually import LIMIT_SECONDS, eventually
 from tests.queue.asking import blocked, take, until
 from tests.queue.keyspace import audit, left_over
 
@@ -268,6 +269,55 @@ async def test_a_waiter_of_a_removed_item_is_told(
     assert await (queue.admin.purge() if how == "purge" else queue.admin.delete()) == 1
     with pytest.raises(JobCancelled, match="'a'"):
         await waiting
+
+
+async def test_a_waiter_is_told_though_an_older_reply_comes_later(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that the item is unfinished, on another connection."""
+    await queue.add_item(Item(b"x", id="a"))
+    other = make_queue()
+    engine = engine_of(other)
+    run, answered, held = engine.run, asyncio.Event(), asyncio.Event()
+
+    async def late(name: str, *arguments: Any, **named: Any) -> Any:
+        reply = await run(name, *arguments, **named)
+        answered.set()
+        await held.wait()
+        return reply
+
+    monkeypatch.setattr(engine.result_waits, "_run", late)
+    waiting = asyncio.create_task(other.results.wait("a", timeout=LIMIT_SECONDS))
+    await answered.wait()
+    await queue.admin.delete()
+    await eventually("the message has come", lambda: b"a" in engine.result_waits._end_of)
+    held.set()
+    with pytest.raises(JobCancelled, match="'a'"):
+        await waiting
+
+
+async def test_a_waiter_of_an_item_that_was_removed_and_added_again_gets_the_end_of_the_second(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.add_item(Item(b"x", id="a"))
+    other = make_queue()
+    waits = engine_of(other).result_waits
+    waiting = asyncio.create_task(other.results.wait("a", timeout=LIMIT_SECONDS))
+    await eventually("it is known to be unfinished", lambda: b"a" in waits._unfinished)
+    ask, added = waits._run, asyncio.Event()
+
+    async def later(name: str, *arguments: Any, **named: Any) -> Any:
+        await added.wait()
+        return await ask(name, *arguments, **named)
+
+    monkeypatch.setattr(waits, "_run", later)
+    await queue.admin.delete()
+    await eventually("the message has come", lambda: b"a" in waits._end_of)
+    await queue.add_item(Item(b"x", id="a"))
+    added.set()
+    await eventually("the item is there again", lambda: b"a" not in waits._end_of)
+    assert await queue.complete(await take(queue))
+    assert await waiting is None
 
 
 async def test_a_deleted_queue_shares_no_limits_any_more(make_queue: MakeQueue, redis: Redis) -> None:

@@ -263,13 +263,14 @@ class ResultWaits:
             self._ask(())
 
     async def _ask_for(self, item_ids: list[bytes]) -> None:
-        asked_at = self._loop.time()
+        asked_at, ended_before = self._loop.time(), {*self._end_of}
         reply = await self._run("await_results", item_ids, keep_ms=KEEP_MS)
         self._backoff.reset()
         for item_id, code, value in zip(item_ids, reply[::2], reply[1::2], strict=True):
             if code == UNFINISHED:
                 self._unfinished.add(item_id)
-                self._end_of.pop(item_id, None)
+                if item_id in ended_before:  # so it was added again; else the reply is older than the message
+                    self._end_of.pop(item_id, None)
                 self._emitted(item_id)  # a message may have been lost
                 if value:
                     self._answered(item_id, value, asked_at)
