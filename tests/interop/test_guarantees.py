@@ -164,7 +164,7 @@ async def test_an_item_for_a_cancelled_waiter_of_ours_goes_to_a_foreign_worker(
     await blocked(shared.redis, 1)
     waiting.cancel()
     await foreign.add("a", b"data")
-    assert await foreign.lease(30, timeout=5) == ("a", b"data")
+    assert await foreign.lease(30, timeout=120) == ("a", b"data")
     assert await foreign.complete("a")
     await queue.close()
     assert await shared.keys() == set()

@@ -129,7 +129,7 @@ async def test_a_caller_that_waits_gets_what_is_added_after_the_deletion(
     make_queue: MakeQueue, redis: Redis
 ) -> None:
     waiter, other = make_queue(), make_queue()
-    waiting = asyncio.create_task(waiter.lease(30, timeout=20))
+    waiting = asyncio.create_task(waiter.lease(30, timeout=120))
     await blocked(redis, 1)
     await other.admin.delete()
     await other.add_item(Item(b"x", id="x"))

@@ -172,7 +172,7 @@ async def test_a_delivery_whose_connection_is_lost_is_recalled(
     await registered(redis, waiter)
     async with redis.pubsub() as other, redis.pipeline(transaction=True) as step:
         await other.psubscribe("*")  # receives the delivery, too
-        await other.get_message(timeout=20)
+        await other.get_message(timeout=120)
         kill = ("CLIENT", "KILL", "ID", push_connection(waiter))
         if first == "the item is added":
             adder.add_item_to_pipeline(step, Item(b"data", id="a"))

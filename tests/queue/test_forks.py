@@ -137,7 +137,7 @@ def test_a_child_forked_by_multiprocessing_uses_the_queue_of_a_running_event_loo
         asyncio.run(queue.add_item(Item(b"child")))
 
     async def use() -> None:
-        waiting = asyncio.create_task(queue.lease(30, timeout=20))
+        waiting = asyncio.create_task(queue.lease(30, timeout=120))
         async with Redis.from_url(redis_url) as client:
             await blocked(client, 1)
         child = multiprocessing.get_context("fork").Process(target=in_child)
@@ -188,11 +188,11 @@ async def running_loop() -> asyncio.AbstractEventLoop:
 
 def test_a_whole_life_of_an_item_without_an_event_loop(queue: AsyncWorkQueue) -> None:
     assert_type(call_sync(queue.add_item, Item(b"data", id="a")), bool)
-    lease = assert_type(call_sync(queue.lease, 30, timeout=20), Lease | None)
+    lease = assert_type(call_sync(queue.lease, 30, timeout=120), Lease | None)
     assert lease is not None
     assert lease.data == b"data"
     assert call_sync(queue.complete, lease, result=b"done") is True
-    assert call_sync(queue.results.wait, "a", timeout=20) == b"done"
+    assert call_sync(queue.results.wait, "a", timeout=120) == b"done"
 
 
 def test_an_error_of_the_call_is_raised(queue: AsyncWorkQueue) -> None:
@@ -286,7 +286,7 @@ elif sys.argv[3] == "is interrupted":
 @pytest.mark.parametrize("how", ["ends", "waits in a thread"])
 def test_a_process_ends_although_the_queue_is_open(redis_url: str, name: str, how: str) -> None:
     program = [sys.executable, "-W", "error", "-c", CALLING, redis_url, name, how]
-    ended = subprocess.run(program, capture_output=True, timeout=50, check=False)
+    ended = subprocess.run(program, capture_output=True, timeout=300, check=False)
     assert (ended.returncode, ended.stdout) == (0, b"")
     if how == "ends":
         assert ended.stderr == b""
@@ -304,7 +304,7 @@ call_sync(queue.queue_len)
 def test_a_function_that_runs_at_exit_can_call(redis_url: str, name: str) -> None:
     # Registered before the event loop was started, it runs after that was closed.
     program = [sys.executable, "-W", "error", "-c", AT_EXIT, redis_url, name]
-    ended = subprocess.run(program, capture_output=True, timeout=50, check=False)
+    ended = subprocess.run(program, capture_output=True, timeout=300, check=False)
     if (3, 12) <= sys.version_info < (3, 12, 2):  # these start no thread then, CPython's issue 113964
         assert b"can't create new thread at interpreter shutdown" in ended.stderr
     else:

@@ -53,7 +53,7 @@ async def test_the_first_queue_is_emptied_before_the_next_is_asked(queues: list[
 async def test_an_item_of_any_queue_wakes_the_caller(
     queues: list[AsyncWorkQueue], make_queue: MakeQueue, redis: Redis, which: int
 ) -> None:
-    waiting = asyncio.create_task(lease_from(queues, 5, 30, timeout=20))
+    waiting = asyncio.create_task(lease_from(queues, 5, 30, timeout=120))
     await blocked(redis, 3)
     await fill(make_queue(name=queues[which].name), "x")
     [lease] = await waiting
@@ -65,7 +65,7 @@ async def test_an_item_of_any_queue_wakes_the_caller(
 async def test_an_item_that_is_too_large_to_be_delivered_wakes_the_caller(
     queues: list[AsyncWorkQueue], make_queue: MakeQueue, redis: Redis
 ) -> None:
-    waiting = asyncio.create_task(lease_from(queues, 5, 30, timeout=20))
+    waiting = asyncio.create_task(lease_from(queues, 5, 30, timeout=120))
     await blocked(redis, 3)
     await make_queue(name=queues[1].name).add_item(Item(b"x" * 70_000, id="large"))
     [lease] = await waiting
@@ -139,7 +139,7 @@ async def _none_blocked(redis: Redis) -> bool:
 async def test_items_that_the_caller_does_not_get_stay_for_others(
     queues: list[AsyncWorkQueue], make_queue: MakeQueue, redis: Redis
 ) -> None:
-    waiting = asyncio.create_task(lease_from(queues, 1, 30, timeout=20))
+    waiting = asyncio.create_task(lease_from(queues, 1, 30, timeout=120))
     await blocked(redis, 3)
     adders = [make_queue(name=queue.name) for queue in queues]
     await asyncio.gather(*(fill(adder, "x") for adder in adders))

@@ -136,7 +136,7 @@ async def test_more_waiters_than_one_trip_serves_all_get_items(
 ) -> None:
     monkeypatch.setattr(leasing, "MAX_ITEMS", 5)
     waiter, adder = make_queue(), make_queue()
-    waiting = [asyncio.create_task(waiter.lease(30, timeout=30)) for _ in range(23)]
+    waiting = [asyncio.create_task(waiter.lease(30, timeout=120)) for _ in range(23)]
     ids = await fill(adder, 23)
     leases = await asyncio.gather(*waiting)
     assert sorted(lease.id for lease in leases if lease) == sorted(ids)
@@ -147,7 +147,7 @@ async def test_the_caller_that_waits_longest_is_served_first(make_queue: MakeQue
     waiter, adder = make_queue(), make_queue()
     waiting = []
     for _ in range(5):
-        waiting.append(asyncio.create_task(waiter.lease(30, timeout=30)))
+        waiting.append(asyncio.create_task(waiter.lease(30, timeout=120)))
         await asyncio.sleep(0)
     ids = await fill(adder, 5)
     leases = await asyncio.gather(*waiting)

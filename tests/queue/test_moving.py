@@ -118,7 +118,7 @@ async def test_what_is_only_listed_does_not_move(
 async def test_a_caller_that_waits_in_the_other_queue_gets_a_moved_item(
     queue: AsyncWorkQueue, other: AsyncWorkQueue
 ) -> None:
-    leasing = asyncio.create_task(other.lease(30, timeout=20))
+    leasing = asyncio.create_task(other.lease(30, timeout=120))
     await fill(queue, "a")
     await asyncio.sleep(0.05)
     await queue.admin.move(other)

@@ -153,7 +153,7 @@ async def test_an_item_that_falls_due_while_the_server_is_full_is_leased(
     queue, lease = started
     assert await queue.release(lease, delay=0.05)
     await admin.config_set("maxmemory", 1)
-    ids = [got.id for _ in range(2) if (got := await queue.lease(30, timeout=30))]
+    ids = [got.id for _ in range(2) if (got := await queue.lease(30, timeout=120))]
     assert sorted(ids) == ["leased", "waits"]
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from leasequeue import Lease
 
-pytestmark = [pytest.mark.core]
+pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 T = TypeVar("T")
 _names = itertools.count()

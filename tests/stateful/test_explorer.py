@@ -40,6 +40,7 @@ SMALL = {
     "waiting": Bound(groups=frozenset({"add", "wait", "clean"}), depth=7),
     "the empty id": one_item("clean", "foreign", item_id="", depth=6),
 }
+SLOW = {"everything", "ours alone", "long lists"}
 LARGE = {
     "everything": Bound(states=100_000, groups=EVERYTHING - {"twice"}),
     "ours alone": Bound(states=20_000, groups=EVERYTHING - {"foreign"}),
@@ -122,7 +123,9 @@ async def explore(make_server: MakeServer, bound: Bound, servers: int = 1) -> Re
     return await asyncio.to_thread(search, urls, bound)
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.slow] * (one in SLOW)) for one in SMALL]
+)
 @pytest.mark.seed("RWQ-G2", "RWQ-G3", "RWQ-G6", "RWQ-B5", "RWQ-B6", "RWQ-B8")
 async def test_no_short_path_breaks_a_rule(make_server: MakeServer, name: str) -> None:
     result = await explore(make_server, SMALL[name])
@@ -138,6 +141,7 @@ async def test_no_path_breaks_a_rule(make_server: MakeServer, name: str) -> None
     assert result.states > LARGE[name].states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "bound", "faults"),
     [

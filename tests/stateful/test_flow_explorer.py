@@ -256,6 +256,7 @@ async def test_no_path_breaks_a_rule_of_flow_runs(make_server: MakeServer, name:
     assert result.recoveries > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "bound", "faults"),
     [

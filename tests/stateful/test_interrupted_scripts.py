@@ -57,6 +57,7 @@ def test_every_script_is_interrupted_here() -> None:
     assert load().keys() == CALLS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.long)], ids=["sampled", "all"])
 def test_an_interrupted_script_loses_nothing(redis_url: str, name: str, size: Size) -> None:
     tried, failures = asyncio.run(_interrupt_all(redis_url, name, size))

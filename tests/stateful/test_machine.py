@@ -21,7 +21,7 @@ from tests.stateful.model import Held, Known, Letter, Model
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-pytestmark = [pytest.mark.core]
+pytestmark = [pytest.mark.core, pytest.mark.slow]
 
 T = TypeVar("T")
 _names = itertools.count()

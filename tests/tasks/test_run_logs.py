@@ -81,7 +81,7 @@ async def test_records_of_tasks_and_threads_below_a_run_are_kept_and_name_it(
     other = await plain.options(id="b").add()
     log.info("outside of a run")
     await new_worker(tasks).drain()
-    assert await job.result(timeout=10) == "ann"
+    assert await job.result(timeout=120) == "ann"
     assert await logs_of(job) == [(1, "begins ann"), (1, "in a child"), (1, "in a thread")]
     [caught] = await other.logs()
     assert (caught.level, caught.logger, caught.message, caught.number) == ("ERROR", log.name, "caught", 1)
@@ -105,7 +105,7 @@ async def test_records_of_a_process_are_kept(tasks: TaskQueue) -> None:
     assert await logs_of(jobs[0]) == [(1, "begins 0"), (1, "in a thread")]
     [*_, last] = await jobs[1].logs()
     assert (last.number, last.message) == (9 * 1000 + 2, "number 8999")
-    assert await plain.result(timeout=10) == ["fields", "plain", 1, "c"]
+    assert await plain.result(timeout=120) == ["fields", "plain", 1, "c"]
     assert await plain.logs() == []
 
 

@@ -92,7 +92,7 @@ async def test_forward_and_back_under_load(
     assert await redis.keys(f"{queue.name}:too_new_for:*") + await redis.keys(f"{queue.name}:format") == []
     assert (await leasequeue("fsck", queue.name)).code == 0
     assert await queue.add_item(Item(b"x", id="late"))
-    lease = await queue.lease(30, timeout=30)
+    lease = await queue.lease(30, timeout=120)
     assert lease is not None
     assert (lease.id, await queue.complete(lease)) == ("late", True)
 

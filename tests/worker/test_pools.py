@@ -36,7 +36,7 @@ request: contextvars.ContextVar[str] = contextvars.ContextVar("request", default
 
 async def test_a_plain_function_runs_in_threads_that_end_with_the_worker(queue: AsyncWorkQueue) -> None:
     threads: set[threading.Thread] = set()
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=120)
 
     def handle(_: bytes) -> None:
         threads.add(threading.current_thread())

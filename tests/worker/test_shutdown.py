@@ -399,7 +399,7 @@ async def test_a_process_that_ends_also_returns_what_has_just_arrived(
     assert worker._runtime is not None
     worker._runtime.take_nothing_more()
     # The signal handler's thread calls it, while the event loop may be blocked.
-    await asyncio.to_thread(worker._runtime.release_from_any_thread, timeout=20)
+    await asyncio.to_thread(worker._runtime.release_from_any_thread, timeout=120)
     assert await redis.exists(f"{name}:inbox:{queue.session}") == 0
     assert {*await redis.lrange(f"{name}:queue", 0, -1)} == {b"1", b"2"}
     gate.opened.set()
