@@ -14,7 +14,7 @@
 redis.call('LLEN', queue) -- a cluster finds the node by a key of the script
 local key, changed, names, adds = prefix .. ':holds', 0, {}, false
 for row = rows + 2, #ARGV, 2 do
-  adds = adds or ARGV[row] ~= ''
+  adds = adds or ARGV[row] ~= '' and redis.call('HEXISTS', key, ARGV[row - 1]) == 0
 end
 if adds and redis.call('HLEN', key) >= 2000 then return redis.error_reply('LIMIT 1000 names') end
 for row = rows + 1, #ARGV, 2 do

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from leasequeue import AsyncWorkQueue
-from leasequeue.errors import HoldLost, InvalidArgument, LimitExceeded
+from leasequeue.errors import HoldLost, InvalidArgument
 from tests.lua.space import NOW, Call, Space
 from tests.queue.asking import until
 from tests.queue.keyspace import left_over
@@ -291,12 +291,13 @@ async def test_a_name_without_limits_and_wrong_arguments_are_refused(queue: Asyn
             raise AssertionError
 
 
-async def test_a_limit_is_removed_where_there_is_room_for_no_other(
+async def test_limits_are_changed_and_removed_where_there_is_room_for_no_other(
     queue: AsyncWorkQueue, redis: Redis
 ) -> None:
     await redis.hset(f"{queue.name}:holds", mapping={f"concurrency/{n}": 1 for n in range(2_000)})
-    with pytest.raises(LimitExceeded, match="1000 names"):
+    with pytest.raises(InvalidArgument, match=r"'one more'.*1,000 have, and `remove_hold`"):
         await queue.limits.set(hold="one more", concurrency=1)
+    assert await queue.limits.set(hold="7", concurrency=2)
     assert await queue.limits.remove_hold("7")
     assert await redis.hlen(f"{queue.name}:holds") == 1_999
 

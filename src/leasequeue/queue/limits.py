@@ -170,6 +170,7 @@ class Limits:
                 it, at most 64. It contains the same hash tag as the queue's name, and is not the name of a
                 queue.
             hold: A name: `rate` and `concurrency` are those of the blocks that `hold` it, as `hold` says.
+                Up to 1,000 names have limits.
 
         Returns:
             Whether one was changed.
@@ -281,7 +282,11 @@ class Limits:
         if not fields or fields.get("rate", "").startswith(":"):
             raise InvalidArgument("rate", None, "a rate (with the burst) or a concurrency, for hold")
         rows = [text.encode() for field, value in fields.items() for text in (f"{field}/{hold}", value)]
-        return bool((await self._engine().run("hold_limits", rows))[0])
+        try:
+            return bool((await self._engine().run("hold_limits", rows))[0])
+        except LimitExceeded as error:
+            allowed = "a name that has limits already: 1,000 have, and `remove_hold` makes room"
+            raise InvalidArgument("hold", hold, allowed) from error
 
     async def get(self) -> QueueLimits:
         """Return all limits and pauses."""
