@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.asyncio import Redis
 
-from leasequeue import AsyncWorkQueue, Item, QueueClosed
+from leasequeue import AsyncWorkQueue, Item, Lease, QueueClosed
 from leasequeue.wire.session import SESSIONS
 from tests.eventually import LIMIT_SECONDS
 from tests.queue.asking import alone, blocked, connections, session, take, until_gone, work_through
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     import redis as redis_py
+
+    Use = Callable[[AsyncWorkQueue, Lease], Awaitable[object]]
 
 
 pytestmark = pytest.mark.core
@@ -94,35 +97,75 @@ def test_an_event_loop_that_ends_leaves_nothing_on_the_server(
     assert {*SESSIONS} <= others
 
 
-def test_a_program_that_cleans_up_while_its_event_loop_ends_is_answered(redis_url: str, name: str) -> None:
+_numbers = itertools.count(1)
+
+
+async def report(queue: AsyncWorkQueue, lease: Lease) -> None:
+    """Report progress, and wait until it is kept."""
+    number = next(_numbers)
+    queue._report(lease, number)
+    async for progress in queue.results.progress(lease.id):
+        if progress == number:
+            return
+
+
+@pytest.mark.parametrize(
+    ("begin", "clean_up"),
+    [
+        pytest.param(lambda queue, _: queue.counts(), lambda queue, _: queue.counts(), id="call"),
+        pytest.param(
+            lambda queue, lease: queue.results.wait(lease.id),
+            lambda queue, _: queue.results.wait("finished"),
+            id="wait for a result",
+        ),
+        pytest.param(report, report, id="report progress"),
+    ],
+)
+def test_a_program_that_cleans_up_while_its_event_loop_ends_is_answered(
+    redis_url: str, name: str, begin: Use, clean_up: Use
+) -> None:
     """When its main task fails, `asyncio.run` cancels all tasks, ours too: at each turn of the first call."""
     ended: list[int] = []
 
-    async def use() -> None:
+    async def furnish() -> Lease:
         async with AsyncWorkQueue.from_url(redis_url, name) as queue:
-            try:
+            await queue.add_items([Item(b"x", id="finished"), Item(b"x", id="unfinished")])
+            assert await queue.complete(await take(queue), result=b"done", keep_result=3600)
+            return await take(queue, 3600)
+
+    async def use(ready: asyncio.Event) -> None:
+        async with AsyncWorkQueue.from_url(redis_url, name) as queue:
+            if begin is report:
                 await queue.counts()
+            ready.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            try:
+                await begin(queue, lease)
                 await asyncio.sleep(3600)
             finally:
-                await queue.counts()
+                await clean_up(queue, lease)
 
     async def fail(turn: int) -> None:
-        using = asyncio.create_task(use())
+        ready = asyncio.Event()
+        using = asyncio.create_task(use(ready))
+        await ready.wait()
         for _ in range(turn):
             await asyncio.sleep(0)
         assert not using.done()
         raise ZeroDivisionError
 
     def end_at_each_turn() -> None:
-        for turn in range(1, 25):
+        for turn in range(40):
             with pytest.raises(ZeroDivisionError):
                 asyncio.run(fail(turn))
             ended.append(turn)
 
+    lease = asyncio.run(furnish())
     thread = threading.Thread(target=end_at_each_turn, daemon=True)
     thread.start()
     thread.join(LIMIT_SECONDS)
-    assert ended == [*range(1, 25)]
+    assert ended == [*range(40)]
 
 
 def test_an_event_loop_ends_in_time_although_the_server_does_not_answer(

@@ -9,12 +9,12 @@ import pytest
 from leasequeue import TaskQueue
 from leasequeue.testing import Clock
 from leasequeue.worker import health
-from tests.queue.fixtures import admin, make_queue, own, queue, tidy
+from tests.queue.fixtures import admin, make_queue, own, plain, queue, tidy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["admin", "clock", "make_queue", "own", "queue", "tidy"]
+__all__ = ["admin", "clock", "make_queue", "own", "plain", "queue", "tidy"]
 
 
 @pytest.fixture

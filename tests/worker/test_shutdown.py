@@ -19,6 +19,7 @@ from tests.queue.keyspace import audit
 from tests.worker.working import SHORT_LEASE, Gate, add, counted, new_worker, order_of, working
 
 if TYPE_CHECKING:
+    import redis as redis_py
     from redis.asyncio import Redis
 
     from leasequeue.testing import Clock, Proxy
@@ -179,6 +180,35 @@ async def test_a_cancelled_worker_releases_everything(
 
 def background_threads() -> list[str]:
     return [one.name for one in threading.enumerate() if one.name == "leasequeue background"]
+
+
+def test_a_worker_that_the_end_of_asyncio_run_cancels_leaves_nothing_leased(
+    plain: redis_py.Redis, redis_url: str, name: str
+) -> None:
+    """When the main task fails, all tasks are cancelled, also those of the worker: at each turn of a run."""
+
+    async def fail(turn: int) -> None:
+        queue, worker = AsyncWorkQueue.from_url(redis_url, name), new_worker(concurrency=8)
+        begun = asyncio.Event()
+
+        @worker.handler(queue)
+        async def handle(_: bytes) -> None:
+            begun.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+        working = asyncio.create_task(worker.run())
+        await queue.add_items([Item(b"x") for _ in range(5)])
+        await begun.wait()
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        assert not working.done()
+        raise ZeroDivisionError
+
+    for turn in range(10):
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(fail(turn))
+        assert plain.zcard(f"{name}:deadlines") == 0, f"after {turn} turns"
 
 
 async def test_the_item_of_a_handler_that_ignores_its_cancellation_is_released(

@@ -222,7 +222,9 @@ class Subscriptions:
     def wake(self) -> None:
         """Try now, if a channel is not confirmed."""
         self._woken.set()
-        if self._connecting is None and self._refusal is None:
+        # The end of `asyncio.run` cancels it, but not callers that subscribe while they clean up.
+        connecting = self._connecting is not None and not self._connecting.cancelling()
+        if not connecting and self._refusal is None:
             self._connecting = self._loop.create_task(self._connect(), name=f"leasequeue {self._purpose}")
 
     def ping(self, on_reply: Callable[[Any, BaseException | None], None]) -> None:
@@ -258,7 +260,8 @@ class Subscriptions:
                     async with asyncio.timeout(backoff.next()):
                         await self._woken.wait()
         finally:
-            self._connecting = None
+            if self._connecting is asyncio.current_task():
+                self._connecting = None
 
     def _missing(self) -> list[bytes]:
         return [channel for channel in self._channels if channel not in self._confirmed]

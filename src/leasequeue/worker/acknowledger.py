@@ -84,8 +84,8 @@ class Acknowledger:
         self._on_failure = on_failure
         self.waiting: list[Entry] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Whether a task will send what waits at the end of this turn of the event loop.
-        self._gathering = False
+        #: The task that will send what waits at the end of this turn of the event loop.
+        self._gathering: asyncio.Task[None] | None = None
         self.counts: Counter[str] = Counter()
         self.rejected = self.unreplicated = 0
         self._reminder = Reminder()
@@ -138,9 +138,10 @@ class Acknowledger:
 
     def _begin(self) -> None:
         """Send what waits at the end of this turn of the event loop, unless enough calls are in flight."""
-        if self.waiting and not self._gathering and len(self._tasks) < MAX_IN_FLIGHT:
-            self._gathering = True
-            self._start(self._send_waiting())
+        # The end of `asyncio.run` cancels it, perhaps before it has begun; the worker then stops in order.
+        gathering = self._gathering is not None and not self._gathering.cancelling()
+        if self.waiting and not gathering and len(self._tasks) < MAX_IN_FLIGHT:
+            self._gathering = self._start(self._send_waiting())
 
     async def _send_waiting(self) -> None:
         until, before = time.monotonic() + GATHER_SECONDS, 0
@@ -151,16 +152,17 @@ class Acknowledger:
                 before = len(self.waiting)
                 await asyncio.sleep(0)
         finally:
-            self._gathering = False
+            self._gathering = None
         batch, self.waiting = self.waiting[:MAX_BATCH], self.waiting[MAX_BATCH:]
         self._backlog.size -= len(batch)
         self._begin()  # if there is more than one batch
         await self._send(batch)
 
-    def _start(self, sending: Coroutine[Any, Any, None]) -> None:
+    def _start(self, sending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(sending, name="leasequeue acknowledge")
         self._tasks.add(task)
         task.add_done_callback(self._sent)
+        return task
 
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -64,7 +64,8 @@ class ProgressReports:
     def add(self, lease: Sequence[bytes], text: bytes) -> None:
         """Send progress soon, unless other progress of the same lease follows before."""
         self._latest[lease] = text
-        if self._sending is None:
+        # The end of `asyncio.run` cancels it, but callers that clean up may report more.
+        if self._sending is None or self._sending.cancelling():
             self._sending = self._loop.create_task(self._send_all(), name="leasequeue progress")
 
     def close(self) -> None:

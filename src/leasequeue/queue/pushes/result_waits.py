@@ -240,7 +240,9 @@ class ResultWaits:
 
     def _ask(self, item_ids: Iterable[bytes]) -> None:
         self._asked.update(dict.fromkeys(item_ids))
-        if (self._ended or self._asked) and self._asking is None:
+        # The end of `asyncio.run` cancels it, but not callers that begin to wait while they clean up.
+        asking = self._asking is not None and not self._asking.cancelling()
+        if (self._ended or self._asked) and not asking:
             self._asking = self._loop.create_task(self._ask_all(), name="leasequeue await results")
 
     async def _ask_all(self) -> None:
