@@ -248,10 +248,10 @@ class Subscriptions:
             await connection.close()
 
     async def _connect(self) -> None:
-        """Connect and subscribe until each channel is confirmed."""
-        backoff = Backoff()
+        """Connect and subscribe until each channel is confirmed, or another task does it."""
+        backoff, me = Backoff(), asyncio.current_task()
         try:
-            while self._missing():
+            while self._connecting is me and self._missing():
                 self._woken.clear()
                 if await self._try():
                     backoff.reset()
@@ -260,7 +260,7 @@ class Subscriptions:
                     async with asyncio.timeout(backoff.next()):
                         await self._woken.wait()
         finally:
-            if self._connecting is asyncio.current_task():
+            if self._connecting is me:
                 self._connecting = None
 
     def _missing(self) -> list[bytes]:
