@@ -283,6 +283,7 @@ async def test_rare_fields_of_an_event_come_as_details(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("count", [8_000, pytest.param(100_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("kind", "return_to"), [(Hand, "end"), (Hand, "front"), (ControllingHand, "end")])
 @pytest.mark.seed("WRQ-B16")

@@ -88,7 +88,7 @@ FAULTS = [
         "GLD-B12", "lua/leases/fail_many.lua", "is_current(id, token, scores[i], records[i])", "records[i]"
     ),
     Fault("GLD-G8", "lua/leases/lib/current.lua", "return not fenced or", "return true or"),
-    Fault("GLD-B4", "lua/leases/lib/complete.lua", "if answers[i] == 1 and #ARGV", "if #ARGV"),
+    Fault("GLD-B4", "lua/leases/lib/complete.lua", "if answers[i] == 1 and #values", "if #values"),
     Fault(
         "WRQ-B3",
         "lua/leases/release_many.lua",
@@ -133,6 +133,12 @@ def test_a_fault_fails_the_tests_of_its_row(fault: Fault, tmp_path: Path) -> Non
         check=False,
     )
     assert result.returncode == TESTS_FAILED, result.stdout + result.stderr
+
+
+def test_the_text_of_each_fault_is_in_its_file() -> None:
+    """Also those of the long tests, which run seldom."""
+    for fault in (*QUICK, *FAULTS):
+        assert (ROOT / fault.file).read_text().count(fault.old) == 1, fault
 
 
 def copy_with(fault: Fault, folder: Path) -> None:

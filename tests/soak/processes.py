@@ -142,8 +142,7 @@ class Server:
     async def kill(self) -> None:
         """Kill the server with SIGKILL."""
         os.kill(self._running.pid, signal.SIGKILL)
-        while self._running.running:  # noqa: ASYNC110 - another process has no event
-            await asyncio.sleep(0.01)
+        await self._running.stop()
 
     async def stop(self) -> None:
         """Stop the server with SIGTERM."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.stateful.explorer.engine import Fault, Result, search
+from tests.stateful.explorer.engine import Fault, Result, search, texts_with
 from tests.stateful.explorer.queue import EVERYTHING, Bound
 
 if TYPE_CHECKING:
@@ -139,6 +139,12 @@ async def test_no_path_breaks_a_rule(make_server: MakeServer, name: str) -> None
     result = await explore(make_server, LARGE[name], servers=2)
     assert not result.what, result
     assert result.states > LARGE[name].states
+
+
+def test_the_text_of_each_fault_is_in_its_file() -> None:
+    """Also those of the long tests, which run seldom."""
+    for one in (*FAULTS.values(), *MORE_FAULTS.values()):
+        assert texts_with(part for part in one if isinstance(part, Fault))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
-from tests.stateful.explorer.engine import Fault, Result, composed, search
+from tests.stateful.explorer.engine import Fault, Result, composed, search, texts_with
 from tests.stateful.flows.cutting import stoppable_scripts
 from tests.stateful.flows.explorer import Bound
 from tests.stateful.flows.plans import WHEN
@@ -156,10 +156,10 @@ MORE_FAULTS = {
         Bound(chain(), states=60),
         Fault(
             "runs/run_finish.lua",
-            "local refused = commit_runs(true)\nif refused then return refused end\n"
-            "local done, dead_ = finish_items(completed, failed)\n",
-            "local done, dead_ = finish_items(completed, failed)\n"
-            "local refused = commit_runs(true)\nif refused then return refused end\n",
+            "local refused = commit_runs(true, decide)\nif refused then return refused end\n"
+            "local done = completed[1] and complete(completed, 0) or {}\n",
+            "local done = completed[1] and complete(completed, 0) or {}\n"
+            "local refused = commit_runs(true, decide)\nif refused then return refused end\n",
         ),
     ),
     "what was not added is not added again": (
@@ -200,12 +200,12 @@ MORE_FAULTS = {
     "a holder whose lease was lost fails the stage": (
         "has an item",
         Bound(single(), kinds=("failed",), stops=False, states=100),
-        Fault("runs/run_finish.lua", "is_valid = is_current(", "is_valid = true or is_current("),
+        Fault("runs/run_finish.lua", "then return is_current(", "then return true or is_current("),
     ),
     "a holder of an earlier incarnation ends the stage": (
         "has an item",
         Bound(single(), calls=("retry",), stops=False, states=300),
-        Fault("runs/run_finish.lua", "is_valid = accepts_token(", "is_valid = true or accepts_token("),
+        Fault("runs/run_finish.lua", "return accepts_token(", "return true or accepts_token("),
     ),
     "a child is counted for a parent that has ended": (
         "active is 0",
@@ -254,6 +254,12 @@ async def test_no_path_breaks_a_rule_of_flow_runs(make_server: MakeServer, name:
     result = await explore(make_server, LARGE[name])
     assert not result.what, result
     assert result.recoveries > 100
+
+
+def test_the_text_of_each_fault_is_in_its_file() -> None:
+    """Also those of the long tests, which run seldom."""
+    for one in (*FAULTS.values(), *MORE_FAULTS.values()):
+        assert texts_with(part for part in one if isinstance(part, Fault))
 
 
 @pytest.mark.slow

@@ -66,6 +66,8 @@ def before() -> int:
 class FaultyFolder(OutputFolder):
     """Injects faults while it writes a batch."""
 
+    _number = -1
+
     def write(self, df: DataFrame, batch: int, query: str, *partition_by: str) -> None:
         self._number = batch
         inject("counted", batch)
@@ -78,6 +80,9 @@ class FaultyFolder(OutputFolder):
         inject("dropped", self._number)
 
     def put(self, name: str, content: str | bytes) -> None:
+        if self._number < 0:  # before the first batch
+            super().put(name, content)
+            return
         self._files.create(self._at(name), True).close()
         inject("begun", self._number)
         super().put(name, content)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import MakeServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(3600)]
 
 PROGRAM = "tests.spark.programs.archive_program"
 ROWS = 1000
@@ -187,7 +187,7 @@ async def test_the_command_and_its_children_are_killed_while_workers_run(archive
         try:
             for sign in signs:
                 async with command(archive, name) as process:
-                    await eventually(f"{sign} is there", partial(archive.has, sign), within=120)
+                    await eventually(f"{sign} is there", partial(archive.has, sign), within=600)
                     kill_all(process)
                     await process.communicate()
                 assert len(archive.events()) % ROWS == 0

@@ -111,18 +111,23 @@ def composed(faults: tuple[Fault, ...] = ()) -> Mapping[str, Script]:
     """Return the scripts, with faults put into their texts."""
     if not faults:
         return load()
+    sources, files = Sources(texts_with(faults)), {f"lua/{fault.file}" for fault in faults}
+    return {**load()} | {
+        name: compose(path, sources.scripts, sources.library)
+        for path, name in ((path, name_of(path)) for path in sources.scripts)
+        if files & _files_of(load()[name])
+    }
+
+
+def texts_with(faults: Iterable[Fault]) -> dict[str, str]:
+    """Return the texts of all files of lua/, with faults put into them."""
     texts = dict(Sources.read().texts)
     for fault in faults:
         name = fault.file.removesuffix(".lua")
         count = texts[name].count(fault.old)
         assert count == fault.places, f"{fault.file} has {fault.old!r} {count} times, not {fault.places}"
         texts[name] = texts[name].replace(fault.old, fault.new)
-    sources, files = Sources(texts), {f"lua/{fault.file}" for fault in faults}
-    return {**load()} | {
-        name: compose(path, sources.scripts, sources.library)
-        for path, name in ((path, name_of(path)) for path in sources.scripts)
-        if files & _files_of(load()[name])
-    }
+    return texts
 
 
 def _files_of(script: Script) -> set[str]:
