@@ -69,7 +69,7 @@ def lines_of(record: Path) -> list[str]:
 
 async def until_lines(record: Path, count: int) -> None:
     """Wait until the workers have written `count` lines."""
-    await eventually(f"there are {count} lines", lambda: len(lines_of(record)) >= count, within=120)
+    await eventually(f"there are {count} lines", lambda: len(lines_of(record)) >= count, within=900)
 
 
 async def start_work(queue: AsyncWorkQueue, count: int, record: Path) -> None:
@@ -84,7 +84,7 @@ async def start_work(queue: AsyncWorkQueue, count: int, record: Path) -> None:
 
 async def until_done(queue: AsyncWorkQueue) -> None:
     """Wait until only dead letters are left."""
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(900):
         while any((await queue.counts())[:3]):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.05)
 
@@ -99,7 +99,7 @@ def check_workers(table: DataFrame, result: dict[str, Any], pids: set[int]) -> N
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 async def test_each_file_is_processed_archived_and_reported_once(
     spark: SparkSession, queue: AsyncWorkQueue, redis_url: str, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from leasequeue.spark.jobs import archive as job
 from leasequeue.spark.process.output import OutputFolder
 from leasequeue.spark.read.events import EventRange, EventsReader
-from leasequeue.spark.source import LeasequeueSource, register
+from leasequeue.spark.source import LeasequeueSource
 from tests.spark.programs.drain_program import session
 from tests.spark.programs.faults import inject, place
 
@@ -90,9 +90,10 @@ class FaultyFolder(OutputFolder):
 
 def main(url: str, queue: str, folder: str, rows: str) -> None:
     spark = session(folder)
-    register(spark)
-    spark.dataSource.register(FaultySource)
-    vars(job)["OutputFolder"] = FaultyFolder  # the job offers no other hook
+    # The job registers the format itself, and offers no other hook.
+    vars(job).update(
+        register=lambda spark: spark.dataSource.register(FaultySource), OutputFolder=FaultyFolder
+    )
     result = job.archive(spark, queue, f"{folder}/archive", batch=int(rows), url=url)
     print(result)  # noqa: T201 - for the log
     spark.stop()

@@ -60,7 +60,7 @@ class Runs:
                 async def was_killed(number: int = number) -> bool:
                     return run.done() or (len(self.done) == number and not self.server.running)
 
-                await until("the server was killed", was_killed, within=120)
+                await until("the server was killed", was_killed, within=900)
                 assert not run.done(), self.log
                 assert self.server.dir
                 self.server = await make_server(dir=self.server.dir, port=self.server.port)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import MakeServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(3600)]
 
 ROWS = 50
 IDS = [f"i{number}" for number in range(10 * ROWS)]

@@ -30,7 +30,7 @@ ROWS = 12_000
 PROGRAM = Path(__file__).with_name("write_program.py")
 ROOT = Path(__file__).parents[3]
 #: The longest start of a driver (s).
-TIMEOUT = 120
+TIMEOUT = 900
 
 
 class Driver:
