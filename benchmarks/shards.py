@@ -216,7 +216,7 @@ async def measure_all() -> None:
         one = await stack.enter_async_context(
             answering("embedded", port := free_port(), "--port", port, "--save", "")
         )
-        several = await joined(stack, "embedded", free_port, replicas=0)
+        several = await joined(stack, "embedded", replicas=0)
         for nodes in ([one], several):
             for name in names:
                 for shards in (0, 1, 4, 16) if name == "leasequeue" else (1, 4, 16):
