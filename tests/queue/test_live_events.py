@@ -320,6 +320,32 @@ async def test_an_event_whose_message_comes_after_its_number_is_read(
         assert (await ahead).id == "a"
 
 
+async def test_a_reader_survives_cuts_that_follow_each_other(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each loses a call, and the channel is there again in between."""
+    await queue.events.publish()
+    other = make_queue()
+    async with reading(other) as reader:
+        await until_read(other)
+        live = live_of(other)
+        last, calls = live.last, list[None]()
+
+        async def lost_twice() -> int:
+            calls.append(None)
+            if len(calls) == 1:
+                live._lost.set()
+            if len(calls) < 3:
+                raise ConnectionLost("cut", maybe_applied=False)
+            return await last()
+
+        monkeypatch.setattr(live, "last", lost_twice)
+        live._lost.set()
+        await eventually("it has asked again", lambda: len(calls) >= 3)
+        await queue.add_item(Item(b"", id="a"))
+        await reader.until("added", count=1)
+
+
 async def test_a_reader_survives_a_cut_of_its_connection(
     make_queue: MakeQueue, proxy: Proxy, queue: AsyncWorkQueue
 ) -> None:

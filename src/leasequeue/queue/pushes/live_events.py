@@ -162,7 +162,9 @@ class LiveEvents:
         again = False
         try:
             while True:
-                self._lost.clear()
+                if self._lost.is_set():
+                    self._lost.clear()
+                    again = False  # the connection was cut, or is there again, since the lost call
                 if self._subscription is not None and self._subscription.ready:
                     try:
                         last = await self.last()
