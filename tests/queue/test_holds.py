@@ -13,6 +13,8 @@ import pytest
 
 from leasequeue import AsyncWorkQueue
 from leasequeue.errors import HoldLost, InvalidArgument
+from leasequeue.queue.queue import engine_of
+from tests.eventually import LIMIT_SECONDS
 from tests.lua.space import NOW, Call, Space
 from tests.queue.asking import until
 from tests.queue.keyspace import left_over
@@ -103,6 +105,24 @@ async def test_a_caller_that_is_cancelled_leaves_no_place_and_no_wait(queue: Asy
     with pytest.raises(TimeoutError):
         async with queue.limits.hold("api"), asyncio.timeout(0.01), queue.limits.hold("api"):
             raise AssertionError
+
+
+async def test_a_wait_that_is_cancelled_as_its_turn_comes_ends(queue: AsyncWorkQueue) -> None:
+    await queue.limits.set(hold="api", concurrency=1)
+
+    async def wait() -> None:
+        async with queue.limits.hold("api"):
+            raise AssertionError
+
+    async with queue.limits.hold("api"):
+        waiting = asyncio.create_task(wait())
+        await until("it waits", partial(_waits, queue, 1))
+        for _ in range(5):  # until it has handled the reply
+            await queue.counts()
+        engine_of(queue).pushes._missed()
+        waiting.cancel()
+        await asyncio.wait([waiting], timeout=LIMIT_SECONDS)
+        assert waiting.cancelled()
 
 
 async def test_a_rate_counts_weights_and_goes_by_the_clock_of_the_server(

@@ -76,8 +76,10 @@ class Hold:
         )
         try:
             while not await self._asked():
+                # Of Python 3.11, `wait_for` would swallow a cancellation that comes with the turn.
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(turn.wait(), self._wait_ms / 1000)
+                    async with asyncio.timeout(self._wait_ms / 1000):
+                        await turn.wait()
                 turn.clear()
         finally:
             end()
