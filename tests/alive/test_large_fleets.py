@@ -146,7 +146,8 @@ async def test_without_room_for_a_connection_new_sessions_say_so_and_the_others_
         items = held_items(5)
         await queue.add_items(items)
         await running(queue, 5)
-        ids = [one.id for one in items]
+        ids = [*(one.id for one in items), "sixth"]
+        await queue.add_item(Item(b"x", id="sixth"))
         assert not ran.is_set()
         await redis.config_set("maxclients", has + 100)
 

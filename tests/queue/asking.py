@@ -14,6 +14,7 @@ from tests.eventually import LIMIT_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
+    import pytest
     import redis as redis_py
     from redis.asyncio import Redis
 
@@ -24,6 +25,28 @@ if TYPE_CHECKING:
     from leasequeue.wire.session import Session
 
 DAY = 24 * 3600
+
+
+class Held:
+    """Holds the requests of an engine for the ends of items, and their replies.
+
+    Attributes:
+        sent: Set it to send the requests.
+        answered: Whether a reply is held.
+        taken: Set it to have the replies taken.
+    """
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent, self.answered, self.taken = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._run = engine.run
+        monkeypatch.setattr(engine.result_waits, "_run", self._held)
+
+    async def _held(self, name: str, *arguments: Any, **named: Any) -> Any:
+        await self.sent.wait()
+        reply = await self._run(name, *arguments, **named)
+        self.answered.set()
+        await self.taken.wait()
+        return reply
 
 
 async def until(what: str, ask: Callable[[], Awaitable[bool]], *, within: float = LIMIT_SECONDS) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,7 +12,7 @@ from leasequeue import Item
 from leasequeue.errors import JobCancelled, QueueDeleted
 from leasequeue.queue.queue import engine_of
 from tests.eventually import LIMIT_SECONDS, eventually
-from tests.queue.asking import blocked, take, until
+from tests.queue.asking import Held, blocked, take, until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
@@ -271,27 +271,20 @@ async def test_a_waiter_of_a_removed_item_is_told(
         await waiting
 
 
-async def test_a_waiter_is_told_though_an_older_reply_comes_later(
+async def test_a_waiter_is_notified_though_an_older_reply_comes_later(
     queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says that the item is unfinished, on another connection."""
     await queue.add_item(Item(b"x", id="a"))
     other = make_queue()
     engine = engine_of(other)
-    run, answered, held = engine.run, asyncio.Event(), asyncio.Event()
-
-    async def late(name: str, *arguments: Any, **named: Any) -> Any:
-        reply = await run(name, *arguments, **named)
-        answered.set()
-        await held.wait()
-        return reply
-
-    monkeypatch.setattr(engine.result_waits, "_run", late)
+    held = Held(engine, monkeypatch)
+    held.sent.set()
     waiting = asyncio.create_task(other.results.wait("a", timeout=LIMIT_SECONDS))
-    await answered.wait()
+    await held.answered.wait()
     await queue.admin.delete()
     await eventually("the message has come", lambda: b"a" in engine.result_waits._end_of)
-    held.set()
+    held.taken.set()
     with pytest.raises(JobCancelled, match="'a'"):
         await waiting
 
@@ -301,21 +294,16 @@ async def test_a_waiter_of_an_item_that_was_removed_and_added_again_gets_the_end
 ) -> None:
     await queue.add_item(Item(b"x", id="a"))
     other = make_queue()
-    waits = engine_of(other).result_waits
+    engine = engine_of(other)
     waiting = asyncio.create_task(other.results.wait("a", timeout=LIMIT_SECONDS))
-    await eventually("it is known to be unfinished", lambda: b"a" in waits._unfinished)
-    ask, added = waits._run, asyncio.Event()
-
-    async def later(name: str, *arguments: Any, **named: Any) -> Any:
-        await added.wait()
-        return await ask(name, *arguments, **named)
-
-    monkeypatch.setattr(waits, "_run", later)
+    await eventually("it is known to be unfinished", lambda: b"a" in engine.result_waits._unfinished)
+    held = Held(engine, monkeypatch)
+    held.taken.set()
     await queue.admin.delete()
-    await eventually("the message has come", lambda: b"a" in waits._end_of)
+    await eventually("the message has come", lambda: b"a" in engine.result_waits._end_of)
     await queue.add_item(Item(b"x", id="a"))
-    added.set()
-    await eventually("the item is there again", lambda: b"a" not in waits._end_of)
+    held.sent.set()
+    await eventually("the item is there again", lambda: b"a" not in engine.result_waits._end_of)
     assert await queue.complete(await take(queue))
     assert await waiting is None
 

@@ -12,7 +12,7 @@ from leasequeue import InvalidArgument, Item, JobFailed, JobUnknown, QueueClosed
 from leasequeue.queue.pushes import result_waits
 from leasequeue.queue.queue import engines_of
 from tests.eventually import eventually
-from tests.queue.asking import take, until
+from tests.queue.asking import Held, take, until
 from tests.queue.keyspace import calls
 from tests.queue.test_results import watched
 
@@ -169,20 +169,13 @@ async def test_a_reply_that_is_older_than_a_message_is_not_taken(
     following = asyncio.create_task(follow(other))
     await watched(redis, queue, 1)
     [engine] = engines_of(other).all
-    run, answered, held = engine.run, asyncio.Event(), asyncio.Event()
-
-    async def late(name: str, *arguments: Any, **named: Any) -> Any:
-        reply = await run(name, *arguments, **named)
-        answered.set()
-        await held.wait()
-        return reply
-
-    monkeypatch.setattr(engine.result_waits, "_run", late)
+    held = Held(engine, monkeypatch)
+    held.sent.set()
     engine.result_waits._ask_again()
-    await answered.wait()
+    await held.answered.wait()
     assert await queue.progress(lease, 2)
     [follower] = engine.result_waits._followers[b"a"]
     await eventually("it came", lambda: follower.text == b"2")
-    held.set()
+    held.taken.set()
     await queue.complete(lease, result=b"done")
     assert await following in ([1, 2], [2])

@@ -76,7 +76,7 @@ class Hold:
         )
         try:
             while not await self._asked():
-                # Of Python 3.11, `wait_for` would swallow a cancellation that comes with the turn.
+                # On Python 3.11, `wait_for` would swallow a cancellation that comes with the turn.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._wait_ms / 1000):
                         await turn.wait()

@@ -222,9 +222,7 @@ class Subscriptions:
     def wake(self) -> None:
         """Try now, if a channel is not confirmed."""
         self._woken.set()
-        # The end of `asyncio.run` cancels it, but not callers that subscribe while they clean up.
-        connecting = self._connecting is not None and not self._connecting.cancelling()
-        if not connecting and self._refusal is None:
+        if not keeps_running(self._connecting) and self._refusal is None:
             self._connecting = self._loop.create_task(self._connect(), name=f"leasequeue {self._purpose}")
 
     def ping(self, on_reply: Callable[[Any, BaseException | None], None]) -> None:
@@ -392,6 +390,14 @@ async def joined(one: asyncio.Future[_T]) -> _T:
     one.add_done_callback(_retrieve)
     await asyncio.wait([one])
     return one.result()
+
+
+def keeps_running(task: asyncio.Task[Any] | None) -> bool:
+    """Return whether there is a task that nothing has cancelled; otherwise its work needs another one.
+
+    At its end, `asyncio.run` cancels all tasks, some before they have begun; then callers still clean up.
+    """
+    return task is not None and not task.cancelling()
 
 
 def _retrieve(one: asyncio.Future[Any]) -> None:

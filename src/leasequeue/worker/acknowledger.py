@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from leasequeue.durations import Backoff
 from leasequeue.errors import FormatTooNew, InvalidArgument, LeasequeueError, NotReplicated, QueueClosed
 from leasequeue.errors.log import Log
+from leasequeue.wire.subscriptions import keeps_running
 from leasequeue.worker.outcomes import INTERRUPTED, Outcome, Release
 from leasequeue.worker.refusals import Reminder, is_refusal
 from leasequeue.worker.run import Interruption, by_consumer
@@ -138,9 +139,7 @@ class Acknowledger:
 
     def _begin(self) -> None:
         """Send what waits at the end of this turn of the event loop, unless enough calls are in flight."""
-        # The end of `asyncio.run` cancels it, perhaps before it has begun; the worker then stops in order.
-        gathering = self._gathering is not None and not self._gathering.cancelling()
-        if self.waiting and not gathering and len(self._tasks) < MAX_IN_FLIGHT:
+        if self.waiting and not keeps_running(self._gathering) and len(self._tasks) < MAX_IN_FLIGHT:
             self._gathering = self._start(self._send_waiting())
 
     async def _send_waiting(self) -> None:

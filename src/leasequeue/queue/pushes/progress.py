@@ -10,6 +10,7 @@ import msgspec
 from leasequeue.errors import InvalidArgument, LeasequeueError, QueueClosed
 from leasequeue.errors.log import Log
 from leasequeue.item import codec
+from leasequeue.wire.subscriptions import keeps_running
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -64,8 +65,7 @@ class ProgressReports:
     def add(self, lease: Sequence[bytes], text: bytes) -> None:
         """Send progress soon, unless other progress of the same lease follows before."""
         self._latest[lease] = text
-        # The end of `asyncio.run` cancels it, but callers that clean up may report more.
-        if self._sending is None or self._sending.cancelling():
+        if not keeps_running(self._sending):
             self._sending = self._loop.create_task(self._send_all(), name="leasequeue progress")
 
     def close(self) -> None:

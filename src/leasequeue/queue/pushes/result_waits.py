@@ -14,6 +14,7 @@ from leasequeue.durations import Backoff
 from leasequeue.errors import JobCancelled, JobExpired, JobFailed, JobUnknown, LeasequeueError, ServerError
 from leasequeue.queue.encoding import TRIP_ROWS
 from leasequeue.wire.server_errors import translate
+from leasequeue.wire.subscriptions import keeps_running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -240,9 +241,7 @@ class ResultWaits:
 
     def _ask(self, item_ids: Iterable[bytes]) -> None:
         self._asked.update(dict.fromkeys(item_ids))
-        # The end of `asyncio.run` cancels it, but not callers that begin to wait while they clean up.
-        asking = self._asking is not None and not self._asking.cancelling()
-        if (self._ended or self._asked) and not asking:
+        if (self._ended or self._asked) and not keeps_running(self._asking):
             self._asking = self._loop.create_task(self._ask_all(), name="leasequeue await results")
 
     async def _ask_all(self) -> None:
