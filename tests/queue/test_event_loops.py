@@ -15,6 +15,8 @@ import pytest
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Item, Lease, QueueClosed
+from leasequeue.queue.queue import engine_of
+from leasequeue.wire import subscriptions
 from leasequeue.wire.session import SESSIONS
 from tests.eventually import LIMIT_SECONDS
 from tests.queue.asking import alone, blocked, connections, session, take, until_gone, work_through
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     import redis as redis_py
+
+    from leasequeue.testing import Proxy
+    from tests.queue.fixtures import MakeQueue
 
     Use = Callable[[AsyncWorkQueue, Lease], Awaitable[object]]
 
@@ -166,6 +171,32 @@ def test_a_program_that_cleans_up_while_its_event_loop_ends_is_answered(
     thread.start()
     thread.join(LIMIT_SECONDS)
     assert ended == [*range(40)]
+
+
+async def test_of_two_tasks_that_connect_for_messages_the_earlier_ends(
+    make_queue: MakeQueue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier one seems to be cancelled for a moment when a pause between its tries ends."""
+    proxy.refuse()
+    confirmed, pushes = asyncio.Event(), engine_of(make_queue(url=proxy.url)).pushes
+    pushes.hold_soon(confirmed.set)
+    assert pushes._subscription is not None
+    at = pushes._subscription.at
+    assert at is not None
+    earlier = at._connecting
+    assert earlier is not None
+    await asyncio.sleep(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(subscriptions, "keeps_running", lambda _: False)
+        at.wake()
+    later = at._connecting
+    assert later is not earlier
+    await asyncio.wait([earlier], timeout=LIMIT_SECONDS)
+    assert earlier.done()
+    assert at._connecting is later
+    await proxy.accept()
+    await asyncio.wait_for(confirmed.wait(), LIMIT_SECONDS)
+    pushes.release()
 
 
 def test_an_event_loop_ends_in_time_although_the_server_does_not_answer(

@@ -22,7 +22,7 @@ from leasequeue import (
 from leasequeue.errors import EventsLost, NoEventsKept, NoEventsPublished, ServerRefused
 from leasequeue.queue.pushes.live_events import LiveEvents
 from leasequeue.queue.pushes.seals import unsealed
-from tests.eventually import eventually
+from tests.eventually import LIMIT_SECONDS, eventually
 from tests.queue.asking import command, kept, take, until
 
 if TYPE_CHECKING:
@@ -344,6 +344,22 @@ async def test_a_reader_survives_cuts_that_follow_each_other(
         await eventually("it has asked again", lambda: len(calls) >= 3)
         await queue.add_item(Item(b"", id="a"))
         await reader.until("added", count=1)
+
+
+async def test_a_reader_ends_when_calls_are_lost_though_nothing_cuts_the_channel(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.events.publish()
+    other = make_queue()
+    _, ahead = await next_of(other)
+
+    async def lost() -> int:
+        raise ConnectionLost("cut", maybe_applied=False)
+
+    monkeypatch.setattr(live_of(other), "last", lost)
+    live_of(other)._lost.set()
+    with pytest.raises(ConnectionLost):
+        await asyncio.wait_for(ahead, LIMIT_SECONDS)
 
 
 async def test_a_reader_survives_a_cut_of_its_connection(
