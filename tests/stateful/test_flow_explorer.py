@@ -6,15 +6,18 @@ With a fault put into the scripts, a rule is broken.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
 
 from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, StagePlan
+from leasequeue.queue.plans.stages import FinishRow
 from tests.stateful.explorer.engine import Fault, Result, composed, search, texts_with
 from tests.stateful.flows.cutting import stoppable_scripts
 from tests.stateful.flows.explorer import Bound
 from tests.stateful.flows.plans import WHEN
+from tests.stateful.flows.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -254,6 +257,33 @@ async def test_no_path_breaks_a_rule_of_flow_runs(make_server: MakeServer, name:
     result = await explore(make_server, LARGE[name])
     assert not result.what, result
     assert result.recoveries > 100
+
+
+@pytest.mark.parametrize("plan", [joined("n:1"), group("n:1")], ids=["join", "group"])
+async def test_a_step_that_has_only_noted_a_rest_cancels_nothing(
+    make_server: MakeServer, plan: FlowPlan
+) -> None:
+    """It is stopped after each of its writes; in between, maintenance cancels what is to be cancelled."""
+    url = (await make_server()).url
+
+    def work() -> list[str]:
+        with stoppable_scripts(composed(())):
+            world = World(url, "q")
+            world.start(plan, "r")
+            row = FinishRow(world.lease(0)[0], "done", b"1")
+            stops = itertools.takewhile(
+                lambda stop: world.finish(0, row, stop=stop) is None, itertools.count()
+            )
+            for _ in stops:
+                world.cancel_rests()
+            world.recover()
+            found = world.state("r")
+            world.close()
+            return [found.state, *sorted(found.stages.values())]
+
+    state, *stages = await asyncio.to_thread(work)
+    assert state == "completed"
+    assert stages.count("c") == 1, "the other one is cancelled, once that is decided"
 
 
 def test_the_text_of_each_fault_is_in_its_file() -> None:

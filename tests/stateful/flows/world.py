@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -60,9 +61,20 @@ class Known:
         return replace(self, chosen=dict(self.chosen), signals=dict(self.signals))
 
 
+#: The names of the tasks that a call may leave.
+LEFT = {"leasequeue work", "leasequeue release"}
+
+
 async def _made(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Make a call where the engine of the event loop is found: in it."""
-    return await make()
+    """Make a call where the engine of the event loop is found: in it.
+
+    Wait for the tasks that it leaves, such as one that cancels a rest: the next call may find another state.
+    """
+    try:
+        return await make()
+    finally:
+        while left := [task for task in asyncio.all_tasks() if task.get_name() in LEFT]:
+            await asyncio.wait(left)
 
 
 def unsignalled(run: FlowRunState, signals: Mapping[str, bytes]) -> Iterator[str]:

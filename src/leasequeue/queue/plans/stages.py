@@ -348,7 +348,8 @@ def stages_of(run: StageRef, ids: Iterable[bytes]) -> list[bytes]:
 async def cancel_rest(engine: Engine, reference: StageRef) -> int:
     """Cancel what is left of a run that was cancelled, or of a join that needs no more.
 
-    A call that is stopped is made again by the workers that maintain the run's queue. The path of the
+    A call that is stopped is made again by the workers that maintain the run's queue. Nothing is cancelled,
+    and the note stays, if the step that has noted it was interrupted before it was decided. The path of the
     reference is empty for the whole run; that of a stage that joins others stands for these, and another one,
     or one that ends with a slash, for the children of that stage. Items on queues that this worker
     does not declare, or that are too new for it, are left to others, with the note. Return how many items
@@ -356,6 +357,8 @@ async def cancel_rest(engine: Engine, reference: StageRef) -> int:
     """
     key, cancelled = run_key(reference.home, reference.run), 0
     patterns = await _patterns_of(engine, key, as_bytes(reference.path))
+    if not patterns:
+        return 0
     for _ in range(MAX_PASSES):  # what a pass has cancelled may have let others enter
         found, is_left = 0, False
         for pattern in patterns:
@@ -381,14 +384,21 @@ async def cancel_rest(engine: Engine, reference: StageRef) -> int:
 
 
 async def _patterns_of(engine: Engine, key: bytes, path: bytes) -> list[bytes]:
-    """Return globs of the fields with the states of the stages that the rest of a run, or of a join, has."""
-    if not path:
-        return [b"s:*"]
-    before = b"[]" if b"/" in path else await engine.read_at(b"HGET", key, b"b:" + path)
-    names = [escaped(as_bytes(name)) for name in names_in(read_stored(before, []))]
-    if not names:
-        return [b"s:" + escaped(path.removesuffix(b"/")) + b"/*"]
-    return [pattern for name in names for pattern in (b"s:" + name, b"s:" + name + b"/*")]
+    """Return globs of the fields with the states of the stages that the rest of a run, or of a join, has.
+
+    Return none if it is not decided that they are to be cancelled.
+    """
+    stage = path.removesuffix(b"/")
+    fields = (b"s:" + stage, b"i:" + stage, b"b:" + stage)
+    run_state, state, edges, before = await engine.read_at(b"HMGET", key, b"state", *fields)
+    names = [] if b"/" in path else [escaped(as_bytes(name)) for name in names_in(read_stored(before, []))]
+    if names:
+        patterns = [pattern for name in names for pattern in (b"s:" + name, b"s:" + name + b"/*")]
+        is_decided = state is not None or (edges or b"").split()[4:] == [b"1"]  # it can never be entered
+    else:
+        patterns = [b"s:" + escaped(stage) + b"/*" if path else b"s:*"]
+        is_decided = path != b"" and state != b"x"
+    return patterns if is_decided or run_state != b"active" else []
 
 
 async def _open_items(
