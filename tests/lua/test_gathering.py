@@ -46,6 +46,17 @@ async def test_a_batch_that_is_full_is_leased_at_once_and_the_others_gather_anew
     assert await whole(space, now_ms=NOW + 1) == (["a6", "a7", "a8"], 0)
 
 
+async def test_an_item_that_another_client_pushes_once_more_counts_once(space: Space) -> None:
+    await add(space, *(row(f"a{n}", group=ANN) for n in range(4)))
+    await space.redis.lpush(space.key("queue"), "a3", "a1")
+    assert await whole(space) == (["a0", "a1", "a2"], 0)
+    await add(space, row("a4", group=ANN))
+    assert await whole(space, 9) == ([], 5000), "two of three are there"
+    await space.redis.lpush(space.key("queue"), "a4")
+    assert await whole(space, 9) == ([], 5000)
+    assert await whole(space, 9, now_ms=NOW + 5000) == (["a3", "a4"], 0)
+
+
 async def test_a_batch_is_not_cut_and_comes_with_others_only_if_there_is_room(space: Space) -> None:
     await add(space, row("first", 1), *(row(f"a{n}", group=ANN) for n in range(3)), row("last"))
     assert await whole(space, 3) == (["first", "last"], 0), "not one of the batch: call again"

@@ -209,7 +209,6 @@ class ControlMachine(RuleBasedStateMachine):
         """Make a double, as foreign clients do."""
         item_id = sorted(self.waiting)[pick % len(self.waiting)]
         self.live.server.lpush(f"{self.name}:queue", item_id)
-        self.has_returned = self.has_returned or item_id in self.gathering()
 
     @invariant()
     def the_leases_are_counted(self) -> None:

@@ -7,16 +7,18 @@
 --   lanes (lanes), reversed (lists), read_clock (read_clock)
 
 -- Move up to `limit` ids from the right end of a list into the lanes: those that a script has promoted, and
--- those with a level or a group, to the front. Returns how many.
+-- those with a level or a group, to the front. Of those that wait in their lane already, as another client has
+-- pushed them once more, the new entry is dropped. Returns how many.
 local function settle(list, limit)
   local ids = reversed(redis.call('LRANGE', list, -limit, -1))
   if #ids == 0 then return 0 end
   local promoted, found = redis.call('ZMSCORE', prefix .. ':promoted', unpack(ids)), lanes().options_of(ids)
   local first, last, marked = {}, {}, {}
   for i, id in ipairs(ids) do
-    if promoted[i] or lanes().lane_of(found[i]) ~= PLAIN_LANE then
+    local name = lanes().lane_of(found[i])
+    if promoted[i] or (name ~= PLAIN_LANE and not lanes().waits_in(name, id)) then
       first[#first + 1], marked[#marked + 1] = id, promoted[i] and id or nil
-    else
+    elseif name == PLAIN_LANE then
       last[#last + 1] = id
     end
   end

@@ -80,6 +80,12 @@ local function keep_key(id, place, ...)
   end
 end
 
+-- Return whether an id waits in a lane of this name.
+local function waits_in(name, id)
+  local place = place_in(redis.pcall('GET', prefix .. ':lease:' .. id))
+  return place and redis.call('ZSCORE', lanes_key, name .. place .. id)
+end
+
 -- Remove the lease key of an id that waits in no lane and has no data.
 local function drop_key(id)
   local key = prefix .. ':lease:' .. id
@@ -323,8 +329,8 @@ local function lanes()
     lane_state = {
       kept_keys = {}, group_of = {}, turns_key = turns_key, lane_of = lane_of,
       split_member = split_member, members_of = members_of, enter_index = enter_index,
-      keep_key = keep_key, drop_key = drop_key, enter_lanes = enter_lanes, leave_lanes = leave_lanes,
-      read_alarm = read_alarm, promote = promote, note_groups = note_groups, free_slots = free_slots,
+      keep_key = keep_key, waits_in = waits_in, drop_key = drop_key, enter_lanes = enter_lanes,
+      leave_lanes = leave_lanes, read_alarm = read_alarm, promote = promote, note_groups = note_groups, free_slots = free_slots,
       unpark = unpark, begin_control = begin_control, options_of = options_of, queue_gate = queue_gate,
       read_control = read_control, paused_until = paused_until, closed_gate = closed_gate,
       open_gate = open_gate, narrow_rate = narrow_rate, narrow_slots = narrow_slots, note_rates = note_rates,
