@@ -25,7 +25,8 @@ local day = 86400000
 local types = {
   item = 'string', lease = 'string', leased_by_session = 'string', result = 'string', delivered = 'string',
   failed_session = 'string', schedule = 'string', dead = 'hash', inbox = 'list', turns = 'zset',
-  running = 'zset', rollup = 'string', emitted = 'stream', logged = 'stream',
+  running = 'zset', rollup = 'string', emitted = 'stream', logged = 'stream', stream = 'hash',
+  holders = 'zset', hold_line = 'zset',
 }
 -- stylua: ignore
 local kept_ms = {

@@ -1,5 +1,6 @@
 -- Drop ids from part of the queue that do not wait: ghosts and doubles. A lease drops them only when it meets
--- them. The same of what is held while the queue is controlled.
+-- them. The same of what is held while the queue is controlled. If there are no lanes any more, the lease keys of
+-- ids that have left one get an end.
 --
 -- Keys: queue, deadlines, scheduled
 -- Arguments:
@@ -11,7 +12,7 @@
 --   kind, id, …; and the ids that stay.
 -- Cost: O(n) if one is dropped, else O(count).
 -- Limits: `count` ids (at most 1,000). In the middle of a longer list than 200,000 none is dropped.
--- Uses: is_ours (foreign), data_key, read_in_chunks (keys), repaired, repairs (repairs)
+-- Uses: is_ours (foreign), data_key, place_in, read_in_chunks (keys), repaired, repairs (repairs)
 
 local list = which == 'held' and prefix .. ':held' or queue
 local ids = redis.call('LRANGE', list, start, start + count - 1)
@@ -38,5 +39,16 @@ end
 if dropped > 0 then redis.call('LREM', list, start <= from_old and dropped or -dropped, mark) end
 for _, id in ipairs(ids) do
   staying[#staying + 1] = id ~= mark and id or nil
+end
+
+local keys = {}
+for i, id in ipairs(redis.call('EXISTS', prefix .. ':lanes') == 0 and staying or {}) do
+  keys[i] = prefix .. ':lease:' .. id
+end
+for i, holder in ipairs(keys[1] and redis.call('MGET', unpack(keys)) or {}) do
+  if place_in(holder) and redis.call('PTTL', keys[i]) == -1 then
+    redis.call('PEXPIRE', keys[i], 86400000) -- a day
+    repaired('no_time_to_live', keys[i])
+  end
 end
 return { #ids, repairs, staying }

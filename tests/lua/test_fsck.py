@@ -334,6 +334,8 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["ledger"], changed("ledger", "text"), {}),
         (["item:w1"], changed("item:w1", ["a list"]), {}),
         (["result:x"], changed("result:x", ["a list"]), changed("lost:result:x", ["a list"])),
+        (["stream:x"], changed("stream:x", ["a list"]), changed("lost:stream:x", ["a list"])),
+        (["holders:x"], changed("holders:x", ["a list"]), changed("lost:holders:x", ["a list"])),
         (["run:x"], RUNS | {"run:x": ["a list"]}, RUNS | {"lost:run:x": ["a list"]}),
         (["runs:by:x"], RUNS | {"runs:by:x": ["a list"]}, RUNS | {"lost:runs:by:x": ["a list"]}),
     ],
@@ -514,6 +516,16 @@ async def test_a_second_key_of_a_wrong_type_gets_another_name(space: Space, queu
     await queue.admin.fsck()
     left = await space.snapshot()
     assert (left["lost:queue"], left[f"lost:queue:{NOW}"]) == ("one", "two")
+
+
+async def test_the_lease_key_of_an_item_that_has_left_the_last_lane_ends(
+    space: Space, queue: AsyncWorkQueue
+) -> None:
+    """Also if the queue ceases to be controlled by that."""
+    await space.seed({key: LANED[key] for key in LANED if key not in {"lanes", "control"}} | {"held": ["w3"]})
+    await queue.admin.fsck()
+    assert (await space.snapshot())["lease:w3"] == Expiring(f"lh:waiting {PLACE}")
+    assert (await queue.admin.fsck()).findings == ()
 
 
 async def test_many_ghosts_and_doubles_are_dropped_wherever_they_are(
