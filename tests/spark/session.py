@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from leasequeue.spark import register
-from tests.spark.quick import quick_session
+from tests.spark.quick import end_session, quick_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,5 +21,4 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = quick_session(tmp_path_factory.mktemp("spark"), "local[2]")
     register(session)
     yield session
-    session.stop()
-    os.environ.pop("PYSPARK_PYTHON", None)  # this fixture may run once per folder
+    end_session(session)  # this fixture may run once per folder
