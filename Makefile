@@ -49,7 +49,7 @@ COMPOSED  := build/lua
 RIVALS    := $(patsubst benchmarks/rivals/requirements/%.txt,build/rivals/%/ready,$(wildcard benchmarks/rivals/requirements/*.txt))
 
 .PHONY: help demo serve bench bench-fleet bench-rivals bench-spark test-one test-fast test test-servers test-server-table test-spark test-cluster test-core
-.PHONY: newest-ready test-minimum test-modules test-newest test-python test-pythons test-restart test-browser test-failover test-failover-rivals test-long test-containers test-kubernetes soak
+.PHONY: newest-ready test-minimum test-modules test-newest test-python test-pythons test-restart test-browser test-failover test-failover-rivals test-long test-long-servers test-containers test-kubernetes soak
 .PHONY: scripts lint format types docs docs-serve release lock clean
 .PHONY: machine-browser machine-compiler machine-java machine-kubernetes machine-lint machine-servers machine-node machine-postgres machine-prometheus machine-rivals machine-terminal
 
@@ -154,8 +154,15 @@ test-long: $(FOR_TESTS) $(FOR_SPARK) machine-prometheus test-containers soak ## 
 	$(PYTEST) -m "long and not containers and not kubernetes" $(ARGS)
 	@for server in $(SERVERS); do \
 	    if [ $$server = redis6 ] && $(IS_NEWER); then echo "$(NO_REDIS6)"; continue; fi; \
-	    echo "The core tests that make test-servers does not run, on $$server"; \
-	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and (slow or long)" $(ARGS); \
+	    echo "The core tests that make test-servers does not run, but the long ones, on $$server"; \
+	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and slow and not long" $(ARGS); \
+	done
+
+test-long-servers: $(FOR_TESTS) ## Repeat the long ones of the core tests on each of SERVERS: half an hour each
+	@for server in $(SERVERS); do \
+	    if [ $$server = redis6 ] && $(IS_NEWER); then echo "$(NO_REDIS6)"; continue; fi; \
+	    echo "The long ones of the core tests, on $$server"; \
+	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and long" $(ARGS); \
 	done
 
 test-containers: $(FOR_TESTS) $(FOR_SPARK) ## Run all tests that need containers, and the core ones on a server in a container

@@ -1,6 +1,6 @@
 -- Drop ids from part of the queue that do not wait: ghosts and doubles. A lease drops them only when it meets
--- them. The same of what is held while the queue is controlled. If there are no lanes any more, the lease keys of
--- ids that have left one get an end.
+-- them. The same of what is held while the queue is controlled. If there are no lanes any more, the lease
+-- keys of ids that have left one get an end.
 --
 -- Keys: queue, deadlines, scheduled
 -- Arguments:

@@ -7,8 +7,8 @@
 --   lanes (lanes), reversed (lists), read_clock (read_clock)
 
 -- Move up to `limit` ids from the right end of a list into the lanes: those that a script has promoted, and
--- those with a level or a group, to the front. Of those that wait in their lane already, as another client has
--- pushed them once more, the new entry is dropped. Returns how many.
+-- those with a level or a group, to the front. One that waits in its lane already, as another client has
+-- pushed it once more, stays there. Returns how many.
 local function settle(list, limit)
   local ids = reversed(redis.call('LRANGE', list, -limit, -1))
   if #ids == 0 then return 0 end
