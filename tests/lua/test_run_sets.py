@@ -122,6 +122,15 @@ async def test_a_run_is_written_into_the_sets_of_its_state_and_of_its_values(spa
     assert await space.snapshot() == expected
 
 
+async def test_a_run_with_open_stages_keeps_the_sets_in_which_it_is_found(space: Space) -> None:
+    """Also if the runs that were found before it have all ended."""
+    over = {"run:c": RUNS["run:c"]}
+    await space.seed(over | listed(over) | {"run:e": RUNS["run:e"]})
+    await check(space)
+    both = over | {"run:e": RUNS["run:e"]}
+    assert await space.snapshot() == both | listed(both)
+
+
 @pytest.mark.seed("GLD-K5")
 async def test_sets_without_an_unfinished_run_expire_and_others_do_not(space: Space) -> None:
     ended = {key: RUNS[key] for key in ("run:c", "run:d")}

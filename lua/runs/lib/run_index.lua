@@ -92,10 +92,19 @@ local function forget_over(base)
 end
 
 -- Let the sets of the final states expire with `ends`, in so many ms. Without a time they have none already,
--- since the first of the unfinished runs was started.
+-- since the first of the unfinished runs was noted: see `keep_states`.
 local function expire_states(base, left)
   for _, state in ipairs(left and final_states or {}) do
     redis.call('PEXPIRE', base .. state, left)
+  end
+end
+
+-- Let the sets of the final states not expire, before an unfinished run is noted in `ends`: by that, an
+-- interrupted call that is repeated finds out that they would.
+local function keep_states(base)
+  local would_expire = redis.call('PTTL', base .. 'ends') >= 0
+  for _, state in ipairs(would_expire and final_states or {}) do
+    redis.call('PERSIST', base .. state)
   end
 end
 
@@ -105,11 +114,7 @@ local function index_started(flow_run)
   forget_over(base)
   local before = redis.call('ZSCORE', base .. 'ends', flow_run.id)
   redis.call('ZADD', base .. 'active', flow_run.at, flow_run.id)
-  -- Before `ends`: an interrupted call that is repeated finds out by it that they expire.
-  local would_expire = redis.call('PTTL', base .. 'ends') >= 0
-  for _, state in ipairs(would_expire and final_states or {}) do
-    redis.call('PERSIST', base .. state)
-  end
+  keep_states(base)
   note_expiry(base .. 'ends', flow_run.id)
   for _, key in ipairs(lookups_of(flow_run)) do
     note_expiry(key, flow_run.id)
@@ -124,6 +129,7 @@ local function index_ended(flow_run)
   local base = flow_run.home .. ':runs:'
   forget_over(base)
   redis.call('ZADD', base .. flow_run.state, flow_run.at, flow_run.id)
+  if not flow_run.expires then keep_states(base) end
   expire_states(base, note_expiry(base .. 'ends', flow_run.id, flow_run.expires))
   for _, key in ipairs(lookups_of(flow_run)) do
     note_expiry(key, flow_run.id, flow_run.expires)
