@@ -212,7 +212,7 @@ async def test_weights_that_cannot_be_used_are_refused(queue: AsyncWorkQueue, re
 
 
 async def test_items_without_a_weight_cost_no_command_more(queue: AsyncWorkQueue, redis: Redis) -> None:
-    await queue.limits.set(rate="1000/s", burst=1000)
+    await queue.limits.set(rate="1/s", burst=1000)  # no use of it is over soon, which would be forgotten
 
     async def commands_of(**options: Any) -> dict[str, int]:
         await redis.config_resetstat()
