@@ -90,12 +90,17 @@ test-fast: scripts machine-servers ## Run the quick tests of each room in a minu
 test: $(FOR_TESTS) ## Run each test once but the long ones, and those that need Java, a cluster or containers
 	$(PYTEST) $(NO_SPARK) -m "$(QUICK)" $(ARGS)
 
-test-servers: scripts machine-servers ## Run the core tests on each of SERVERS
+# Run some of the core tests on each of SERVERS: what they are called, and their markers.
+define ON_SERVERS
 	@for server in $(SERVERS); do \
 	    if [ $$server = redis6 ] && $(IS_NEWER); then echo "$(NO_REDIS6)"; continue; fi; \
-	    echo "The core tests, on $$server"; \
-	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(NO_SPARK) $(CORE) -m "core and server and not slow and $(QUICK)" $(ARGS); \
+	    echo "The $(1) core tests, on $$server"; \
+	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and $(2)" $(ARGS); \
 	done
+endef
+
+test-servers: scripts machine-servers ## Run the core tests on each of SERVERS
+	$(call ON_SERVERS,quick,not slow and $(QUICK))
 
 test-server-table: scripts machine-servers ## Run a sample on each of SERVERS, also cluster, Sentinel, TLS and ACL, and print a table
 	$(BIN)/python -m tests.servertable $(SERVERS)
@@ -152,18 +157,10 @@ test-failover-rivals: scripts machine-servers build/rivals/taskiq-redis/ready bu
 test-long: $(FOR_TESTS) $(FOR_SPARK) machine-prometheus test-containers soak ## Run what a release must pass besides the quicker ones: an hour
 	@echo "The long tests, on the embedded server"
 	$(PYTEST) -m "long and not containers and not kubernetes" $(ARGS)
-	@for server in $(SERVERS); do \
-	    if [ $$server = redis6 ] && $(IS_NEWER); then echo "$(NO_REDIS6)"; continue; fi; \
-	    echo "The core tests that make test-servers does not run, but the long ones, on $$server"; \
-	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and slow and not long" $(ARGS); \
-	done
+	$(call ON_SERVERS,slow,slow and not long)
 
-test-long-servers: $(FOR_TESTS) ## Repeat the long ones of the core tests on each of SERVERS: half an hour each
-	@for server in $(SERVERS); do \
-	    if [ $$server = redis6 ] && $(IS_NEWER); then echo "$(NO_REDIS6)"; continue; fi; \
-	    echo "The long ones of the core tests, on $$server"; \
-	    LEASEQUEUE_TEST_SERVER=$$server $(PYTEST) $(CORE) -m "core and server and long" $(ARGS); \
-	done
+test-long-servers: $(FOR_TESTS) ## Repeat the long ones of the core tests on each of SERVERS
+	$(call ON_SERVERS,long,long)
 
 test-containers: $(FOR_TESTS) $(FOR_SPARK) ## Run all tests that need containers, and the core ones on a server in a container
 	LEASEQUEUE_TEST_SERVER=container tests/with-containers.sh $(PYTEST) tests/containers $(CORE) -m "(core and server and not long) or containers" $(ARGS)

@@ -336,6 +336,7 @@ CASES: dict[Problem, list[tuple[list[str], State, State]]] = {
         (["result:x"], changed("result:x", ["a list"]), changed("lost:result:x", ["a list"])),
         (["stream:x"], changed("stream:x", ["a list"]), changed("lost:stream:x", ["a list"])),
         (["holders:x"], changed("holders:x", ["a list"]), changed("lost:holders:x", ["a list"])),
+        (["hold_line:x"], changed("hold_line:x", ["a list"]), changed("lost:hold_line:x", ["a list"])),
         (["run:x"], RUNS | {"run:x": ["a list"]}, RUNS | {"lost:run:x": ["a list"]}),
         (["runs:by:x"], RUNS | {"runs:by:x": ["a list"]}, RUNS | {"lost:runs:by:x": ["a list"]}),
     ],

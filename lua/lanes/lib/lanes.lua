@@ -330,9 +330,9 @@ local function lanes()
       kept_keys = {}, group_of = {}, turns_key = turns_key, lane_of = lane_of,
       split_member = split_member, members_of = members_of, enter_index = enter_index,
       keep_key = keep_key, waits_in = waits_in, drop_key = drop_key, enter_lanes = enter_lanes,
-      leave_lanes = leave_lanes, read_alarm = read_alarm, promote = promote, note_groups = note_groups, free_slots = free_slots,
-      unpark = unpark, begin_control = begin_control, options_of = options_of, queue_gate = queue_gate,
-      read_control = read_control, paused_until = paused_until, closed_gate = closed_gate,
+      leave_lanes = leave_lanes, read_alarm = read_alarm, promote = promote, note_groups = note_groups,
+      free_slots = free_slots, unpark = unpark, begin_control = begin_control, options_of = options_of,
+      queue_gate = queue_gate, read_control = read_control, paused_until = paused_until, closed_gate = closed_gate,
       open_gate = open_gate, narrow_rate = narrow_rate, narrow_slots = narrow_slots, note_rates = note_rates,
     }
   end
