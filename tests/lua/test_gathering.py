@@ -145,3 +145,12 @@ async def test_a_session_asks_when_the_time_of_a_batch_has_passed(space: Space) 
     assert (await space.snapshot())["alarm"] == Expiring(f"{NOW + 5000} {ME}")
     other = await space.run("lease_many", [(1, 60_000)], session="lh:other")
     assert other[1] == -1, "one asks"
+
+
+async def test_an_item_that_another_client_returns_waits_in_its_lane_again(space: Space) -> None:
+    await add(space, row("a1", group="g"))
+    assert await lease(space, 1) == ["a1"]
+    await space.redis.zrem(space.key("deadlines"), "a1")
+    await space.redis.unlink(space.key("lease:a1"), space.key("leased_by_session:a1"))
+    await space.redis.lpush(space.key("queue"), "a1")
+    assert await lease(space, 1) == ["a1"]
