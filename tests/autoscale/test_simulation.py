@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 import pytest
 
-from leasequeue.autoscale import TierPolicy
+from leasequeue.autoscale import JobPolicy, TierPolicy
 from tests.autoscale.simulation.hindsight import hindsight, taut_string
 from tests.autoscale.simulation.judge import ALL, INT32, KEDA, OURS, RULES, SEED, compare, fewest
 from tests.autoscale.simulation.load import Items, Load
@@ -247,6 +248,20 @@ def test_the_taut_string_is_the_shortest_way_between_two_curves() -> None:
     assert np.all(lower - 1e-9 <= string)
     assert np.all(string <= upper + 1e-9)
     assert string == pytest.approx([0, 0, 1.5, 3, 4.5, 6, 8, 10, 12])
+
+
+@pytest.mark.parametrize(("service_time", "most"), [(None, 4), (1.0, 2)], ids=["measured", "given"])
+def test_items_do_not_wait_for_the_end_of_a_long_run_that_holds_up_the_only_worker(
+    service_time: float | None, most: int
+) -> None:
+    arrivals = np.arange(0.0, 12_000.0, 10.0)
+    seconds = np.full(len(arrivals), 1.0)
+    seconds[1_000] = 900.0
+    policy = replace(one_job(), jobs={"job": JobPolicy(age_target=60.0, service_time=service_time)})
+    load = Load(name="", jobs={"job": Items(arrivals=arrivals, seconds=seconds)}, policy=policy, end=12_000.0)
+    outcome = simulate(load, Ours())
+    assert outcome.waits("job").max() <= 60 + 30 + 10 + 30  # late, a pass, a start
+    assert outcome.ready.max() <= most
 
 
 @pytest.mark.long
