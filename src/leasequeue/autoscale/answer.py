@@ -30,8 +30,8 @@ _RARE = 0.1
 _RESERVE, _LOAD_ERROR, _MOST_LOAD_ERROR = 1.02, 0.07, 0.5
 #: By what share of it a high and steady rate is measured wrong: no reason for one worker more.
 _RATE_ERROR = 0.03
-#: Busy workers that begin less than this share of what their service time lets them are held up.
-_HELD_UP = 0.5
+#: Busy workers that have begun nothing for so many times the service time are held up.
+_HELD_UP = 3.0
 #: The shortest time (s) that counts as that between two passes: rates are not known any sooner.
 PASS = 10.0
 #: Rounding errors below this are no further worker.
@@ -65,13 +65,13 @@ def wanted_workers(signals: Signals, policy: JobPolicy, *, spin_up: float, every
 def _largest(job: _Job, service_time: float) -> Answer:
     for_rate = _for_rate(job, service_time)
     for_forecast = _for_forecast(job, service_time)
-    held_up = _for_late(job) if job.begun * service_time < _HELD_UP * job.ready else 0
+    held_up = _for_late(job) if job.since_lease > _HELD_UP * service_time else 0
     for_backlog = max(_for_backlog(job, service_time, for_forecast), held_up)
     workers = max(1, min(max(for_rate, for_backlog, for_forecast), _items(job)))
     if workers == for_rate:
         why = f"{job.rate:,.4g} items/s of {service_time:,.4g} s arrive"
     elif workers == held_up:
-        why = f"all workers are busy for longer than {service_time:,.4g} s, and the oldest item is late"
+        why = f"all workers are busy for {job.since_lease:,.4g} s, and the oldest item is late"
     elif workers == for_backlog:
         why = f"{job.waiting:,.0f} items of {service_time:,.4g} s wait, the oldest for {job.age:,.4g} s"
     elif workers == for_forecast:
@@ -94,7 +94,7 @@ class _Job:
     due_soon: float
     age: float
     rate: float
-    begun: float
+    since_lease: float
     #: The rate when workers that are asked for now can work, if it grows.
     coming_rate: float
     error: float
@@ -127,7 +127,7 @@ class _Job:
             due_soon=_sound(signals.due_soon),
             age=_sound(signals.oldest_age),
             rate=rate,
-            begun=_sound(signals.lease_rate),
+            since_lease=_sound(signals.since_lease),
             coming_rate=rate + min(growth, _MOST_GROWTH * rate),
             error=_sound(signals.arrival_error),
             arrival_variation=_sound(signals.arrival_variation),

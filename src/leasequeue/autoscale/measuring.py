@@ -68,6 +68,8 @@ class _Memory(msgspec.Struct, forbid_unknown_fields=True):
     before: float = 0.0
     #: In how many seconds how many items were leased lately.
     begun: tuple[float, float] = (0.0, 0.0)
+    #: For how many seconds none was.
+    still: float = 0.0
     #: Items, seconds and squares of the runs of workers that say so, faded out; and of the last of them.
     done: _Work = (0.0, 0.0, 0.0)
     late: _Work = (0.0, 0.0, 0.0)
@@ -97,12 +99,13 @@ def measure(stats: QueueStats, memory: Mapping[str, object], now: float, *, tria
     known = 0 < interval <= LONGEST_INTERVAL and seen.leases >= last.leases
     window, before, aside = ([Count(*one) for one in some] for some in (last.window, last.last, last.aside))
     counts = ArrivalCounts(window, ArrivalSpread(*last.spread), before, aside, last.before)
-    begun, held = last.begun, last.held
+    begun, held, still = last.begun, last.held, 0.0
     if known:
         leases = seen.leases - last.leases
         entered = max(0.0, seen.demand - last.demand + leases)
         counts = follow(counts, Count(max(0.001, round(interval, 3)), entered), trial)
         begun = _faded(begun, interval, leases)
+        still = 0.0 if leases else min(last.still + interval, LONGEST_INTERVAL)
         held = _fade(held, leases, (interval * (last.leased + seen.leased) / 2, leases))
     more, workers = _work_done(stats.workers, last)
     faded = min(1.0, more[0] / max(LATE_ITEMS, 4 * last.peak))
@@ -123,6 +126,7 @@ def measure(stats: QueueStats, memory: Mapping[str, object], now: float, *, tria
         aside=[*counts.aside],
         before=counts.before,
         begun=begun,
+        still=round(still, 3),
         done=done,
         late=late,
         peak=round(peak, 3),
@@ -167,6 +171,7 @@ def _signals(stats: QueueStats, seen: _Seen, rates: Arrivals, known: _Memory) ->
         arrival_error=rates.error,
         arrival_variation=rates.variation,
         lease_rate=begun / begun_in if begun_in > 0 else 0.0,
+        since_lease=known.still,
         service_time=service_time,
         service_variation=variation,
         ready=int(sum(_number(one.concurrency) for one in stats.workers if not (one.dead or one.quiet))),
@@ -281,7 +286,7 @@ def _read(memory: Mapping[str, object]) -> _Memory:
         return _Memory()
     pairs = [*found.window, *found.last, *found.aside, found.spread, found.begun, found.held]
     values = [value for row in (*pairs, found.done, found.late, *found.workers.values()) for value in row]
-    values += [found.demand, found.leases, found.leased, found.peak, found.before]
+    values += [found.demand, found.leases, found.leased, found.peak, found.before, found.still]
     sound = all(0 <= value <= LARGEST for value in values) and math.isfinite(found.at)
     sound = sound and len(memory) == len(_Memory.__struct_fields__)
     sound = sound and all(row[0] > 0 for row in (*found.window, *found.last, *found.aside, found.spread))

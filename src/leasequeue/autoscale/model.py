@@ -35,6 +35,8 @@ class Signals:
     arrival_variation: float = 1.0
     #: Items per second that workers have begun lately.
     lease_rate: float = 0.0
+    #: For how long they have begun none (s), as far as is known.
+    since_lease: float = 0.0
     #: How long a worker takes for one item (s), the mean; None: not known yet.
     service_time: float | None = None
     #: Its squared coefficient of variation; 0: always the same, 1: exponential.
