@@ -108,7 +108,7 @@ class EventKind(StrEnum):
     PAUSED = _of("queue", "paused", ("group", "reason", "until"))
     RESUMED = _of("queue", "resumed", ("group",))
     LIMITED = _of("queue", "limited", ("group", "limits"), "its limits have changed")
-    PURGED = _of("queue", "purged", ("count",), "each item has its own event")
+    PURGED = _of("queue", "purged", ("group", "count"), "each item has its own event")
     DELETED = _of("queue", "deleted", ("count",), "each item has its own event")
     WORKER_UP = _of("worker", "worker_up", ("worker",), "it serves the queue from now on")
     WORKER_DOWN = _of("worker", "worker_down", ("worker",), "it has stopped")

@@ -135,7 +135,8 @@ class Fleet:
 
         Only those of this worker return, in the order in which they were leased, and wake others that wait.
         The attempts count. Whatever the worker still sends for them is rejected. If it is alive, it notices
-        this at its next heartbeat, stops its runs, and works on under another session. Repeating is safe.
+        this when it looks who works, at the latest at its next heartbeat, stops its runs, and works on under
+        another session. Repeating is safe.
 
         Args:
             worker: The worker, its `id`, one of its sessions, or its name.
