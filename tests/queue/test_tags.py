@@ -218,7 +218,7 @@ async def test_the_index_agrees_with_the_items_after_workers_were_killed(
 ) -> None:
     """Items are added, cancelled and requeued by tag while workers are killed: it needs no fsck."""
     async with AsyncWorkQueue.from_url(redis_url, name) as queue:
-        numbers = iter(range(10**6))
+        numbers, requeued = iter(range(10**6)), 0
         for _ in range(2):
             worker = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-c", WORKER, redis_url, name), stdout=asyncio.subprocess.PIPE
@@ -230,14 +230,16 @@ async def test_the_index_agrees_with_the_items_after_workers_were_killed(
                     while not told.done():
                         ids = [f"i{next(numbers)}" for _ in range(10)]
                         await queue.add_items([Item(b"", id=one) for one in ids], tags=["red", f"t{turn}"])
-                        await queue.tags.requeue("t0")
+                        requeued += await queue.tags.requeue("t0")
                         await queue.tags.cancel("t1")
                         await asyncio.wait([told], timeout=0.01)
                     assert told.result(), "the worker works"
             finally:
                 worker.kill()
                 await worker.wait()
+        assert requeued
         await queue.admin.clear_leases()
+        await queue.fail(await queue.lease(30), "why")  # whether a dead letter is left from before is chance
         places = await audit(redis, name)
         assert places.waiting
         assert places.dead
