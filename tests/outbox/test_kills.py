@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 from contextlib import suppress
@@ -41,9 +42,9 @@ def test_relays_that_are_killed_at_their_steps_run_each_row_once(
     completed = tmp_path / "completed"
 
     async def complete_all() -> None:
-        done = await mails.complete_all()
         with completed.open("a") as file:
-            file.write("".join(f"{one}\n" for one in done))
+            fcntl.flock(file, fcntl.LOCK_EX)  # so that the lines come in the order of the leases
+            file.write("".join(f"{one}\n" for one in await mails.complete_all()))
 
     async def relay_until(last: str) -> None:
         async def die(step: str, _: object) -> None:

@@ -152,16 +152,21 @@ async def test_each_item_is_leased_once_though_it_moves_while_both_queues_are_wo
     seen: list[str] = []
 
     async def work(one: AsyncWorkQueue) -> None:
-        while lease := await one.lease(30, timeout=0.5):
-            seen.append(lease.id)
-            assert lease.attempt == 1
-            assert await one.complete(lease)
+        while True:
+            is_last = all(moving.done() for moving in moves)
+            if lease := await one.lease(30, timeout=0.1):
+                seen.append(lease.id)
+                assert lease.attempt == 1
+                assert await one.complete(lease)
+            elif is_last:
+                return
 
     async def move(one: AsyncWorkQueue, another: AsyncWorkQueue) -> None:
         for _ in range(20):
             await one.admin.move(another, count=50)
 
-    await asyncio.gather(work(queue), work(other), move(queue, other), move(other, queue))
+    moves = [asyncio.create_task(move(queue, other)), asyncio.create_task(move(other, queue))]
+    await asyncio.gather(work(queue), work(other), *moves)
     assert sorted(seen, key=int) == ids
 
 

@@ -148,6 +148,7 @@ class Nodes(Clustered):
 
     async def hand_over(self, drawn: float) -> None:
         """Let the replica of a master take over in good order."""
+        await self._settled()  # a fail-over by hand is given up after 5 s
         master, [shard, *_] = await self._draw(drawn)
         await command((await self.replica_of(master)).redis, "CLUSTER FAILOVER")
         await self._followed(master, shard)

@@ -141,7 +141,7 @@ async def _back(new: Version, queue: AsyncWorkQueue, redis: Redis) -> None:
         await queue.add_item(Item(b"x", id="late"))
     added = int(await new("hold"))
     await new("park", "back")
-    await until("all is done", lambda: _is_empty(redis, name))
+    await until("all is done", lambda: _is_done(redis, name))
     # What the killed worker held is a dead letter, as there is one attempt; everything else has run.
     ended: set[Any] = await redis.smembers(f"ran-{name}") | {*await redis.zrange(f"{name}:dead", 0, -1)}
     of_old = sum(one.startswith(b"old") for one in ended)
@@ -164,5 +164,8 @@ async def _any_letter(redis: Redis, name: str, field: bytes, but: Collection[byt
     return {field} in fields
 
 
-async def _is_empty(redis: Redis, name: str) -> bool:
-    return not await redis.exists(*(f"{name}:{end}" for end in ("queue", "deadlines", "scheduled", "parked")))
+async def _is_done(redis: Redis, name: str) -> bool:
+    # An id that is on its way to a worker is in none of the keys: what was parked is the last one.
+    return bool(await redis.sismember(f"ran-{name}", "parked")) and not await redis.exists(
+        *(f"{name}:{end}" for end in ("queue", "deadlines", "scheduled", "parked"))
+    )

@@ -96,7 +96,7 @@ async def test_the_module_of_a_handler_is_imported_before_its_first_run(
     (tmp_path / "imported_slowly.py").write_text(
         "import time, pathlib\n"
         "if not pathlib.Path(__file__).with_name('quick').exists():\n"
-        "    time.sleep(1.5)\n"
+        "    time.sleep(3)\n"
         "def handle(payload: bytes) -> None: pass\n"
     )
     (tmp_path / "quick").touch()
@@ -105,7 +105,7 @@ async def test_the_module_of_a_handler_is_imported_before_its_first_run(
 
     (tmp_path / "quick").unlink()
     worker = new_worker(concurrency=1, retry=ONCE)
-    worker.handler(queue, run_in="process", timeout=1)(handle)
+    worker.handler(queue, run_in="process", timeout=2)(handle)
     await add(queue, b"x")
     async with working(worker):
         await finished(queue)
@@ -117,21 +117,22 @@ async def test_a_process_that_is_killed_is_replaced_and_harms_no_other_run(
     make_queue: MakeQueue, queue: AsyncWorkQueue, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By its time limit, again and again, or from outside while it is idle. Nothing is logged of it."""
-    held = make_queue(name=f"{queue.name}-held")
+    held, limited = make_queue(name=f"{queue.name}-held"), make_queue(name=f"{queue.name}-limited")
     worker = new_worker(concurrency=10, handler_processes=2, retry=ONCE)
     worker.handler(held, run_in="process", timeout=None)(hold)
-    worker.handler(queue, run_in="process", timeout=0.5)(note_pid)
+    worker.handler(queue, run_in="process", timeout=None)(note_pid)
+    worker.handler(limited, run_in="process", timeout=0.5)(note_pid)
     await add(held, str(tmp_path))
     async with working(worker):
         await worker.started()
         await eventually("it runs", lambda: len(begun(tmp_path)) == 1)
         (mine,) = pids_of(worker) & {*begun(tmp_path)}
         for _ in range(2):
-            await queue.add_item(Item(f"3600 {tmp_path}/out", id="slow"))
-            await counted(queue, "it has exceeded its limit", lambda counts: counts.dead == 1)
-            (letter,) = await queue.dead_letters.list()
+            await limited.add_item(Item(f"3600 {tmp_path}/out", id="slow"))
+            await counted(limited, "it has exceeded its limit", lambda counts: counts.dead == 1)
+            (letter,) = await limited.dead_letters.list()
             assert "TimeLimitExceeded" in letter.error
-            await queue.dead_letters.drop("slow")
+            await limited.dead_letters.drop("slow")
             await queue.add_item(Item(f"0 {tmp_path}/out", id="quick"))
             await finished(queue)
         assert await queue.dead_letters.count() == 0

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from tests.faults.test_killed_server import start
 from tests.queue.asking import until
 from tests.spark.programs.faults import is_there
 
@@ -63,7 +64,7 @@ class Runs:
                 await until("the server was killed", was_killed, within=900)
                 assert not run.done(), self.log
                 assert self.server.dir
-                self.server = await make_server(dir=self.server.dir, port=self.server.port)
+                self.server = await start(make_server, self.server.dir, self.server.port)
                 self._note_server()
             return await run
         finally:

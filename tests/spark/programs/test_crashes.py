@@ -14,6 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from leasequeue import AsyncWorkQueue, Item
+from tests.faults.test_killed_server import start
 from tests.queue.asking import command
 from tests.queue.keyspace import audit, left_over
 from tests.spark.programs.faults import STEPS
@@ -66,7 +67,7 @@ def shards() -> int | None:
 @pytest.fixture
 async def drain(make_server: MakeServer, tmp_path: Path, name: str, shards: int | None) -> Drain:
     """Return a queue with items on a persistent server, and a query that drains it."""
-    server = await make_server(dir=tmp_path / "data")
+    server = await start(make_server, tmp_path / "data")
     async with AsyncWorkQueue.from_url(server.url, name, shards=shards) as queue:
         await queue.events.keep(count=1_000_000)
         await queue.add_items([Item(f"data of {item_id}", id=item_id) for item_id in IDS])
