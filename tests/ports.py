@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from contextlib import ExitStack
 
-# Hypothesis seeds the usual one, so that all processes would try the same ports.
+# Hypothesis seeds the usual one.
 _random = random.SystemRandom()
 _given: set[int] = set()
+#: The ports of this process, as another one of the tests would take those that are not bound for a while.
+_PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_SIZE = 12_000 // _PROCESSES
+_FIRST = 20_000 + _SIZE * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PROCESSES)
 
 
 def free_port(count: int = 1) -> int:
@@ -17,7 +22,7 @@ def free_port(count: int = 1) -> int:
     They are below those that systems give to other sockets, which could take one before it is used.
     """
     while True:
-        first = _random.randrange(20_000, 32_000)
+        first = _random.randrange(_FIRST, _FIRST + _SIZE - count)
         ports = range(first, first + count)
         with ExitStack() as stack:
             try:

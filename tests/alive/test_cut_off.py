@@ -88,7 +88,7 @@ async def test_runs_go_on_where_no_peer_could_start_them(
     monkeypatch.setattr(listener, "BLOCK_SECONDS", 1)
     monkeypatch.setattr(listener, "MARGIN_SECONDS", 1.0)
     worker = new_worker(lease_time=HOUR, dead_after=HOUR, gone_after=None if why == "never" else 0.5)
-    gate = Gate(worker, its := make_queue(url=proxy.url, reply_timeout=0.2))
+    gate = Gate(worker, its := make_queue(url=proxy.url, reply_timeout=1))
     if why != "alone":
         await other_worker(queue)
     await add(queue, b"x")

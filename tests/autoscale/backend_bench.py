@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -16,12 +16,14 @@ from leasequeue.autoscale.backends.processes import MARK
 from leasequeue.autoscale.config import Config, DeploymentConfig, JobConfig, ProcessSettings, TierConfig
 from leasequeue.autoscale.model import DeploymentPolicy, TierPolicy
 from leasequeue.errors import BackendError
+from tests.eventually import eventually
 from tests.queue.asking import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from leasequeue.autoscale.backends import Backend
+    from leasequeue.autoscale.backends.processes import ProcessBackend
     from leasequeue.autoscale.config import BackendSettings
 
 PROGRAM = Path(__file__).with_name("unit_program.py")
@@ -103,6 +105,13 @@ class ProcessBench:
             return not problem and await backend.ready() == units and len(self.pids()) == units
 
         await until(f"{units} units are at work", are_ready)
+
+    async def ended(self, backend: Backend) -> None:
+        """Wait until no unit runs, and the back end knows it, which its threads tell it."""
+        units = cast("ProcessBackend", backend)._units.values()
+        await eventually(
+            "they end", lambda: not self.pids() and not any(one.process.alive() for one in units)
+        )
 
     def pids(self) -> list[int]:
         """Return the processes that lead units of this tier, as the system knows them; no zombies."""

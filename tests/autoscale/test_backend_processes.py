@@ -294,7 +294,7 @@ async def test_units_that_fail_are_started_one_by_one_and_never_at_once(
     monkeypatch.setattr(supervision, "FIRST_PAUSE", 20.0)
     backend = bench.open(["sh", "-c", "exit 3"])
     assert await refusal(backend, 3) == ""
-    await eventually("they end", lambda: not bench.pids())
+    await bench.ended(backend)
     text = await refusal(backend, 3)
     assert text.startswith("the unit scale-")
     assert "with exit code 3 (failures in a row: 1; the next start is 20 s later)" in text
@@ -308,7 +308,7 @@ async def test_units_that_fail_are_started_one_by_one_and_never_at_once(
     for _ in range(4):
         texts.append(await refusal(again, 3))
         assert len(bench.pids()) <= (3 if len(texts) < 3 else 1), "from the third on, one at a time"
-        await eventually("they end", lambda: not bench.pids())
+        await bench.ended(again)
     for count in (1, 2, 3):
         assert f"exit code 3 (failures in a row: {count};" in texts[count]
 
@@ -345,7 +345,7 @@ async def test_each_end_is_logged(bench: ProcessBench, caplog: pytest.LogCapture
     backend = bench.open(["sh", "-c", "echo began $$ >> record; exit 3"], directory=str(bench.folder))
     assert await refusal(backend, 2) == ""
     await eventually("both have begun", lambda: len(bench.recorded("began")) == 2)
-    await eventually("they end", lambda: not bench.pids())
+    await bench.ended(backend)
     assert await refusal(backend, 0) == "", "none is wanted any more"
     assert caplog.text.count("exit code 3") == 2
 

@@ -9,10 +9,11 @@ import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from leasequeue import AsyncWorkQueue, Fleet, RetryPolicy, TaskQueue, Worker
+from leasequeue import AsyncWorkQueue, RetryPolicy, TaskQueue, Worker
 from leasequeue.dashboard.pages import PAGES
 from leasequeue.dashboard.sampler import EVERY, KEPT, QueueHistory
 from leasequeue.dashboard.view import segment
+from tests.alive.members import the_worker
 from tests.eventually import eventually
 from tests.worker.working import working
 
@@ -142,7 +143,7 @@ class Shop:
                 await opened.enter_async_context(working(worker))
             opened.callback(may_end.set)
             queue = await opened.enter_async_context(AsyncWorkQueue.from_url(self.url, "orders"))
-            self.parts["worker"] = (await Fleet(queue).workers())[0].id
+            self.parts["worker"] = (await the_worker(queue)).id
             await eventually("the workers work", lambda: {*begun} == {*QUEUES} - {UNSERVED, PAUSED})
             yield
 

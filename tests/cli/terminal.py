@@ -52,7 +52,10 @@ class Terminal:
 
         async def does() -> bool:
             found[:] = await self.lines()
-            return all(re.search(pattern, "\n".join(found), re.MULTILINE) for pattern in patterns)
+            is_whole = found == await self.lines()  # lines come one after the other
+            return is_whole and all(
+                re.search(pattern, "\n".join(found), re.MULTILINE) for pattern in patterns
+            )
 
         try:
             await until(f"the screen shows {patterns}", does)

@@ -56,7 +56,8 @@ def write(*words: object) -> None:
 if os.environ.get("PEERS") == "soon":  # they conclude soon that another worker is dead
     ring.LOOK_SECONDS, ring.GONE_SECONDS, ring.READ_SECONDS, ring.STANDING_SECONDS = 0.1, 0.5, 0.2, 0.0
 elif os.environ.get("PEERS") == "sooner":
-    ring.LOOK_SECONDS, ring.GONE_SECONDS, ring.STANDING_SECONDS = 0.2, 1.5, 1.0
+    # A worker that has had no server for `GONE_SECONDS` stops its runs.
+    ring.LOOK_SECONDS, ring.GONE_SECONDS, ring.STANDING_SECONDS = 0.2, 6.0, 1.0
 elif os.environ.get("PEERS") == "never":
     ring.LOOK_SECONDS = 3600.0
 

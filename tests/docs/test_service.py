@@ -23,6 +23,7 @@ from leasequeue.cli.app import load
 from leasequeue.worker.signals import LAST_SECONDS
 from tests.docs.pages import DOCS, README, ROOT, blocks
 from tests.ports import free_port
+from tests.queue.asking import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -139,8 +140,12 @@ async def test_the_service_runs(redis_url: str) -> None:
         assert re.search(
             r'^messaging_process_duration_seconds_count\{.*"make_report".*\} 1\.0$', runs, re.MULTILINE
         )
-        items = (await http.get(f"{exporter}/metrics")).text
-        assert re.search(r'^leasequeue_queue_items\{.*"waiting".*\} 0\.0$', items, re.MULTILINE)
+
+        async def is_sampled() -> bool:
+            items = (await http.get(f"{exporter}/metrics")).text
+            return bool(re.search(r'^leasequeue_queue_items\{.*"waiting".*\} 0\.0$', items, re.MULTILINE))
+
+        await until("a sample says that nothing waits", is_sampled)
 
 
 @pytest.mark.parametrize(

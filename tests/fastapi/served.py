@@ -23,9 +23,7 @@ async def pid() -> int:
 
 task = tasks.task(pid)
 of_worker.task(pid)
-app = FastAPI(
-    lifespan=lifespan(tasks, worker=Worker(of_worker, concurrency=1, dead_after=1), on_crash="exit")
-)
+app = FastAPI(lifespan=lifespan(tasks, worker=Worker(of_worker, concurrency=1), on_crash="exit"))
 app.include_router(router(tasks, reads=[Depends(anyone)]), prefix="/tasks")
 
 
