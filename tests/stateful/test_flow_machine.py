@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leasequeue import Lease
     from leasequeue.queue.plans.plan import ChildPlan
 
-pytestmark = [pytest.mark.core, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.core, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 _names = itertools.count()
 RUNS = st.sampled_from(["r1", "r2", "ü*"])

@@ -19,7 +19,7 @@ from tests.stateful.flows.cutting import stoppable_scripts
 from tests.stateful.live import run_machine
 from tests.stateful.whole.world import World
 
-pytestmark = [pytest.mark.core, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.core, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 _names = itertools.count()
 #: `World.furnish` has added most of them; the last ones are odd.
