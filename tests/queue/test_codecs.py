@@ -421,9 +421,14 @@ async def test_nothing_is_lost_when_keys_are_rotated_while_workers_are_killed(
     reader = make_queue(codec=keys_of("no"))
     for view in await reader.inspect("scheduled", count=1000, data=False):
         await reader.promote(view.id)
-    while leases := await reader.lease_many(250, 60, block=False):
+
+    async def is_drained() -> bool:
+        leases = await reader.lease_many(250, 60, timeout=1)
         await reader.complete_many(leases, results=[lease.data for lease in leases])
-    assert (await reader.counts())[:] == (0, 0, 0, 0)
+        return (await reader.counts())[:] == (0, 0, 0, 0)
+
+    # What was sent to a worker as it was killed is in its inbox for a minute.
+    await until("all is done", is_drained)
     results = await asyncio.gather(*map(reader.results.get, data))
     assert [*results] == [*data.values()]
 
