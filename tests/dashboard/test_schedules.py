@@ -30,7 +30,7 @@ async def test_schedules_of_all_queues_are_shown_the_next_due_first(redis_url: s
         assert "every 1 h" in page
         assert "Europe/Berlin" in page
         assert page.count(">paused</span>") == 1
-        assert "until the next deploy declares" in page
+        assert "a running worker within a minute, else the next deploy" in page
         assert "overdue" not in page
         assert "Run now" not in page, "it is read-only"
         found = (await client.get("/schedules?find=YEARLY")).text
