@@ -344,6 +344,7 @@ async def test_a_deep_clean_keeps_no_ids_of_items_that_wait(
     assert (report.examined, report.restored) == (3_001, 1)
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("clean", ["light_clean", "deep_clean", "fsck"])
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize(
