@@ -171,6 +171,20 @@ def test_while_no_run_has_ended_one_worker_finds_the_service_time_out() -> None:
     assert workers(Signals()) == 0
 
 
+def test_twice_as_many_are_asked_for_if_long_runs_hold_all_up_and_an_item_is_late() -> None:
+    held_up = Signals(
+        waiting=100, leased=4, ready=4, requested=4, service_time=1, oldest_age=91, since_lease=10
+    )
+    policy = JobPolicy(age_target=60, service_time=0.1)
+    answer = wanted_workers(held_up, policy, spin_up=30)
+    assert answer.workers == answer.for_backlog == 8
+    assert "all workers are busy for 10 s" in answer.why
+    assert workers(replace(held_up, waiting=1), policy) == 5, "one more for each item that waits"
+    assert workers(replace(held_up, since_lease=0.3), policy) == 1, "they begin items"
+    assert workers(replace(held_up, leased=3), policy) == 1, "one is free"
+    assert workers(replace(held_up, oldest_age=90), policy) == 1, "none is late"
+
+
 @pytest.mark.seed("RWQ-K5")
 def test_a_given_service_time_goes_before_the_measured_one() -> None:
     seen = Signals(waiting=100, service_time=1)

@@ -31,6 +31,14 @@ def test_one_sample_has_no_rates_and_two_have() -> None:
     assert (second.arrival_rate, second.lease_rate, second.arrival_trend) == (2.0, 3.0, 0)
 
 
+def test_it_is_known_for_how_long_no_item_was_leased() -> None:
+    job, found = Job(), []
+    for leases in (7, 7, 7, 8, 8):
+        job.leases = leases
+        found.append(job.measure().since_lease)
+    assert found == [0, EVERY, 2 * EVERY, 0, EVERY]
+
+
 @pytest.mark.seed("RWQ-O23")
 def test_arrivals_are_exact_however_fast_items_are_worked_off() -> None:
     """What a worker takes between two samples has a token, so nothing is missed."""
@@ -220,6 +228,7 @@ def test_counters_that_go_back_and_clocks_that_jump_are_left_out() -> None:
         {"late": [1, -1, 1]},
         {"workers": {"a": [1, 2, "x"]}},
         {"held": None},
+        {"still": -1},
         {"demand": 10**400},
     ],
     ids=str,

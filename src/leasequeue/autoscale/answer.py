@@ -216,13 +216,9 @@ def _while_unknown(job: _Job) -> Answer:
 
 
 def _for_late(job: _Job) -> int:
-    """Return twice as many workers if all are busy and the oldest item has waited longer than wished, else 0.
-
-    No more than one more for each item that waits.
-    """
-    if job.age <= job.age_target + job.spin_up or job.busy < job.ready:
-        return 0
-    return _ceil(job.ready + min(job.ready, job.waiting))
+    """Return twice as many workers if all are busy and the oldest item is late, else 0."""
+    is_late = job.age > job.age_target + job.spin_up and job.busy >= job.ready
+    return math.ceil(2 * job.ready) if is_late else 0
 
 
 def _for_rate(job: _Job, service_time: float) -> int:
