@@ -303,11 +303,17 @@ async def test_of_many_sessions_few_make_a_blocking_move_and_all_get_items(
         return sessions(await registrations()) == count and 1 <= blocked_now < count // 2
 
     await until("few are blocked", few_move)
-    before = await registrations()
-    monkeypatch.setattr(listener, "BLOCK_SECONDS", 3600)
+    # Counted where a wait begins: that of a session which is registered already may begin only now.
+    long_waits: list[float] = []
+
+    def wait_for_long() -> float:
+        long_waits.append(3600.0)
+        return 3600.0
+
+    monkeypatch.setattr(listener, "_wait_seconds", wait_for_long)
 
     async def all_wait_for_long() -> bool:
-        return sessions(await registrations() - before) == count and await few_move()
+        return len(long_waits) >= count and await few_move()
 
     await until("all have registered again", all_wait_for_long)
     await redis.set(f"{name}:item:foreign", b"x")
