@@ -15,7 +15,7 @@
 -- stylua: ignore
 local reads = {
   { 'EXISTS' }, { 'GET' }, { 'GETRANGE', 0, 0 }, { 'HEXISTS', '' }, { 'HGET', '' }, { 'HLEN' }, { 'HMGET', '' },
-  { 'HSCAN', 0 }, { 'HSTRLEN', '' }, { 'LINDEX', 0 }, { 'LLEN' }, { 'LPOS', '' }, { 'LRANGE', 0, 0 },
+  { 'HRANDFIELD', 1 }, { 'HSCAN', 0 }, { 'HSTRLEN', '' }, { 'LINDEX', 0 }, { 'LLEN' }, { 'LPOS', '' }, { 'LRANGE', 0, 0 },
   { 'MGET' }, { 'PTTL' }, { 'SCARD' }, { 'SMISMEMBER', '' }, { 'STRLEN' }, { 'TYPE' }, { 'XLEN' },
   { 'XRANGE', '-', '+', 'COUNT', 1 }, { 'XREVRANGE', '+', '-', 'COUNT', 1 }, { 'ZCARD' },
   { 'ZCOUNT', 0, 0 }, { 'ZLEXCOUNT', '-', '+' }, { 'ZMSCORE', '' }, { 'ZRANDMEMBER', 1 },

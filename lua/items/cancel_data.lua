@@ -17,7 +17,8 @@
 -- Cost: O(count), and O(size) for each item whose data has the same size; O(cursor) into a list.
 -- Limits: `count` (at most 1,000) items, and the inboxes of 1,000 sessions.
 -- Needs: check
--- Uses: cancel (cancel), data_key (keys), extend, values_from (lists), laned_ids, waiting_ids (waiting)
+-- Uses: held_key (RARE_KEYS), cancel (cancel), data_key (keys), extend, values_from (lists), laned_ids,
+--   waiting_ids (waiting)
 
 -- Return ids to look at, and the next cursor, if there is one.
 local function page()
@@ -43,11 +44,13 @@ for _, id in ipairs(ids) do
     if redis.call('GET', key) == payload then equal[#equal + 1] = id end
   end
 end
-local before = redis.call('LLEN', queue)
+local list = state == 'laned' and held_key or queue
+local before = redis.call('LLEN', list)
 cancel(equal, keep_ms)
-if next_cursor and state == 'waiting' then
+local is_place = state == 'waiting' or (state == 'laned' and string.find(next_cursor or '', '^%d+$'))
+if next_cursor and is_place then
   -- What has left the list has moved the others towards its start.
-  local moved = before - redis.call('LLEN', queue)
+  local moved = before - redis.call('LLEN', list)
   next_cursor = string.format('%.0f', math.max(0, next_cursor - moved))
 end
 local reply = { next_cursor and 0 or 1, next_cursor or '0' }

@@ -13,7 +13,8 @@
 -- Limits: at most 1,000 items a call.
 -- Uses: cancelled_key (RARE_KEYS), any_cancelled (begin_incarnation), begin_writes (begin_writes), now
 --   (clock), is_current (current), announce (due), emit, emitting, flush (emit), data_key, in_chunks,
---   lease_keys_of (keys), read_ledger (ledger), values_from (lists), write_lease_keys (write_lease_keys)
+--   lease_keys_of (keys), read_ledger (ledger), values_from (lists), keep_shared_slot (shared_slot),
+--   write_lease_keys (write_lease_keys)
 
 local ids = values_from(ARGV, entries + 1, 3)
 redis.call('ZCARD', scheduled) -- raises now, before anything is written, if the key has another type
@@ -29,6 +30,7 @@ for i, id in ipairs(ids) do
   answers[i] = 0
   if is_current(id, token, scores[i], records[i]) then
     local ends = now + lease_ms
+    if tonumber(scores[i]) <= now then keep_shared_slot(id, ends) end
     redis.call('ZADD', deadlines, ends, id)
     if tonumber(scores[i]) <= now then
       local first, last, attempt = read_ledger(records[i])

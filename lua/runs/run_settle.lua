@@ -57,8 +57,9 @@ if ids[1] then
     reference_of[ids[i]] = reference_of[ids[i]] or reference
   end
 else
-  local noted = redis.call('HSCAN', unsettled_key, '0', 'COUNT', 100)[2]
-  for i = 1, math.min(#noted, 200), 2 do
+  -- By chance: notes that are left must not hold up the others.
+  local noted = redis.call('HRANDFIELD', unsettled_key, 100, 'WITHVALUES')
+  for i = 1, #noted, 2 do
     if is_rest(noted[i]) then
       local home, run_id = split_reference(string.sub(noted[i], 2))
       local mark = home == prefix and redis.call('HGET', home .. ':run:' .. run_id, 'mark')

@@ -26,7 +26,8 @@
 -- Uses: begin_writes (begin_writes), now (clock), controlled (controlled), is_current (current), announce
 --   (due), emit, emitting, flush (emit), is_ours (foreign), in_chunks, lease_keys_of (keys), begin_leases,
 --   choose, chosen, drop_checked, last_token, take_tokens, write_leases (lease), read_ledger (ledger),
---   extend, reversed, set_of (lists), is_stream_owner (stream_owner), write_lease_keys (write_lease_keys)
+--   extend, reversed, set_of (lists), keep_shared_slot (shared_slot), is_stream_owner (stream_owner),
+--   write_lease_keys (write_lease_keys)
 
 local set_key = prefix .. ':set:' .. set
 local reply = { is_stream_owner() and 1 or 0, redis.call('LLEN', set_key), 0, 0, 0 }
@@ -40,7 +41,7 @@ end
 local set_records = redis.call('HMGET', ledger, unpack(set_ids))
 local set_scores = redis.call('ZMSCORE', deadlines, unpack(set_ids))
 
-local renewed, renewed_keys, again, place_of, sooner = {}, {}, {}, {}, nil
+local renewed, renewed_keys, late, again, place_of, sooner = {}, {}, {}, {}, {}, nil
 local till = now + hold_ms
 for i, id in ipairs(set_ids) do
   local first, last = read_ledger(set_records[i])
@@ -48,6 +49,7 @@ for i, id in ipairs(set_ids) do
     renewed[#renewed + 1], renewed[#renewed + 2] = till, id
     extend(renewed_keys, lease_keys_of({ id }))
     if till < tonumber(set_scores[i]) then sooner = hold_ms end
+    if tonumber(set_scores[i]) <= now then late[#late + 1] = id end
     reply[3] = reply[3] + 1
     if emitting then emit('renewed', id, { holder = session, token = tokens[i], due = till }) end
   elseif tokens[i] then
@@ -58,6 +60,9 @@ for i, id in ipairs(set_ids) do
   end
 end
 begin_writes() -- leases must be renewed even then
+for _, id in ipairs(late) do
+  keep_shared_slot(id, till)
+end
 in_chunks('ZADD', deadlines, renewed)
 write_lease_keys(renewed_keys, 1, #renewed_keys, hold_ms)
 announce(sooner)

@@ -141,6 +141,18 @@ async def test_an_item_that_ended_in_order_leaves_no_note(runs: Runs) -> None:
     assert "unsettled" not in await runs.space.snapshot()
 
 
+async def test_notes_that_are_left_hold_up_no_other(runs: Runs, redis: Any) -> None:
+    """There are more of them than a call reads, and they were noted before."""
+    await two_stages(runs)
+    left = {f"!{runs.home}\0r\0{number}": "cancel" for number in range(150)}
+    await redis.hset(f"{runs.home}:unsettled", mapping=left)
+    assert await runs.space.run("cancel_many", [("r/a", 60_000)]) == [1]
+    for _ in range(200):  # each reads 100 of them by chance
+        await settle(runs)
+    assert (await runs.states())["a"] == "c"
+    assert len(await unsettled(runs)) == len(left)
+
+
 async def test_a_note_of_an_item_that_is_there_again_is_dropped(runs: Runs) -> None:
     await two_stages(runs)
     await runs.space.run("fail_many", [("r/a", 1, -1, "bad")])

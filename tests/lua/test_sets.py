@@ -282,6 +282,20 @@ async def test_an_expired_lease_that_was_not_reclaimed_is_still_read_and_renewed
     assert reply == [NOW + 99_000 + 60_000]
 
 
+async def test_a_set_that_is_renewed_late_uses_its_shared_slots_again(space: Space) -> None:
+    """Other queues may have used them since the leases had expired."""
+    await space.seed({"control": {"shared": f"{space.prefix}:pool"}})
+    await lease_new(space, "a", "b")
+    used = f"{space.prefix}:pool:running"
+    before = await space.redis.zrange(used, 0, -1)
+    assert len(before) == 2
+    await space.redis.unlink(used)
+    assert await renew(space, now_ms=NOW + 59_000) == [1, 2, 2, 0, 0]
+    assert not await space.redis.exists(used)
+    assert await renew(space, now_ms=NOW + 999_000) == [1, 2, 2, 0, 0]
+    assert await space.redis.zrange(used, 0, -1) == before
+
+
 async def test_an_item_that_was_read_is_completed_after_its_lease_has_expired(space: Space) -> None:
     await lease_new(space, "mine", "lost", "done")
     await space.run("release_many", [("lost", 2, 0, 0)])

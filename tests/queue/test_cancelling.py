@@ -59,6 +59,16 @@ async def test_items_with_equal_data_are_cancelled_in_all_states(queue: AsyncWor
     assert all(int(one) % 2 == 0 for one in rest)
 
 
+async def test_items_with_equal_data_are_all_cancelled_in_a_paused_queue(queue: AsyncWorkQueue) -> None:
+    """Each step moves the others towards the start of what is held."""
+    await queue.pause()
+    await queue.add_items(Item(b"same" if n % 7 else b"else", id=f"{n}") for n in range(1400))
+    assert len(await queue.cancel_data(b"same")) == 1200
+    assert await queue.resume()
+    rest = [lease.id for _ in range(4) for lease in await queue.lease_many(500, 60, block=False)]
+    assert sorted(rest, key=int) == [f"{n}" for n in range(0, 1400, 7)]
+
+
 async def test_those_who_wait_get_an_error_at_once_and_later(make_queue: MakeQueue, redis: Redis) -> None:
     queue, other = make_queue(), make_queue()
     await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])

@@ -197,6 +197,24 @@ async def test_looking_at_groups_writes_nothing(queue: AsyncWorkQueue, redis: Re
     assert await left_over(redis, name) == {f"{name}:queue".encode(), f"{name}:item:plain".encode()}
 
 
+async def test_a_group_whose_items_have_vanished_costs_no_other_an_item(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    """Its lane keeps its turn in the call that finds it so, while lanes after it are parked."""
+    await queue.limits.set(group="*", concurrency=3)
+    await add(queue, "a", "a1")
+    await add(queue, "b", "b1", "b2", "b3", "b4", "b5")
+    for group in "cd":
+        await add(queue, group, f"{group}1")
+        await queue.pause(group=group)
+    await redis.unlink(f"{queue.name}:item:a1")
+    leases = await queue.lease_many(4, 60)
+    assert [lease.id for lease in leases] == ["b1", "b2", "b3"]
+    assert await queue.complete_many(leases) == [True] * 3
+    assert [lease.id for lease in await queue.lease_many(4, 60)] == ["b4", "b5"]
+    assert (await queue.counts()).waiting == 2
+
+
 @pytest.mark.parametrize("group", ["", "*", "a\0b", "a" * 257, "\ud800", 7], ids=repr)
 async def test_what_is_no_group_is_refused(queue: AsyncWorkQueue, group: Any) -> None:
     for call in (queue.groups.count, queue.groups.find, queue.groups.purge, queue.groups.cancel):

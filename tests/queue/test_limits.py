@@ -290,3 +290,37 @@ async def test_a_completion_leaves_the_turn_of_a_group_that_waits_for_its_rate(
     before = await redis.zrange(f"{queue.name}:turns:50", 0, -1, withscores=True)
     assert await queue.complete(lease)
     assert await redis.zrange(f"{queue.name}:turns:50", 0, -1, withscores=True) == before
+
+
+async def test_a_lease_that_is_renewed_late_uses_its_shared_slot_again(
+    make_queue: MakeQueue, clock: Clock
+) -> None:
+    """Another queue has used the slot meanwhile: no third one may."""
+    one, other = (make_queue(name=f"{{shop}}:{one}", clock=clock) for one in "ab")
+    for queue in (one, other):
+        await queue.limits.set(shared="{shop}:api", concurrency=1)
+        await queue.add_items([Item(b"x", id="x"), Item(b"x", id="y")])
+    late = await one.lease(10)
+    clock.now += 11
+    [meanwhile] = await other.lease_many(2, 30, block=False)
+    assert await one.renew(late, 60)
+    assert await other.complete(meanwhile)
+    assert await other.lease_many(2, 30, block=False) == []
+    assert (await one.limits.get()).shared_leased == 1
+    assert await one.complete(late)
+    assert len(await other.lease_many(2, 30, block=False)) == 1
+
+
+async def test_an_item_that_cannot_be_read_holds_up_no_other_of_its_group(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    """It is at the end of its lane after it was found."""
+    await queue.limits.set(group="*", concurrency=1)
+    await queue.add_items([Item(b"x", id=one) for one in ("bad", "next")], group="g")
+    await queue.add_item(Item(b"x", id="other"), group="h")
+    await redis.unlink(f"{queue.name}:item:bad")
+    await redis.hset(f"{queue.name}:item:bad", "a", "b")
+    found = []
+    for _ in range(2):
+        found += [lease.id for lease in await queue.lease_many(5, 60, block=False)]
+    assert sorted(found) == ["next", "other"]

@@ -63,6 +63,23 @@ async def test_a_weight_above_the_burst_counts_as_the_burst(queue: AsyncWorkQueu
     assert await now(queue) == ["again"]
 
 
+@pytest.mark.parametrize("group", [None, "g"])
+async def test_what_waits_behind_a_heavy_item_that_has_expired_keeps_its_order(
+    queue: AsyncWorkQueue, clock: Clock, redis: Redis, group: str | None
+) -> None:
+    """It is dropped after others were left out for its weight."""
+    await queue.limits.set(group="*" if group else None, rate="1/s", burst=5)
+    await add(queue, "heavy", 5, group=group, expires_in=1)
+    for number in range(8):
+        await add(queue, f"{number}", group=group)
+    clock.now += 2
+    assert (await now(queue), await now(queue)) == ([*"01234"], [])
+    clock.now += 10
+    assert await now(queue) == [*"567"]
+    assert (await queue.counts()).waiting == 0
+    assert not await redis.exists(f"{queue.name}:held", f"{queue.name}:lanes")
+
+
 async def test_a_heavy_item_has_its_group_wait_and_no_other(queue: AsyncWorkQueue, clock: Clock) -> None:
     await queue.limits.set(group="*", rate="1/s", burst=4)
     for item_id, weight, group, level in (

@@ -48,7 +48,7 @@ local function new_plan()
     end
   end
   for _, level in ipairs(plan.levels) do
-    level.admitted, level.line, level.first, level.last = 0, {}, 1, 0
+    level.admitted, level.passed, level.line, level.first, level.last = 0, 0, {}, 1, 0
     level.fresh, level.next, level.turns = {}, 1, lanes().turns_key(level.digits)
   end
   return plan
@@ -182,11 +182,14 @@ local function open_lanes_of(plan, level, groups, wanted)
   end
   keep_waiting(gated)
   for _, lane in ipairs(read) do
-    -- If nothing is left, the next lease finds it empty.
-    if not lane.is_parked and (lane.buffer[1] or refill(lane)) then
+    if lane.is_parked then
+      -- It is after those that are looked at next.
+    elseif lane.buffer[1] or refill(lane) then
       level.admitted = level.admitted + 1
       level.fresh[level.admitted] = lane
       plan.opened[#plan.opened + 1] = lane
+    else
+      level.passed = level.passed + 1 -- the next lease finds it empty
     end
   end
 end
@@ -204,7 +207,7 @@ local function open_lanes(plan, level, wanted)
   local most = math.min(wanted, 50)
   -- stylua: ignore
   local groups = redis.call('ZRANGE', level.turns, '-inf', level.till or till, 'BYSCORE',
-    'LIMIT', level.admitted, most)
+    'LIMIT', level.admitted + level.passed, most)
   level.till = level.till or till
   level.seen = #groups < most
   local number = level.seen and #groups or redis.call('ZCARD', level.turns)
@@ -228,7 +231,7 @@ end
 -- Take a member of a lane, unless it has none that may be leased.
 local function take_one(plan, level, lane, picked)
   local gate = lane.gate
-  local is_open = not gate or gate.used < gate.room
+  local is_open = not lane.is_stopped and (not gate or gate.used < gate.room)
   if not (is_open and plan.gate.used < plan.gate.room and (lane.at <= #lane.buffer or refill(lane))) then
     return false
   end
@@ -307,10 +310,11 @@ local function pick(plan, wanted)
 end
 
 -- Count what was picked and is not leased as not used. If its group had no more room, other lanes of
--- the group may have been passed over for it: `end_lanes` gives them their turn.
+-- the group may have been passed over for it: `end_lanes` gives them their turn. What was left out for
+-- weights may be leased by the next call.
 local function unpick(plan, one)
   local gate = one.lane.gate
-  state.is_left = state.is_left or one.weight
+  state.is_left = state.is_left or one.weight or plan.any_stopped
   plan.gate.count(-1, one.weight or 1)
   if gate then
     if gate.used >= gate.room then plan.passed[one.lane.group] = true end
@@ -338,7 +342,7 @@ local function weigh(plan, picked)
       if gate ~= total then gate.count(1, one.weight or 1) end
     else
       if not lane.is_stopped then
-        lane.is_stopped, lane.turn = true, one.turn_before
+        lane.is_stopped, lane.turn, plan.any_stopped = true, one.turn_before, true
       end
       -- Other lanes of its group may have been passed over for it.
       if gate.used < gate.room then plan.passed[lane.group] = true end

@@ -8,10 +8,11 @@
 -- Needs: queue, deadlines, scheduled, ledger, fence, session
 -- Gives: choose, take_tokens, write_leases, begin_leases, drop_checked, chosen,
 --   last_token, unreadable, unreadable_error
--- Uses: now (clock), discard, late_among (discard), announce (due), emit, emitting (emit), TABLE_BLANKS,
---   TOKEN_LIMIT (encodings), any_facts (facts), read_fence (fence), foreign_lease_left, holds_foreign,
---   is_ours, watch_foreign (foreign), first_due, first_end (heads), data_key, lease_keys_of (keys),
---   read_ledger (ledger), enter_processing (processing), write_lease_keys (write_lease_keys)
+-- Uses: now (clock), controlled (controlled), discard, late_among (discard), announce (due), emit, emitting
+--   (emit), TABLE_BLANKS, TOKEN_LIMIT (encodings), any_facts (facts), read_fence (fence), foreign_lease_left,
+--   holds_foreign, is_ours, watch_foreign (foreign), first_due, first_end (heads), data_key, lease_keys_of
+--   (keys), lanes (lanes), read_ledger (ledger), enter_processing (processing), write_lease_keys
+--   (write_lease_keys)
 
 -- The token of the n-th chosen item is `last_token + n`.
 local last_token, stored_token = read_fence()
@@ -129,13 +130,17 @@ local function begin_leases()
 end
 
 -- Drop the ids that were checked: how many at the right end of the queue, and of an inbox. Those whose data
--- key is no string go to the other end of the queue, so that they hold up no other.
+-- key is no string go to the other end of the queue or of their lanes, so that they hold up no other.
 local function drop_checked(number, inbox_, inbox_number)
   if #late > 0 then discard(late) end
   for _, id in ipairs(foreign) do
     watch_foreign(id, foreign_lease_left(id) or 0)
   end
-  if #unreadable > 0 then redis.call('LPUSH', queue, unpack(unreadable)) end
+  if #unreadable > 0 and controlled then
+    lanes().enter_lanes(unreadable, false)
+  elseif #unreadable > 0 then
+    redis.call('LPUSH', queue, unpack(unreadable))
+  end
   if inbox_ and inbox_number > 0 then redis.call('LTRIM', inbox_, 0, -inbox_number - 1) end
   if number > 0 then redis.call('LTRIM', queue, 0, -number - 1) end
 end

@@ -92,8 +92,8 @@ NOTING = frozenset({"open_shards", "probe", "sample_queue"})
 #: The commands of scripts that only read.
 READING = frozenset(
     {
-        *("EXISTS", "GET", "GETRANGE", "HEXISTS", "HGET", "HLEN", "HMGET", "HSCAN", "HSTRLEN"),
-        *("LINDEX", "LLEN", "LPOS", "LRANGE", "MGET", "PTTL", "SCAN", "SCARD", "SMISMEMBER"),
+        *("EXISTS", "GET", "GETRANGE", "HEXISTS", "HGET", "HLEN", "HMGET", "HRANDFIELD", "HSCAN"),
+        *("HSTRLEN", "LINDEX", "LLEN", "LPOS", "LRANGE", "MGET", "PTTL", "SCAN", "SCARD", "SMISMEMBER"),
         *("STRLEN", "TIME", "TYPE", "XLEN", "XRANGE", "XREVRANGE", "ZCARD", "ZCOUNT", "ZLEXCOUNT"),
         *("ZMSCORE", "ZRANDMEMBER", "ZRANGE", "ZRANGEBYSCORE", "ZRANK", "ZSCAN", "ZSCORE"),
     }
