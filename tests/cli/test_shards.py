@@ -248,6 +248,16 @@ async def test_whole_queues_are_purged_and_deleted(
     assert {*shard_names(queue.name, COUNT)} >= {line["queue"] for line in outcome.documents}
 
 
+async def test_no_item_is_moved_to_where_no_worker_looks(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    async with AsyncWorkQueue(f"{queue.name}-old", redis) as old:
+        await old.add_item(Item(b"x", id="a"), group="red")
+        for words in (("mv", old.name, queue.name), ("groups", old.name, "red", "--to", queue.name)):
+            assert "a queue without shards" in usage_error(await leasequeue(*words))
+        assert (await old.counts()).waiting == 1
+
+
 async def test_a_deletion_that_was_stopped_can_be_repeated(
     leasequeue: Leasequeue, queue: AsyncWorkQueue, redis: Redis
 ) -> None:

@@ -114,6 +114,19 @@ async def test_items_are_moved_to_a_queue_that_is_shown(redis_url: str) -> None:
         assert (await queue.counts()).waiting == 3
 
 
+async def test_nothing_is_moved_to_a_queue_with_shards(redis_url: str) -> None:
+    async with (
+        AsyncWorkQueue.from_url(redis_url, "walk") as queue,
+        AsyncWorkQueue.from_url(redis_url, "wide", shards=4) as wide,
+        open_board(queue, wide, rights=Rights.all) as (_, client),
+    ):
+        await queue.add_item(Item(b"data"))
+        answer = await client.post("/queues/walk/move", data={"to": "wide", "sure": "yes"})
+        assert answer.status_code == 400
+        assert "a queue without shards" in answer.text
+        assert (await queue.counts()).waiting == 1
+
+
 async def test_the_limits_of_a_queue_and_its_groups_show_what_is_used(redis_url: str) -> None:
     async with AsyncWorkQueue.from_url(redis_url, "limits") as queue, open_board(queue) as (_, client):
         await queue.limits.set(concurrency=9)

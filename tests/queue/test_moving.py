@@ -209,6 +209,24 @@ async def test_an_interrupted_move_leaves_each_item_in_one_queue(
             assert sorted(found) == sorted([*expected, "2"]), (number, run.commands)
 
 
+async def test_nothing_moves_to_the_plain_keys_of_a_queue_with_shards(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis, name: str
+) -> None:
+    await fill(queue, "a")
+    await queue.add_item(Item(b"data", id="b"), group="red")
+    spread = make_queue(name=f"{name}-64", shards=4)
+    await spread.counts()  # notes the shards
+    for there in (spread, spread.name):
+        with pytest.raises(InvalidArgument, match="a queue without shards"):
+            await queue.admin.move(there)
+        with pytest.raises(InvalidArgument, match="a queue without shards"):
+            await queue.groups.move("red", there)
+    assert await queue.counts() == (2, 0, 0, 0)
+    assert await redis.exists(f"{spread.name}:queue") == 0
+    # One of the same name without shards is another queue, which an object without them names.
+    assert await queue.admin.move(make_queue(name=spread.name)) == ["a", "b"]
+
+
 async def test_what_cannot_be_used_is_refused(queue: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
     await fill(queue, "a")
     for wrong in (queue, queue.name, "", None, "other:item"):

@@ -61,8 +61,8 @@ async def mv(
     """
     if ids and count is not None:
         raise typer.BadParameter("give ids or --count, not both", param_hint="--count")
-    async with open_queue(url, other, create=create), open_queue(url, name) as queue:
-        moved = await queue.admin.move(other, count=count, ids=ids or None)
+    async with open_queue(url, other, create=create) as there, open_queue(url, name) as queue:
+        moved = await queue.admin.move(there, count=count, ids=ids or None)
     left = [one for one in ids or () if one not in {*moved}]
     why = f"does not wait in {name}, or is in {other} already"
     missed = [(one, f"{one!r} was not moved: it {why}") for one in left]

@@ -13,9 +13,10 @@ from leasequeue.queue.views import fetched, read_inspection
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from leasequeue.queue.engine import Engine
+    from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.queue.views import ItemView
     from leasequeue.states import State
 
@@ -54,7 +55,9 @@ class Groups:
     ServerError as those of `AsyncWorkQueue` do.
     """
 
-    def __init__(self, engine: Callable[[], Engine], other_name: Callable[[str], str]) -> None:
+    def __init__(
+        self, engine: Callable[[], Engine], other_name: Callable[[AsyncWorkQueue | str], Awaitable[str]]
+    ) -> None:
         self._engine = engine
         self._other_name = other_name
 
@@ -148,7 +151,7 @@ class Groups:
                 break
         return cancelled
 
-    async def move(self, group: str, other: str) -> builtins.list[str]:
+    async def move(self, group: str, other: AsyncWorkQueue | str) -> builtins.list[str]:
         """Move the items of a group that wait or are scheduled to another queue, as `QueueAdmin.move` does.
 
         They keep their order, options, due times and attempts; 100 are one step, which is applied as a whole.
@@ -158,17 +161,17 @@ class Groups:
 
         Args:
             group: The group.
-            other: The name of the other queue; on a cluster it has the same hash tag.
+            other: The other queue, or its name; on a cluster it has the same hash tag. It has no shards.
 
         Returns:
             The ids of the items that were moved.
 
         Raises:
-            InvalidArgument: If an argument cannot be used, or the other queue is in another slot, or this
-                one has shards; nothing was sent.
+            InvalidArgument: If an argument cannot be used, or one of the queues has shards, or the other one
+                is in another slot or on another server; nothing was moved.
             QueueDeleted: If the other queue is being deleted.
         """
-        name, there = check_group(group).encode(), self._other_name(other)
+        name, there = check_group(group).encode(), await self._other_name(other)
         moved: builtins.list[str] = []
         for state in ("waiting", "scheduled"):
             left = (await self.count(group)).waiting

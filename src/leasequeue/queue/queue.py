@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, Unpack,
 from leasequeue import telemetry
 from leasequeue.codecs import MAGIC, UNREADABLE_SECONDS
 from leasequeue.durations import Duration, check_bool, check_int, check_list, seconds, to_ms
-from leasequeue.errors import InvalidArgument, StreamFull, UnreadablePayload, WrongKeyType
+from leasequeue.errors import AccessDenied, InvalidArgument, StreamFull, UnreadablePayload, WrongKeyType
 from leasequeue.item import MAX_DATA_BYTES
 from leasequeue.queue import operations
 from leasequeue.queue.cancelling import CANCELLED, KEEP_SECONDS, cancel_data, cancel_row, cancel_rows
@@ -1088,7 +1088,7 @@ class QueueAdmin:
         result of an item wait in vain: let them wait in the other queue. Repeating is safe with `ids`.
 
         Args:
-            other: The other queue, or its name; on a cluster it has the same hash tag.
+            other: The other queue, or its name; on a cluster it has the same hash tag. It has no shards.
             count: How many, in the order of `AsyncWorkQueue.peek`; None: all that wait now.
             ids: Instead: the ids of the items, which wait or are scheduled. Those that are leased stay.
 
@@ -1096,16 +1096,16 @@ class QueueAdmin:
             The ids of the items that were moved.
 
         Raises:
-            InvalidArgument: If an argument cannot be used, or the other queue is in another slot or on
-                another server; nothing was sent.
+            InvalidArgument: If an argument cannot be used, or the other queue has shards, or is in another
+                slot or on another server; nothing was moved.
             QueueDeleted: If the other queue is being deleted.
         """
-        name = _name_beside(self._queue, other)
         if count is not None:
             check_int("count", count, minimum=1, maximum=2**53)
         chosen = None if ids is None else [encoded_id(one) for one in check_list("ids", ids, "ids")]
         if count is not None and chosen is not None:
             raise InvalidArgument("count", count, "a count or ids, not both")
+        name = await _name_beside(self._queue, other)
         return await operations.move(engine_of(self._queue), name, count, chosen)
 
     async def purge(self, *, scheduled: bool = False, dead: bool = False) -> int:
@@ -1166,13 +1166,30 @@ class QueueAdmin:
         return await fsck(engine_of(self._queue)) + await self._queue.flow_runs.check()
 
 
-def _name_beside(queue: AsyncWorkQueue, other: AsyncWorkQueue | str) -> str:
-    """Return the name of another queue, to which items of this one can be moved."""
-    name = engines_of(queue).neighbour(other.name if isinstance(other, AsyncWorkQueue) else other)
-    theirs = other.url if isinstance(other, AsyncWorkQueue) else queue.url
-    if theirs != queue.url:
-        raise InvalidArgument("other", theirs, f"a queue on the same server, {queue.url}")
+async def _name_beside(queue: AsyncWorkQueue, other: AsyncWorkQueue | str) -> str:
+    """Return the name of another queue, to which items of this one can be moved.
+
+    A queue with shards leases nothing from the keys of its own name.
+    """
+    if isinstance(other, AsyncWorkQueue):
+        name = engines_of(queue).neighbour(other.name)
+        if other.url != queue.url:
+            raise InvalidArgument("other", other.url, f"a queue on the same server, {queue.url}")
+        has_shards = other.shards != (other,)
+    else:
+        name = engines_of(queue).neighbour(other)
+        has_shards = "{" not in name and "}" not in name and await _is_noted(queue, name)
+    if has_shards:
+        raise InvalidArgument("other", name, "a queue without shards")
     return name
+
+
+async def _is_noted(queue: AsyncWorkQueue, name: str) -> bool:
+    """Return whether shards of a name are noted on the server. Who may not read that cannot use them."""
+    [noted] = await engine_of(queue).runner.ask((b"GET", f"{{{name}}}:shards".encode()))
+    if isinstance(noted, Exception) and not isinstance(noted, (AccessDenied, WrongKeyType)):
+        raise noted
+    return isinstance(noted, bytes)
 
 
 def engines_of(queue: AsyncWorkQueue) -> Engines:
