@@ -111,6 +111,24 @@ async def test_keys_that_differ_after_a_quote_gather_apart(redis: Redis, name: s
     assert sorted(batches) == [[0, 2], [1, 3]]
 
 
+async def test_calls_that_have_no_group_are_in_no_batch_with_those_of_another_key(tasks: TaskQueue) -> None:
+    """As those that waited when the task got its `batch_wait`."""
+    batches: list[list[int]] = []
+
+    @tasks.task(batch=3, batch_wait=LONG, batch_by="customer")
+    async def confirm(orders: list[Order]) -> None:
+        batches.append([one.number for one in orders])
+
+    calls = [confirm.call(Order(("ann", "bob")[number % 2], number)) for number in range(4)]
+    items = [call.item() for call in calls]
+    await tasks.queue.add_items(items[:2])
+    await tasks.queue.add_items(items[2:], group="red")
+    async with working(new_worker(tasks, concurrency=20)):
+        for item in items:
+            await confirm.job(item.id).result(timeout=120)
+    assert sorted(batches) == [[0], [1], [2], [3]]
+
+
 async def test_without_a_field_all_calls_gather_and_what_fails_gathers_again(tasks: TaskQueue) -> None:
     runs: list[tuple[int, int]] = []
 

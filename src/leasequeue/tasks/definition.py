@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from leasequeue.worker.handler import RunIn
     from leasequeue.worker.retry import RetryPolicy
 
+#: What the groups begin with in which calls gather.
+BATCH = "batch:"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
@@ -212,7 +215,7 @@ class Definition:
                 "the calls of a batch would be in several shards: open the queue with shard_by='group', or "
                 "give the task a queue without shards",
             )
-        return f"batch:{size}:{wait_ms}:{self.name}:"
+        return f"{BATCH}{size}:{wait_ms}:{self.name}:"
 
     def group_of(self, arguments: bytes | None) -> str | None:
         """Return the group of a call: of all calls with limits, or in which this one gathers.

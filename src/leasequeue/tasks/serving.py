@@ -15,6 +15,7 @@ from leasequeue.durations import duration_text
 from leasequeue.errors import PayloadError
 from leasequeue.errors.log import Log
 from leasequeue.tasks.arguments import UnknownArguments
+from leasequeue.tasks.definition import BATCH
 from leasequeue.tasks.wire import correlation_of, first_due_of, task_of, write_result
 from leasequeue.worker.dispatch import Dispatcher
 from leasequeue.worker.handler import Handler, Inputs
@@ -152,6 +153,7 @@ def handler_of(
         fan_misfit=definition.fan_misfit,
         stream=definition.stream,
         gathers=definition.gathers is not None,
+        together=b"" if settings.batch_by is None else BATCH.encode(),
     )
 
 

@@ -432,12 +432,16 @@ def _runs_of(handler: Handler, leases: list[Lease]) -> list[ActiveRun]:
     size = handler.batch
     if size is None:
         return [ActiveRun(handler, (lease,)) for lease in leases]
-    # An item's last attempt is a separate run, so that its failure or crash affects no other item.
-    together = [lease for lease in leases if lease.attempt < handler.max_attempts]
-    alone = [lease for lease in leases if lease.attempt >= handler.max_attempts]
     by_group: dict[bytes | None, list[Lease]] = {}
-    for lease in together:
-        by_group.setdefault(lease._group if handler.gathers else None, []).append(lease)  # noqa: SLF001 - of the queue
+    alone: list[Lease] = []
+    for lease in leases:
+        group = lease._group if handler.gathers else None  # noqa: SLF001 - of the queue
+        # An item's last attempt is a separate run, so that its failure or crash affects no other item. What
+        # was added without the group of its key may have any key.
+        if lease.attempt >= handler.max_attempts or not (group or b"").startswith(handler.together):
+            alone.append(lease)
+        else:
+            by_group.setdefault(group, []).append(lease)
     return [
         *(
             ActiveRun(handler, some[at : at + size])

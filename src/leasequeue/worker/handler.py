@@ -105,6 +105,7 @@ class Handler(Consumer):
             called for stages of flow runs.
         may_return: Whether the function may return a `FanOut`, or a `Next`, in such a stage; None: both.
         fan_misfit: Returns why the children in a `FanOut` are not what the function declares, or None.
+        together: What the groups begin with whose items run together; items of others, or of none, run alone.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -129,6 +130,7 @@ class Handler(Consumer):
         fan_misfit: Callable[[FanOut[Any]], str | None] = lambda _: None,
         stream: Emission | None = None,
         gathers: bool = False,
+        together: bytes = b"",
     ) -> None:
         if not isinstance(queue, AsyncWorkQueue):
             raise InvalidArgument("queue", queue, "an AsyncWorkQueue")
@@ -157,6 +159,7 @@ class Handler(Consumer):
         self.fan_misfit = fan_misfit
         self.stream = stream
         self.gathers = gathers
+        self.together = together
         #: The metrics of its completed runs; see `observed`.
         self.completions: Series | None = None
 
