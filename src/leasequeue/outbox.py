@@ -31,6 +31,7 @@ from leasequeue.errors import (
     ExtraMissing,
     InvalidArgument,
     LeasequeueError,
+    PartlyApplied,
     QueueClosed,
     ServerRefused,
     ServerTooOld,
@@ -380,12 +381,18 @@ class Relay:
             try:
                 await self._send(rows, **how)
             except Exception as error:
-                if _is_for_all(error):
+                left, why = rows, error
+                if isinstance(error, PartlyApplied) and isinstance(error.__cause__, Exception):
+                    added = [answer is not None for answer in error.answers]
+                    done += [row.number for row, is_added in zip(rows, added, strict=True) if is_added]
+                    left = [row for row, is_added in zip(rows, added, strict=True) if not is_added]
+                    why = error.__cause__
+                if _is_for_all(why):
                     raise
-                if len(rows) == 1:
-                    refused[rows[0].number] = error
+                if len(left) == 1:
+                    refused[left[0].number] = why
                 else:
-                    for row in rows:  # one of them is refused
+                    for row in left:  # one of them is refused
                         await self._add([row], done, refused)
             else:
                 done += [row.number for row in rows]

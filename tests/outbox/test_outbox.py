@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from leasequeue import FanOut, Item, TaskQueue, Worker, telemetry
-from leasequeue.errors import ExtraMissing, InvalidArgument, InvalidCall
+from leasequeue.errors import ConnectionLost, ExtraMissing, InvalidArgument, InvalidCall, PartlyApplied
 from leasequeue.outbox import Outbox
 from tests.eventually import eventually
 from tests.outbox.conftest import Mails
@@ -27,6 +27,8 @@ from tests.worker.working import working
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+    from redis.asyncio import Redis
 
     from leasequeue import Call
 
@@ -165,6 +167,41 @@ async def test_rows_are_relayed_to_the_shards_of_a_queue(redis_url: str, name: s
         mails.insert(*(mails.send.options(group=f"g{number % 7}").call("ann") for number in range(50)))
         assert await mails.drain() == 50
         assert (await tasks.queue.counts()).waiting == 50
+
+
+async def test_what_the_other_shards_have_added_is_settled_when_one_is_away(
+    redis_url: str, name: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail_to_add(*_: Any, **__: Any) -> list[bool]:
+        raise ConnectionLost("the node is away", maybe_applied=False)
+
+    async with TaskQueue.from_url(redis_url, name, shards=4) as tasks:
+        mails = Mails(tasks, database)
+        mails.insert(*(mails.send.options(id=f"{number}").call("ann") for number in range(20)))
+        away = tasks.queue.shard_of("0")
+        theirs = [f"{number}" for number in range(20) if tasks.queue.shard_of(f"{number}") is away]
+        with monkeypatch.context() as patched:
+            patched.setattr(away, "add_items", fail_to_add)
+            with pytest.raises(PartlyApplied):
+                await mails.drain()
+        assert mails.rows() == theirs
+        assert (await tasks.queue.counts()).waiting == 20 - len(theirs)
+        assert await mails.drain() == len(theirs)
+        assert ((await tasks.queue.counts()).waiting, mails.rows()) == (20, [])
+
+
+async def test_what_one_shard_refuses_is_set_aside(redis: Redis, name: str, database: str) -> None:
+    async with TaskQueue(name, redis, shards=4) as tasks:
+        mails = Mails(tasks, database)
+        wrong = tasks.queue.shard_of("0")
+        await redis.set(f"{wrong.name}:queue", "of another type")
+        mails.insert(*(mails.send.options(id=f"{number}").call("ann") for number in range(20)))
+        theirs = [f"{number}" for number in range(20) if tasks.queue.shard_of(f"{number}") is wrong]
+        assert await mails.drain() == 20
+        assert mails.rows() == theirs
+        assert all("WrongKeyType" in text for text in mails.rows("error"))
+        others = [one for one in tasks.queue.shards if one is not wrong]
+        assert sum([(await one.counts()).waiting for one in others]) == 20 - len(theirs)
 
 
 async def test_a_batch_is_bounded_by_its_bytes(mails: Mails, monkeypatch: pytest.MonkeyPatch) -> None:
