@@ -40,6 +40,8 @@ from leasequeue.errors.describing import describe
 from leasequeue.errors.log import Log
 from leasequeue.item import Item
 from leasequeue.queue.encoding import adding, item_row, row_size, trips
+from leasequeue.queue.queue import engines_of
+from leasequeue.queue.shards.opening import layout_of
 from leasequeue.tasks.queue import TaskQueue
 from leasequeue.tasks.task import Call
 
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
 
     from leasequeue.durations import Duration
+    from leasequeue.queue import AsyncWorkQueue
     from leasequeue.tasks.job import Job
 
 __all__ = ["Outbox", "Relay"]
@@ -127,7 +130,8 @@ class Outbox:
 
     Args:
         tasks: The task queue of the calls. All of its queues are on one server, and those of all rows of one
-            table, too.
+            table, too. Calls of another one are taken if their queue has the shards and the codec with which
+            this one opens a queue of the name.
         table: The name of the table, with or without that of a schema; make it with the statement `ddl`.
         dedupe_for: How long, in seconds, an id stays taken after a relay has added it. A row runs once unless
             a relay is killed, or stands still, between adding it and deleting it, its job ends, and all
@@ -211,12 +215,23 @@ class Outbox:
         names = {name: parameter.format(name) for name in ("queue", "id", "data", "options")}
         return _INSERT.format(table=self.table, **names)
 
+    def _opens(self, queue: AsyncWorkQueue) -> bool:
+        """Return whether a relay adds to this queue as its own task queue does."""
+        known = self.tasks._queues.get(queue.name)  # noqa: SLF001 - `_queue_of` would note it
+        layout = None if known is None else layout_of(known)
+        return layout_of(queue) == layout and _codecs_of(queue) == _codecs_of(known or self.tasks.queue)
+
     def _row(self, call: Call[Any]) -> dict[str, Any]:
         """Check a call, and return its row."""
         if not isinstance(call, Call):
             raise InvalidArgument("call", call, "a call of a task: task.call(…)")
         if call.queue.url != self.tasks.queue.url:
             allowed = f"one for a queue on {self.tasks.queue.url}, as those of `tasks`"
+            raise InvalidArgument("call", call, allowed)
+        if not self._opens(call.queue):
+            allowed = (
+                f"one of {self.tasks!r}, as its relay does not know the shards or the codec of other queues"
+            )
             raise InvalidArgument("call", call, allowed)
         options = dict(call.options)
         if options.get("replace"):
@@ -235,6 +250,12 @@ class Outbox:
             options["trace"] = trace.decode()
         written = json.dumps(options, default=list)  # tags may be a set
         return {"queue": call.queue.name, "id": item.id, "data": item.data, "options": written}
+
+
+def _codecs_of(queue: AsyncWorkQueue) -> list[Any]:
+    """Return what is equal if two queues encode alike: the types of their codecs, and the values in these."""
+    codecs = engines_of(queue.shards[0]).payloads.codecs
+    return [(type(one), getattr(one, "__dict__", id(one))) for one in codecs]
 
 
 async def _after(executed: Any, job: Job[R]) -> Job[R]:

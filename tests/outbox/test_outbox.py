@@ -15,11 +15,12 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from leasequeue import FanOut, Item, TaskQueue, Worker, telemetry
+from leasequeue import AsyncWorkQueue, FanOut, Item, TaskQueue, Worker, telemetry
+from leasequeue.codecs import Zstd
 from leasequeue.errors import ConnectionLost, ExtraMissing, InvalidArgument, InvalidCall, PartlyApplied
 from leasequeue.outbox import Outbox
 from tests.eventually import eventually
-from tests.outbox.conftest import Mails
+from tests.outbox.conftest import Mails, send_mail
 from tests.queue.asking import until
 from tests.telemetry.recorded import Recorded, place_of
 from tests.worker.working import working
@@ -326,6 +327,38 @@ async def test_a_row_that_only_the_server_refuses_is_found_among_others(mails: M
     mails.insert(*(mails.send.options(id=f"{number}").call("ann") for number in range(4)))
     assert await mails.drain() == 4
     assert (await mails.waiting(), mails.rows()) == (["0", "2", "3"], ["1"])
+
+
+async def test_a_call_is_refused_whose_queue_a_relay_would_open_otherwise(
+    mails: Mails, redis_url: str, name: str
+) -> None:
+    """It would be added where no worker looks, or unencrypted."""
+    with psycopg.connect(mails.database) as connection:
+        for wrong in ({"shards": 4}, {"codec": Zstd()}):
+            async with TaskQueue.from_url(redis_url, f"{name}-others", **wrong) as others:
+                with pytest.raises(InvalidArgument, match="the shards or the codec of other queues"):
+                    mails.outbox.add(connection, others.task(send_mail).call("ann"))
+    assert mails.rows() == []
+
+
+async def test_calls_of_other_queues_are_taken_that_a_relay_opens_alike(
+    redis_url: str, redis: Redis, name: str, database: str
+) -> None:
+    async with (
+        TaskQueue.from_url(redis_url, name, codec=Zstd(above=9)) as tasks,
+        TaskQueue.from_url(redis_url, f"{name}-alike", codec=Zstd(above=9)) as alike,
+        AsyncWorkQueue(f"{name}-wide", redis, shards=4) as wide,
+    ):
+        mails = Mails(tasks, database)
+        named = tasks.task(name="named", queue=f"{name}-named")(send_mail)
+        given = tasks.task(name="given", queue=AsyncWorkQueue.from_url(redis_url, wide.name, shards=4))(
+            send_mail
+        )
+        mails.insert(*(task.call("ann") for task in (named, given, alike.task(send_mail))))
+        assert await mails.drain() == 3
+        for queue in (named.queue, wide, alike.queue):
+            assert (await queue.counts()).waiting == 1
+        await given.queue.close()
 
 
 async def test_what_cannot_be_used_is_refused(mails: Mails) -> None:
