@@ -324,6 +324,7 @@ def test_items_without_output_are_counted_or_refused(kind: str) -> None:
         columns_of(id=TEXT, _outcome=TEXT),
         columns_of(_leasequeue=LONG),
         columns_of(id=TEXT, ID=LONG),
+        columns_of(id=TEXT, Batch=LONG),
         columns_of(),
         5,
     ],

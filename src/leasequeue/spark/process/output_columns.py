@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Columns that a handler may add to those of its schema. They are not written into the output.
 ITEM, OUTCOME, ERROR, DELAY = "_id", "_outcome", "_error", "_delay"
 RESERVED = {ITEM: pa.string(), OUTCOME: pa.string(), ERROR: pa.string(), DELAY: pa.float64()}
+#: The column that readers of the output see in place of one of this name: `OutputFolder` names folders so.
+BATCH = "batch"
 #: The prefix of other columns that users cannot have.
 _OWN = "_leasequeue"
 _SCHEMA = "columns and their types, such as 'id string, size long'"
@@ -59,6 +61,9 @@ class OutputColumns:
             raise InvalidArgument("schema", schema, _SCHEMA)
         names = [name.lower() for name in columns.fieldNames()]
         for name in names:
+            if name == BATCH:
+                allowed = "another name: readers of the output see in it the number of a row's batch"
+                raise InvalidArgument("schema", name, allowed)
             if name in RESERVED or name.startswith(_OWN):
                 allowed = f"other columns than {', '.join(RESERVED)}, which are for outcomes"
                 raise InvalidArgument("schema", name, allowed)
