@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leasequeue import AsyncWorkQueue, Item
-from leasequeue.dashboard import Rights
+from leasequeue.dashboard import Rights, sampler
 from leasequeue.dashboard.pages import dead
 from leasequeue.dashboard.pages.dead import Place
 from leasequeue.dashboard.view import segment
@@ -197,6 +197,20 @@ async def test_all_of_all_queues_are_acted_on_and_the_count_is_named(
                 break
             step = await client.post("/dead/drop-all", data=fields_of(step))
         assert "count=6" in step.headers["location"]
+        assert [(await queue.counts()).dead for queue in queues] == [0, 0, 0]
+
+
+async def test_all_are_acted_on_though_not_all_queues_had_their_turn(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "SLICE", 1)
+    queues = [AsyncWorkQueue.from_url(redis_url, f"turn-{number}") for number in range(3)]
+    async with queues[0], queues[1], queues[2], open_board(*queues, rights=Rights.all) as (_, client):
+        for queue in queues:
+            await die(queue, "a")
+        asked = await client.get("/dead/drop-all")
+        done = await client.post("/dead/drop-all", data=fields_of(asked))
+        assert "count=3" in done.headers["location"]
         assert [(await queue.counts()).dead for queue in queues] == [0, 0, 0]
 
 

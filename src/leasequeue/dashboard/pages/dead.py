@@ -264,8 +264,13 @@ async def _act_on_all(view: View, action: str) -> int | Unfinished:
     last = {shard.whole.name: name for name, shard in shards}
     for name, queue in shards:
         whole = queue.whole.name
+        if name < at or whole in view.problems:
+            continue
+        if whole not in view.sampler.histories:  # one of many, which had no turn yet
+            await view.sampler.sample(whole)
         # Those that cannot be read do not keep it from the others.
-        if name < at or whole in view.problems or name in view.sampler.histories[whole].away:
+        seen = view.sampler.histories.get(whole)
+        if seen is None or name in seen.away:
             continue
         after = after if name == at else Place(0, b"")
         while left > 0 and visited < STEP_QUEUES:
