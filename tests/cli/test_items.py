@@ -458,6 +458,10 @@ async def test_tags_are_listed_and_act_on_what_has_one(leasequeue: Leasequeue, q
     assert (outcome.code, outcome.out) == (0, "1 requeued\n")
     assert await queue.tags.list() == {"only a": 1, "red": 1}
     assert (await leasequeue("tags", queue.name, "blue")).code == 1
+    for act in ("--cancel", "--requeue"):
+        outcome = await leasequeue("tags", queue.name, "blue", act)
+        assert (outcome.code, outcome.out.partition(" ")[0]) == (1, "0")
+        assert outcome.error == f"'{queue.name}' has no item and no dead letter with the tag 'blue'"
     for wrong in (("--cancel",), ("red", "--cancel", "--requeue")):
         assert (await leasequeue("tags", queue.name, *wrong)).code == 2
 
@@ -483,7 +487,17 @@ async def test_groups_are_listed_and_act_on_what_one_has(
     assert (await leasequeue("groups", queue.name, "red", "--purge")).out == "1 purged\n"
     assert (await leasequeue("groups", queue.name, "red", "--cancel")).out == "1 cancelled\n"
     assert (await leasequeue("groups", queue.name, "red")).code == 1
-    for wrong in (("--cancel",), ("red", "--cancel", "--purge"), ("--to", "x")):
+    for act in (("--purge",), ("--cancel",), ("--to", other.name)):
+        outcome = await leasequeue("groups", queue.name, "red", *act)
+        assert (outcome.code, outcome.out.partition(" ")[0]) == (1, "0")
+        assert outcome.error == f"'{queue.name}' has no unfinished item of the group 'red'"
+    assert (await leasequeue("groups", queue.name, "only later", "--purge")).code == 0, "it is scheduled"
+    outcome = await leasequeue("groups", queue.name, "only later", "--to", f"{other.name}s")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.error.endswith("and --create makes a new one")
+    outcome = await leasequeue("groups", queue.name, "only later", "--to", f"{other.name}s", "--create")
+    assert outcome.out == "1 moved\n"
+    for wrong in (("--cancel",), ("red", "--cancel", "--purge"), ("--to", "x"), ("red", "--create")):
         assert (await leasequeue("groups", queue.name, *wrong)).code == 2
 
 

@@ -194,7 +194,7 @@ async def test_groups_of_all_shards_are_listed(leasequeue: Leasequeue, queue: As
     outcome = await leasequeue("groups", queue.name, "--json")
     assert outcome.documents == [{"group": "red", "waiting": 9, "leased": 0, "scheduled": None}]
     assert (await leasequeue("groups", queue.name, "red", "--purge")).out == "9 purged\n"
-    outcome = await leasequeue("groups", queue.name, "red", "--to", "another")
+    outcome = await leasequeue("groups", queue.name, "red", "--to", "another", "--create")
     assert "a queue without shards" in outcome.error
 
 

@@ -43,12 +43,15 @@ async def tags(
         found = await queue.tags.list(after=after, count=count)
         print_rows([{"tag": name, "items": number} for name, number in found.items()], as_json=as_json)
         return Code.DONE
+    has_none = f"{queue.name!r} has no item and no dead letter with the tag {tag!r}"
     if cancel or requeue:
         done = await (queue.tags.cancel(tag) if cancel else queue.tags.requeue(tag))
-        return report_changes(queue.name, "cancelled" if cancel else "requeued", done, [], as_json=as_json)
+        missed = [] if done or await queue.tags.count(tag) else [(tag, has_none)]
+        word = "cancelled" if cancel else "requeued"
+        return report_changes(queue.name, word, done, missed, as_json=as_json)
     views = await queue.tags.find(tag, after=after, count=count, data=as_json)
     if not views:
-        return fail(f"{queue.name!r} has no item and no dead letter with the tag {tag!r}", Code.MISSED)
+        return fail(has_none, Code.MISSED)
     if as_json:
         for view in views:
             print_json({"queue": queue.name, "state": DEAD, **view_document(view)})
