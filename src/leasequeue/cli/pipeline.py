@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from leasequeue import errors
 from leasequeue.cli.formatting import print_facts, print_json
 from leasequeue.cli.options import choice_option, number_option
 from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, fail, group_of, run_blocking_command
@@ -240,9 +241,12 @@ def _with_our_options(problem: str) -> str:
 
 def exit_code(error: SparkFailed) -> Code:
     """Return the exit code of a job that failed: that of the Leasequeue error that ended it, else 1."""
-    if error.kind in {ServerError.__name__, *(one.__name__ for one in ServerError.__subclasses__())}:
+    kind = getattr(errors, error.kind, None)
+    if not isinstance(kind, type):
+        return Code.MISSED
+    if issubclass(kind, ServerError):
         return Code.SERVER
-    return Code.USAGE if error.kind == InvalidArgument.__name__ else Code.MISSED
+    return Code.USAGE if issubclass(kind, InvalidArgument) else Code.MISSED
 
 
 def facts(report: dict[str, Any]) -> dict[str, Any]:

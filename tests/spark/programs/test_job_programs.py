@@ -133,5 +133,12 @@ def test_the_reason_of_a_failure_is_found_in_the_error_of_spark() -> None:
     )
     assert (str(python), python.kind, pipeline.exit_code(python)) == ("ValueError: no", "", Code.MISSED)
     assert str(SparkFailed("[PATH] none\n\nplan")) == "[PATH] none"
-    invalid = SparkFailed("leasequeue.errors.InvalidArgument: x: got 1, expected 2")
-    assert pipeline.exit_code(invalid) == Code.USAGE
+    for kind, code in (
+        ("InvalidArgument", Code.USAGE),
+        ("InvalidCall", Code.USAGE),
+        ("LoginRefused", Code.SERVER),
+        ("TooManyConnections", Code.SERVER),
+        ("LeaseLost", Code.MISSED),
+        ("none_of_ours", Code.MISSED),
+    ):
+        assert pipeline.exit_code(SparkFailed(f"leasequeue.errors.{kind}: x: got 1, expected 2")) == code
