@@ -36,19 +36,24 @@ local function page()
 end
 
 local ids, next_cursor = page()
-local equal, seen = {}, {}
+local equal, seen, is_full = {}, {}, false
 for _, id in ipairs(ids) do
   local key = data_key(id)
-  if #equal < at_most and not seen[id] and redis.pcall('STRLEN', key) == #payload then
+  if not is_full and not seen[id] and redis.pcall('STRLEN', key) == #payload then
     seen[id] = true
-    if redis.call('GET', key) == payload then equal[#equal + 1] = id end
+    if redis.call('GET', key) == payload then
+      is_full = #equal == at_most
+      equal[#equal + 1] = not is_full and id or nil
+    end
   end
 end
 local list = state == 'laned' and held_key or queue
 local before = redis.call('LLEN', list)
 cancel(equal, keep_ms)
 local is_place = state == 'waiting' or (state == 'laned' and string.find(next_cursor or '', '^%d+$'))
-if next_cursor and is_place then
+if is_full then
+  next_cursor = cursor -- the same step again finds the rest
+elseif next_cursor and is_place then
   -- What has left the list has moved the others towards its start.
   local moved = before - redis.call('LLEN', list)
   next_cursor = string.format('%.0f', math.max(0, next_cursor - moved))

@@ -58,11 +58,17 @@ for row = entries + 1, #ARGV do
   reply[#reply + 1], reply[#reply + 2] = code, text
 end
 
+-- How many bytes of notes an item has at most, or little more: some 900.
+local MOST_NOTED = 65536
 local known, notes = read_in_chunks('HMGET', watchers, unfinished), {}
 local note = secret .. '@' .. session
 for i, id in ipairs(unfinished) do
   local sessions = known[i]
   if not (sessions and string.find(sessions, note, 1, true)) then
+    -- Those that were noted first and still wait ask again.
+    if sessions and #sessions > MOST_NOTED then
+      sessions = string.match(string.sub(sessions, -MOST_NOTED), ' (.*)$')
+    end
     notes[#notes + 1], notes[#notes + 2] = id, sessions and sessions .. ' ' .. note or note
   end
 end

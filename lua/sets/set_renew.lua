@@ -41,7 +41,7 @@ end
 local set_records = redis.call('HMGET', ledger, unpack(set_ids))
 local set_scores = redis.call('ZMSCORE', deadlines, unpack(set_ids))
 
-local renewed, renewed_keys, late, again, place_of, sooner = {}, {}, {}, {}, {}, nil
+local renewed, renewed_keys, overdue, again, place_of, sooner = {}, {}, {}, {}, {}, nil
 local till = now + hold_ms
 for i, id in ipairs(set_ids) do
   local first, last = read_ledger(set_records[i])
@@ -49,7 +49,7 @@ for i, id in ipairs(set_ids) do
     renewed[#renewed + 1], renewed[#renewed + 2] = till, id
     extend(renewed_keys, lease_keys_of({ id }))
     if till < tonumber(set_scores[i]) then sooner = hold_ms end
-    if tonumber(set_scores[i]) <= now then late[#late + 1] = id end
+    if tonumber(set_scores[i]) <= now then overdue[#overdue + 1] = id end
     reply[3] = reply[3] + 1
     if emitting then emit('renewed', id, { holder = session, token = tokens[i], due = till }) end
   elseif tokens[i] then
@@ -60,7 +60,7 @@ for i, id in ipairs(set_ids) do
   end
 end
 begin_writes() -- leases must be renewed even then
-for _, id in ipairs(late) do
+for _, id in ipairs(overdue) do
   keep_shared_slot(id, till)
 end
 in_chunks('ZADD', deadlines, renewed)

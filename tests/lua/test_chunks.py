@@ -203,3 +203,14 @@ async def test_a_queue_that_is_purged_keeps_chunks_for_their_time_and_fsck_ends_
     _, [kind, _] = await space.run("fsck_keys", pattern=pattern)
     assert kind == b"no_time_to_live"
     assert await space.redis.pttl(space.key("emitted:a")) > 0
+
+
+async def test_the_log_of_a_dead_letter_goes_when_another_one_replaces_it(space: Space) -> None:
+    await space.seed(LEASED)
+    await emit(space, "why", kind="logged")
+    assert await space.run("fail_many", [("a", 2, -1, "an error")]) == [1]
+    await space.run("add_items", [("a", "data", 0, 0)])
+    await space.lease_all(1)
+    assert await space.run("fail_many", [("a", 3, -1, "an error")]) == [1]
+    assert await read(space, kind="logged") == [0], "of another item with the id"
+    assert "logged:a" not in await space.snapshot()

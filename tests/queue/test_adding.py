@@ -111,6 +111,8 @@ async def test_an_id_stays_taken_for_the_time_given(queue: AsyncWorkQueue, clock
     assert not await queue.add_item(Item(b"2", "a"))
     clock.now += 60
     assert await queue.add_item(Item(b"3", "a"), dedupe_for=60)
+    assert await queue.complete(await take(queue, block=False))
+    assert not await queue.add_item(Item(b"4", "a")), "the window has begun again"
 
 
 async def test_options_go_through_a_pipeline(make_queue: MakeQueue, redis: Redis) -> None:

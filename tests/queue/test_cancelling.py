@@ -69,6 +69,17 @@ async def test_items_with_equal_data_are_all_cancelled_in_a_paused_queue(queue: 
     assert sorted(rest, key=int) == [f"{n}" for n in range(0, 1400, 7)]
 
 
+@pytest.mark.parametrize("state", ["scheduled", "leased"])
+async def test_all_items_with_large_data_are_cancelled(queue: AsyncWorkQueue, state: str) -> None:
+    """The server returns more of them in a page than a step cancels."""
+    data = b"x" * 65536
+    await queue.add_items([Item(data, id=f"{n}") for n in range(100)], delay=60 * (state == "scheduled"))
+    if state == "leased":
+        assert len(await queue.lease_many(100, 60)) == 100
+    assert len(await queue.cancel_data(data, limit=5)) == 5
+    assert len(await queue.cancel_data(data)) == 95
+
+
 async def test_those_who_wait_get_an_error_at_once_and_later(make_queue: MakeQueue, redis: Redis) -> None:
     queue, other = make_queue(), make_queue()
     await queue.add_items([Item(b"x", id="a"), Item(b"x", id="b")])

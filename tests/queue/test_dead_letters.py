@@ -77,6 +77,21 @@ async def test_any_start_and_count(queue: AsyncWorkQueue, clock: Clock) -> None:
             assert found == newest_first[begin : max(0, end)], (start, count)
 
 
+async def test_a_start_from_the_end_may_be_before_the_list(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first pages are short then, or empty."""
+    monkeypatch.setattr(dead_letters, "_PAGE", 3)
+    for n in range(7):
+        await bury(queue, f"{n}")
+    newest_first = [one.id for one in await queue.dead_letters.list()]
+    for start in (-9, -10, -20):
+        found = [one.id for one in await queue.dead_letters.list(start=start, count=-start)]
+        assert found == newest_first, start
+        found = [one.id for one in await queue.dead_letters.list(start=start, count=-start - 2)]
+        assert found == newest_first[:-2], start
+
+
 async def test_requeue_all_begins_with_the_oldest_and_skips_taken_ids(
     queue: AsyncWorkQueue, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

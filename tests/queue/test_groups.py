@@ -12,7 +12,7 @@ from leasequeue.errors import InvalidArgument
 from leasequeue.views import GroupCounts
 from tests.lua.space import Call, Space
 from tests.queue.asking import take
-from tests.queue.keyspace import left_over
+from tests.queue.keyspace import calls, left_over
 from tests.stateful.interruption import Interrupter
 
 if TYPE_CHECKING:
@@ -195,6 +195,14 @@ async def test_looking_at_groups_writes_nothing(queue: AsyncWorkQueue, redis: Re
     assert await found(queue, "a") == []
     assert await queue.groups.purge("a") == await queue.groups.cancel("a") == 0
     assert await left_over(redis, name) == {f"{name}:queue".encode(), f"{name}:item:plain".encode()}
+
+
+async def test_few_items_of_a_group_are_found_in_few_trips(queue: AsyncWorkQueue, redis: Redis) -> None:
+    await queue.add_items([Item(b"", id=f"{n}") for n in range(1000)], group="other", delay=60)
+    await add(queue, "g", "one", delay=60)
+    before = await calls(redis, "evalsha", "eval", "fcall")
+    assert await found(queue, "g", count=1) == ["one"]
+    assert await calls(redis, "evalsha", "eval", "fcall") - before <= 10
 
 
 async def test_a_group_whose_items_have_vanished_costs_no_other_an_item(

@@ -64,6 +64,13 @@ async def test_any_start_and_count(queue: AsyncWorkQueue, state: str) -> None:
     assert await ids(queue, -(2**53), 1000, state) == []
 
 
+@pytest.mark.parametrize("start", [-1000, -300, -251])
+async def test_a_start_from_the_end_may_be_before_the_list(queue: AsyncWorkQueue, start: int) -> None:
+    """The first page is short then, or empty."""
+    await queue.add_items(Item(b"", id=f"{n}") for n in range(200))
+    assert await ids(queue, start, -start, "waiting") == [f"{n}" for n in range(200)]
+
+
 @pytest.mark.seed("WRQ-O18")
 async def test_inspect_shows_a_waiting_item(queue: AsyncWorkQueue) -> None:
     await queue.add_item(Item(b"data", id="x"))

@@ -577,3 +577,18 @@ async def test_who_may_not_publish_can_work_and_its_events_are_missed(
             await waits
     with pytest.raises(ServerRefused):
         await anext(aiter(mute.events(live=True)))
+
+
+async def test_tokens_from_the_clock_are_in_events(queue: AsyncWorkQueue, redis: Redis) -> None:
+    """They have more digits than others: the counter was lost."""
+    await queue.events.keep(count=100)
+    await queue.events.publish()
+    async with reading(queue) as reader:
+        await queue.add_items([Item(b"", id=one) for one in "ab"])
+        await take(queue, block=False)
+        await redis.unlink(f"{queue.name}:fence")
+        lease = await take(queue, block=False)
+        assert lease.token > 10**15
+        seen = await reader.until("leased", count=2)
+    for events in (seen, await kept(queue)):
+        assert [event.token for event in events if event.what == "leased"] == [1, lease.token]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -224,3 +224,22 @@ async def test_a_cancelled_wait_leaves_nothing_behind(queue: AsyncWorkQueue, red
     assert await waits[1] == b"done"
     (engine,) = engines_of(queue).all
     assert engine.result_waits.count == 0
+
+
+async def test_those_who_wait_for_one_item_are_noted_up_to_a_number(
+    queue: AsyncWorkQueue, make_queue: MakeQueue, redis: Redis
+) -> None:
+    """Processes that ask once and go leave their notes until the item ends; those that stay ask again."""
+    await queue.add_item(Item(b"x", id="long"))
+    wait = asyncio.create_task(queue.results.wait("long"))
+    await watched(redis, queue, 1)
+    gone = " ".join(f"{number:024}@lh:{number:030}" for number in range(5000))
+    await redis.hset(f"{queue.name}:watchers", "long", gone)
+    other = make_queue()
+    assert not await other.results.is_cancelled("long")
+    noted: Any = await redis.hget(f"{queue.name}:watchers", "long")
+    notes = noted.decode().split()
+    assert 900 < len(notes) < 1200
+    assert notes[-2] == gone.split()[-1]
+    await queue.complete(await take(other, block=False), result=b"done")
+    assert await wait == b"done"

@@ -267,3 +267,14 @@ async def test_the_last_change_is_seen_whenever_workers_are_killed(
         worker.kill()
         await worker.wait()
     await audit(redis, name)
+
+
+async def test_a_new_level_gives_no_started_item_its_key_again(queue: AsyncWorkQueue) -> None:
+    assert await add(queue, "a")
+    assert await queue.set_priority("a", 1)
+    assert not await add(queue, "b"), "it was not started, and has the key"
+    [lease] = await queue.lease_many(1, 60)
+    assert await queue.fail(lease, "an error", retry_in=60)
+    assert await add(queue, "b")
+    assert await queue.set_priority("a", 3)
+    assert not await add(queue, "c"), "b waits"

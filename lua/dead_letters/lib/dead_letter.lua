@@ -12,7 +12,11 @@ local function enter_dead(id, data, text, attempt, token, carried)
   local key = dead_key(id)
   redis.call('ZADD', dead, now, id) -- first, so that none exists that is not listed
   local fields = redis.pcall('HLEN', key)
-  drop_tags(id, carried_by(id), carried)
+  local before = carried_by(id)
+  drop_tags(id, before, carried)
+  if keeps_chunks(before, 'logged') and not keeps_chunks(carried, 'logged') then
+    redis.call('UNLINK', chunks_key('logged', id))
+  end
   if fields ~= 0 and fields ~= (carried and 5 or 4) then redis.call('UNLINK', key) end
   token = string.format('%.0f', token)
   redis.call('HSET', key, 'data', data, 'error', text, 'attempt', attempt, 'token', token)

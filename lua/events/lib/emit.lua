@@ -142,7 +142,10 @@ if emitting then
           fields.result, fields.result_size = nil, size
         end
         left = left - (fields.result and size or 0)
-        fields.token, fields.attempt = tonumber(fields.token), tonumber(fields.attempt)
+        local token = tonumber(fields.token)
+        -- JSON has 14 digits of a number here; tokens have more after their counter was lost.
+        fields.token = token and token >= 1e14 and string.format('%.0f', token) or token
+        fields.attempt = tonumber(fields.attempt)
         message[#message + 1] = fields
       end
       message = string.format('{"first":%.0f,"events":%s}', number + from, cjson.encode(message))

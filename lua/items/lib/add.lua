@@ -153,8 +153,8 @@ local function note_recent(window_of)
     longest, count = math.max(longest, window), count + 1
   end
   local old = redis.call('ZRANGEBYSCORE', recent_key, '-inf', read_clock(), 'LIMIT', 0, 2 * count)
+  in_chunks('ZREM', recent_key, old) -- first: a window may begin again
   in_chunks('ZADD', recent_key, notes)
-  in_chunks('ZREM', recent_key, old)
   if redis.call('PTTL', recent_key) < longest then redis.call('PEXPIRE', recent_key, longest) end
 end
 

@@ -10,7 +10,7 @@
 local function note_cancelled(ids, for_ms, mark)
   local at = read_clock()
   local old = redis.call('ZRANGEBYSCORE', cancelled_key, '-inf', at, 'LIMIT', 0, 2 * #ids)
+  in_chunks('ZREM', cancelled_key, old) -- first: an id may be noted again
   in_chunks('ZADD', cancelled_key, scored(at + for_ms + (mark or 0), ids))
   if redis.call('PTTL', cancelled_key) < for_ms then redis.call('PEXPIRE', cancelled_key, for_ms) end
-  in_chunks('ZREM', cancelled_key, old)
 end

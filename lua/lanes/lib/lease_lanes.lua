@@ -182,13 +182,11 @@ local function open_lanes_of(plan, level, groups, wanted)
   end
   keep_waiting(gated)
   for _, lane in ipairs(read) do
-    if lane.is_parked then
-      -- It is after those that are looked at next.
-    elseif lane.buffer[1] or refill(lane) then
+    if not lane.is_parked and (lane.buffer[1] or refill(lane)) then
       level.admitted = level.admitted + 1
       level.fresh[level.admitted] = lane
       plan.opened[#plan.opened + 1] = lane
-    else
+    elseif not lane.is_parked then
       level.passed = level.passed + 1 -- the next lease finds it empty
     end
   end

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: Numbers as scripts store them.
-_STORED = re.compile(rb"-?[0-9]{1,15}")
+_STORED = re.compile(rb"-?[0-9]{1,16}")
 
 
 class UnknownType(Exception):

@@ -80,7 +80,7 @@ class DeadLetters:
                 room -= letter.size if letter.data is not None else 0
                 if letter.size >= 0:
                     found.setdefault(letter.id, letter)
-            if len(page) < size:
+            if len(page) < size and at >= 0:  # from the end on, the first pages may be before the list
                 break
         return [*found.values()]
 

@@ -198,7 +198,8 @@ class Groups:
         found: dict[str, ItemView] = {}
         room = MAX_REPLY_BYTES if data else -1
         for state in states:
-            async for ids in self._pages(name, state, min(count, SLOW_ROWS)):
+            size = min(count, SLOW_ROWS) if state == "waiting" else TRIP_ROWS  # of any group
+            async for ids in self._pages(name, state, size):
                 reply = await self._engine().bulk.find(ids, which="living", max_bytes=room)
                 for at in range(1, len(reply), _FIELDS):
                     its_state, *row = reply[at : at + _FIELDS]

@@ -888,7 +888,7 @@ class AsyncWorkQueue:
             )
             page = read_inspection(state, reply, self._engine().payloads, with_data=data)
             views += [view for view in page if view.id not in seen]
-            if len(page) < size:
+            if len(page) < size and at >= 0:  # from the end on, the first pages may be before the list
                 break
             seen.update(view.id for view in page)
             room -= fetched(page)
