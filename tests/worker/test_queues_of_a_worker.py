@@ -10,6 +10,7 @@ import pytest
 
 from leasequeue import AsyncWorkQueue, Fleet, InvalidArgument, Item
 from leasequeue.errors import WorkerNotRunning
+from leasequeue.queue.queue import engine_of
 from tests.alive.members import no_keys, the_worker
 from tests.eventually import eventually
 from tests.queue.asking import take
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
+    from leasequeue.worker.handler import Consumer
     from tests.queue.fixtures import MakeQueue
 
 #: With this time until it is dead, a worker sends one heartbeat: an order arrives as a message.
@@ -77,6 +79,69 @@ async def test_a_queue_is_stopped_and_started_while_the_worker_runs(
         other.opened.set()
         await finished(others)
     assert other.done == ["other"]
+
+
+async def test_a_queue_that_is_started_while_it_is_being_stopped_begins_after_that(
+    make_queue: MakeQueue, queue: AsyncWorkQueue
+) -> None:
+    worker = new_worker(concurrency=4)
+    gate = Gate(worker, queue)
+    other = Gate(worker, others := make_queue(name=f"{queue.name}-other"))
+    other.opened.set()
+    await queue.add_item(Item(b"x", id="a"))
+    async with working(worker):
+        await gate.reached(1)
+        runtime = worker._runtime
+        assert runtime is not None
+        stopping = asyncio.create_task(worker.stop_queue(queue.name, grace=HOUR))
+        await eventually("it is being stopped", lambda: queue not in runtime.queues.served)
+        starting = [asyncio.create_task(worker.start_queue(queue.name)) for _ in range(2)]
+        await queue.add_item(Item(b"x", id="b"))
+        for _ in range(3):  # it fetches between them
+            await others.add_item(Item(b"x"))
+            await finished(others)
+        assert gate.begun == ["a"]
+        gate.opened.set()
+        await asyncio.gather(stopping, *starting)
+        await finished(queue)
+        assert gate.done == ["a", "b"]
+        await the_worker(queue, others)
+
+
+async def test_a_queue_that_is_stopped_while_it_begins_again_stays_stopped(
+    queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session has failed; the worker begins again under another one."""
+    worker = new_worker(dead_after=FOR_EVER)
+    gate = Gate(worker, queue)
+    async with working(worker):
+        await the_worker(queue)
+        runtime = worker._runtime
+        assert runtime is not None
+        assist, begins, goes_on = runtime.background.assist, asyncio.Event(), asyncio.Event()
+
+        async def wait_and_assist(consumer: Consumer) -> None:
+            begins.set()
+            await goes_on.wait()
+            await assist(consumer)
+
+        monkeypatch.setattr(runtime.background, "assist", wait_and_assist)
+        await engine_of(queue).registry.fail(queue.session)
+        runtime.queues.membership.beat_soon()
+        await begins.wait()
+        stopping = asyncio.create_task(worker.stop_queue(queue.name))
+        for _ in range(20):  # it would be stopped by then
+            await queue.counts()
+        goes_on.set()
+        await stopping
+        await eventually("nothing begins", lambda: not runtime.queues._renewing)
+        assert not runtime.queues._pushes
+        await queue.add_item(Item(b"x", id="a"))
+        assert await no_keys(redis, queue)
+        assert await queue.counts() == (1, 0, 0, 0)
+        await worker.start_queue(queue.name)
+        gate.opened.set()
+        await finished(queue)
 
 
 async def test_a_queue_that_is_stopped_as_soon_as_the_worker_has_started_stays_so(

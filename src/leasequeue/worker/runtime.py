@@ -9,7 +9,7 @@ import os
 import platform
 import socket
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -498,6 +498,8 @@ class ServedQueues:
         self._pushes: dict[Consumer, list[Callable[[], None]]] = {}
         #: The tasks that begin again, or declare limits again.
         self._renewing: set[asyncio.Task[None]] = set()
+        #: Held to start a queue, to stop it, or to begin it again.
+        self._changing: defaultdict[Consumer, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ending = False
 
     def join_all(self) -> None:
@@ -556,23 +558,27 @@ class ServedQueues:
         return [one for one in self.consumers if one.queue.whole.name == name]
 
     async def start_queue(self, consumer: Consumer) -> None:
-        """Serve a queue, which may be new, from now on."""
-        if consumer.queue in self.served:
-            return
-        if consumer not in self.consumers:
-            self.consumers.append(consumer)
-            self._declare_feeds()
-            self._parts.adopt(consumer)
-            self._parts.background.call_soon(partial(self._parts.renewer.add_handlers, consumer.all_handlers))
-        self.served[consumer.queue] = consumer
-        await self._parts.background.assist(consumer)
-        self._join(consumer)
-        self.on_sessions(self._sessions())
-        await self.registered(consumer)
-        if consumer.queue not in self.served:
-            return  # it was stopped in between
-        self._parts.fetcher.add(consumer)
-        log.info("working on %s, too", consumer.queue.name)
+        """Serve a queue, which may be new, from now on; if it is being stopped, after that.
+
+        Raises:
+            WorkerNotRunning: If the worker ends.
+        """
+        async with self._changing[consumer]:
+            if consumer.queue in self.served:
+                return
+            if self._ending:
+                raise WorkerNotRunning
+            if consumer not in self.consumers:
+                self.consumers.append(consumer)
+                self._declare_feeds()
+                self._parts.adopt(consumer)
+                self._parts.background.call_soon(
+                    partial(self._parts.renewer.add_handlers, consumer.all_handlers)
+                )
+            self.served[consumer.queue] = consumer
+            await self._parts.background.assist(consumer)
+            await self._join_and_fetch(consumer)
+            log.info("working on %s, too", consumer.queue.name)
 
     def _declare_feeds(self) -> None:
         """Let flow runs add items to the queues that the worker declares, and no others."""
@@ -585,25 +591,26 @@ class ServedQueues:
 
         Release what has not started. Give its runs this time to finish, in seconds; then interrupt them.
         """
-        if self.served.pop(consumer.queue, None) is None:
-            return
-        await self._parts.fetcher.remove(consumer)
-        await engines_of(consumer.queue).stop_listening()
-        waiting = self._parts.renewer.pop_of(consumer)
-        await self._parts.parking.released()
-        waiting += self._parts.renewer.pop_of(consumer)
-        self._parts.acknowledgers[consumer].release(waiting)
-        interrupt_at = self._loop.time() + grace
-        while running := [run for run in self._parts.renewer.held_of(consumer) if run.task is not None]:
-            if self._loop.time() >= interrupt_at:
-                for run in running:
-                    run.interrupt(Interruption.SHUTDOWN)
-            await asyncio.sleep(TICK)
-        await self._parts.acknowledgers[consumer].drain()
-        self._end_pushes(consumer)
-        await self._end_registering(consumer)
-        await self._in_background(partial(self.membership.leave, consumer.queue))
-        log.info("no longer working on %s", consumer.queue.name)
+        async with self._changing[consumer]:
+            if self.served.pop(consumer.queue, None) is None:
+                return
+            await self._parts.fetcher.remove(consumer)
+            await engines_of(consumer.queue).stop_listening()
+            waiting = self._parts.renewer.pop_of(consumer)
+            await self._parts.parking.released()
+            waiting += self._parts.renewer.pop_of(consumer)
+            self._parts.acknowledgers[consumer].release(waiting)
+            interrupt_at = self._loop.time() + grace
+            while running := [run for run in self._parts.renewer.held_of(consumer) if run.task is not None]:
+                if self._loop.time() >= interrupt_at:
+                    for run in running:
+                        run.interrupt(Interruption.SHUTDOWN)
+                await asyncio.sleep(TICK)
+            await self._parts.acknowledgers[consumer].drain()
+            self._end_pushes(consumer)
+            await self._end_registering(consumer)
+            await self._in_background(partial(self.membership.leave, consumer.queue))
+            log.info("no longer working on %s", consumer.queue.name)
 
     def fail_sessions(self, sessions: Sequence[tuple[str, str]]) -> None:
         """Fail the sessions of a process that has died, in the background; callable from any thread."""
@@ -627,6 +634,13 @@ class ServedQueues:
     def quiet(self) -> bool:
         """Whether it fetches nothing more."""
         return self._parts.fetcher.quiet
+
+    async def _join_and_fetch(self, consumer: Consumer) -> None:
+        """Register on a queue, and then fetch for it."""
+        self._join(consumer)
+        self.on_sessions(self._sessions())
+        await self.registered(consumer)
+        self._parts.fetcher.add(consumer)
 
     def _join(self, consumer: Consumer) -> None:
         """Register on a queue, and receive the orders for this worker there."""
@@ -773,24 +787,25 @@ class ServedQueues:
     ) -> None:
         """Serve a queue under another session than the one that has failed, which held these leases."""
         if consumer.queue not in self.served:
-            return
-        if call is not None:
-            await asyncio.wait([call])
-        leases += self._lose_all(consumer)  # what came in between
-        self._end_pushes(consumer)
-        try:
-            # Unless another worker has, with which this one shares the queue object.
-            if consumer.queue.session == failed:
-                await engines_of(consumer.queue).replace_session()
-            session = consumer.queue.session
-            await self._parts.background.assist(consumer)
-            self._parts.background.call(partial(self.membership.return_items, consumer.queue, failed, leases))
-        except (QueueClosed, WorkerNotRunning):
-            return  # the worker ends
-        self._join(consumer)
-        self.on_sessions(self._sessions())
-        await self.registered(consumer)
-        if consumer.queue not in self.served:
-            return  # it was stopped in between
-        self._parts.fetcher.add(consumer)
-        log.info("working on %s again, as %s", consumer.queue.name, session)
+            return  # if it is started later, that session has failed again
+        async with self._changing[consumer]:
+            if consumer.queue not in self.served:
+                return
+            if call is not None:
+                await asyncio.wait([call])
+            await self._parts.fetcher.remove(consumer)  # which was just being started
+            leases += self._lose_all(consumer)  # what came in between
+            self._end_pushes(consumer)
+            try:
+                # Unless another worker has, with which this one shares the queue object.
+                if consumer.queue.session == failed:
+                    await engines_of(consumer.queue).replace_session()
+                session = consumer.queue.session
+                await self._parts.background.assist(consumer)
+                self._parts.background.call(
+                    partial(self.membership.return_items, consumer.queue, failed, leases)
+                )
+            except (QueueClosed, WorkerNotRunning):
+                return  # the worker ends
+            await self._join_and_fetch(consumer)
+            log.info("working on %s again, as %s", consumer.queue.name, session)

@@ -352,14 +352,14 @@ class Worker:
         """Serve a queue from now on, while the worker runs. Call it in the worker's event loop.
 
         Its handler may be older than the worker's start, or have been defined since. A queue that is served
-        already is left alone.
+        already is left alone; one that is being stopped is started after that.
 
         Args:
             queue: The queue's name.
 
         Raises:
             InvalidArgument: If the worker has no handler for a queue of this name.
-            WorkerNotRunning: If it is not running.
+            WorkerNotRunning: If it is not running, or ends.
         """
         runtime = self._running()
         found = runtime.queues.consumers_of(queue) or [
