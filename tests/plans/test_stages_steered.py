@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,9 +12,12 @@ from leasequeue.queue.engine import Engine
 from leasequeue.queue.plans import stages
 from leasequeue.queue.plans.stages import FinishRow, child_text, finish_stages, stage_children
 from leasequeue.queue.queue import engine_of
+from leasequeue.worker.run import Interruption
+from leasequeue.worker.stages import EntryReader
+from tests.eventually import eventually
 from tests.plans.flows import call, child, ended, field, stage, start, states
 from tests.queue.asking import command, take
-from tests.worker.working import counted, new_worker, working
+from tests.worker.working import Gate, counted, new_worker, order_of, working
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from leasequeue import AsyncWorkQueue, TaskQueue
+    from leasequeue.queue.plans.inputs import EntryState
     from leasequeue.testing import Proxy
     from tests.queue.fixtures import MakeQueue
 
@@ -160,6 +165,43 @@ async def test_a_stage_is_released_while_its_run_cannot_be_read(
         await ended(queue)
     assert attempts == [1]
     assert reads == [1, 1]
+
+
+@pytest.mark.parametrize("stopped", ["queue", "worker"])
+async def test_a_stage_is_released_without_a_run_if_its_worker_stops_before_its_flow_run_is_read(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch, stopped: str
+) -> None:
+    read, begins, goes_on = EntryReader.read, asyncio.Event(), asyncio.Event()
+
+    async def wait_and_read(
+        reader: EntryReader, queue: AsyncWorkQueue, leases: Sequence[Lease]
+    ) -> list[EntryState]:
+        begins.set()
+        await goes_on.wait()
+        return await read(reader, queue, leases)
+
+    monkeypatch.setattr(EntryReader, "read", wait_and_read)
+    worker = new_worker(grace=0)
+    gate = Gate(worker, queue)
+    gate.opened.set()
+    await start(queue, stage(queue, "one", b"1"))
+    async with working(worker) as running:
+        await begins.wait()
+        runtime = worker._runtime
+        assert runtime is not None
+        (run,) = runtime.executor.running.values()
+        if stopped == "worker":
+            worker.stop()
+            stopping = running
+        else:
+            stopping = asyncio.create_task(worker.stop_queue(queue.name, grace=0))
+        await eventually("the run has ended", lambda: run.cancelled or stopping.done())
+        interruption = run.interruption
+        goes_on.set()
+        await stopping
+        assert interruption is Interruption.SHUTDOWN
+        assert await order_of(queue) == [("r/one", 0)]
+    assert gate.begun == []
 
 
 async def test_runs_of_another_type_fail_their_stages_alone(

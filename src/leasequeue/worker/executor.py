@@ -356,6 +356,9 @@ class Executor:
                 run.outcomes = [INTERRUPTED] * len(run.leases)  # they will be discarded
                 return False
             run.leave_out_lost()
+        if run.interruption is not None:  # while its flow run was read
+            run.outcomes = self._after_error(run, asyncio.CancelledError())
+            return False
         if run.attempt > run.handler.max_attempts:
             outcome = attempts_used_up(run.attempt)
             run.outcomes = (stage_failed(run, run.leases[0], outcome),)

@@ -267,10 +267,11 @@ class ActiveRun(Run):
             self._timer.cancel()
 
     def interrupt(self, why: Interruption) -> None:
-        """Cancel the handler if it is running."""
-        if self.task is not None and self.interruption is None:
+        """Cancel the handler if it is running; do not call it if it has not started."""
+        if self.interruption is None and not self.outcomes:
             self.interruption = why
-            self.task.cancel()
+            if self.task is not None:
+                self.task.cancel()
 
     def lose(self, lease: Lease, why: Interruption = Interruption.LEASE_LOST) -> None:
         """Discard the outcome of a lost lease. Interrupt the run if it has no other lease."""

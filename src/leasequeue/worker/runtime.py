@@ -601,7 +601,7 @@ class ServedQueues:
             waiting += self._parts.renewer.pop_of(consumer)
             self._parts.acknowledgers[consumer].release(waiting)
             interrupt_at = self._loop.time() + grace
-            while running := [run for run in self._parts.renewer.held_of(consumer) if run.task is not None]:
+            while running := self._running_of(consumer):
                 if self._loop.time() >= interrupt_at:
                     for run in running:
                         run.interrupt(Interruption.SHUTDOWN)
@@ -611,6 +611,11 @@ class ServedQueues:
             await self._end_registering(consumer)
             await self._in_background(partial(self.membership.leave, consumer.queue))
             log.info("no longer working on %s", consumer.queue.name)
+
+    def _running_of(self, consumer: Consumer) -> list[ActiveRun]:
+        """Return the runs on items of a queue that occupy a slot and are held."""
+        occupying = {*self._parts.executor.running.values()}
+        return [run for run in self._parts.renewer.held_of(consumer) if run in occupying]
 
     def fail_sessions(self, sessions: Sequence[tuple[str, str]]) -> None:
         """Fail the sessions of a process that has died, in the background; callable from any thread."""
