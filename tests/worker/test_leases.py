@@ -108,6 +108,35 @@ async def test_a_renewed_lease_names_the_session_that_leased_it(
         await finished(queue)
 
 
+@pytest.mark.parametrize("name", ["id", "token", "attempt"])
+async def test_a_handler_that_would_change_its_lease_fails_and_all_leases_are_renewed(
+    make_queue: MakeQueue, redis: Redis, clock: Clock, name: str
+) -> None:
+    queue = make_queue(clock=clock)
+    worker = new_worker(lease_time=SHORT_LEASE)
+    errors, goes_on = list[AttributeError](), asyncio.Event()
+
+    @worker.handler(queue)
+    async def handle(_: bytes, lease: Lease) -> None:
+        try:
+            if lease.id == "1":
+                setattr(lease, name, None)
+        except AttributeError as error:
+            errors.append(error)
+        await goes_on.wait()
+
+    await add(queue, b"x", b"x")
+    async with working(worker):
+        await eventually("both run", lambda: worker.health().running == 2)
+        for _ in range(3):
+            await renewed(redis, queue, clock, "1", "2")
+        assert len(errors) == 1
+        assert await queue.cancel("2")
+        await eventually("it is cancelled", lambda: worker.health().running == 1)
+        goes_on.set()
+        await finished(queue)
+
+
 async def test_items_that_wait_behind_a_handler_that_blocks_go_to_other_workers(
     queue: AsyncWorkQueue, make_queue: MakeQueue, redis_url: str
 ) -> None:

@@ -448,7 +448,7 @@ async def test_a_lease_that_its_handler_has_changed_harms_no_other_item(queue: A
     async def handle(payload: str, lease: Lease) -> None:
         ran.append(payload)
         if payload == "bad" and lease.attempt == 1:
-            lease.id = None  # type: ignore[assignment]  # that is the point
+            lease.id = None  # type: ignore[misc, assignment]  # that is the point
 
     worker = new_worker(concurrency=10, lease_time=0.5)
     worker.handler(queue)(handle)

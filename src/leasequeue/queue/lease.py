@@ -121,19 +121,18 @@ class Lease(Item):
     """
 
     __slots__ = (
+        "_attempt",
         "_carried",
         "_ends",
+        "_id",
         "_inputs",
         "_queue",
         "_stage",
-        "attempt",
+        "_token",
         "completed",
         "deadline",
-        "token",
     )
 
-    token: int
-    attempt: int
     deadline: float
     completed: bool | None
     #: Set when they are first asked for, or known.
@@ -153,16 +152,33 @@ class Lease(Item):
         carried: bytes | None = None,
     ) -> None:
         # No checks and no super().__init__: the item was checked when it was added.
-        self.id = item_id.decode("utf-8", "surrogateescape")
+        self._id = item_id.decode("utf-8", "surrogateescape")
         self.data = data
-        self.token = token
-        self.attempt = attempt
+        self._token = token
+        self._attempt = attempt
         self.completed = None
         self._queue = queue
         self._carried = carried
         # As in `_renewed`.
         self._ends = asked_at + (lease_ms - 1) / 1000
         self.deadline = (server_ms + lease_ms) / 1000
+
+    # These cannot be set: a worker renews and ends many leases in one call, and a handler may have its lease.
+
+    @property
+    def id(self) -> str:  # type: ignore[override]  # that of an item can be set
+        """The item's name within its queue."""
+        return self._id
+
+    @property
+    def token(self) -> int:
+        """See the class."""
+        return self._token
+
+    @property
+    def attempt(self) -> int:
+        """See the class."""
+        return self._attempt
 
     @property
     def queue(self) -> LeasingQueue:

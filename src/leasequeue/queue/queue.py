@@ -30,7 +30,6 @@ from leasequeue.queue.encoding import (
     all_trips,
     completion,
     completions,
-    encoded,
     encoded_id,
     failing,
     item_row,
@@ -975,10 +974,8 @@ class AsyncWorkQueue:
         """Return the row that identifies a lease to a script, with further values."""
         if not isinstance(lease, Lease) or lease.queue_name != self._name:
             raise InvalidArgument("lease", lease, f"a lease of the queue {self._name!r}")
-        try:
-            return (encoded(lease), b"%d" % lease.token, *tail)
-        except (AttributeError, TypeError, UnicodeEncodeError) as error:  # its attributes have been changed
-            raise InvalidArgument("lease", lease, "a lease with the id and the token that it had") from error
+        # `encoded`, and without the properties, since this is done for each item.
+        return (lease._id.encode(errors="surrogateescape"), b"%d" % lease._token, *tail)  # noqa: SLF001
 
     async def _send_and_check(
         self, name: str, rows: Rows, sizes: Sequence[int] | None = None, *, last_first: bool = False

@@ -217,8 +217,7 @@ class Acknowledger:
                 if isinstance(error, FormatTooNew) and error.answers:
                     return self._leave(entries, error)
                 if isinstance(error, InvalidArgument) and len(entries) > 1:
-                    # Nothing was sent: one of them cannot be used, for example since its handler has changed
-                    # the lease. The others go without it.
+                    # Nothing was sent, as one of them cannot be used. The others go without it.
                     return [(await self._until_answered([entry]))[0] for entry in entries]
                 if not (isinstance(error, LeasequeueError) and (error.transient or is_refusal(error))):
                     # Another try would fail as well: let the leases expire, so that the items are reclaimed.
