@@ -167,6 +167,27 @@ async def test_a_stage_is_released_while_its_run_cannot_be_read(
     assert reads == [1, 1]
 
 
+@pytest.mark.parametrize("first", ["waiting", "leased", "scheduled"])
+async def test_the_runs_of_other_queues_go_on_when_the_queue_of_their_stages_is_deleted(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis, first: str
+) -> None:
+    mails = make_queue(name=f"{queue.name}-mails")
+    plan = (
+        stage(mails, "first", delay_ms=3_600_000 if first == "scheduled" else 0),
+        stage(mails, "second", after=("first",), join="settled"),
+        stage(queue, "last", after=("second",), join="settled"),
+    )
+    await start(mails, stage(mails, "first"), stage(queue, "last", after=("first",)), run="its own")
+    for run in range(120):  # more than one call settles
+        await start(queue, *plan, run=f"{run}")
+    if first == "leased":
+        assert len(await mails.lease_many(150, 3600, block=False)) == 121
+    assert await mails.admin.delete() == 121
+    assert {key async for key in redis.scan_iter(f"{mails.name}:*")} <= {f"{mails.name}:fence".encode()}
+    assert await queue.counts() == (120, 0, 0, 0)
+    assert await states(queue, "0") == {"": "active", "first": "f", "second": "f", "last": "w"}
+
+
 @pytest.mark.parametrize("stopped", ["queue", "worker"])
 async def test_a_stage_is_released_without_a_run_if_its_worker_stops_before_its_flow_run_is_read(
     queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch, stopped: str

@@ -9,10 +9,12 @@ import heapq
 import time
 from typing import TYPE_CHECKING, Any
 
-from leasequeue.errors import InvalidArgument
+from leasequeue.errors import InvalidArgument, LeasequeueError
+from leasequeue.errors.log import Log
 from leasequeue.keys import FAMILIES, KEYS, MADE_KEYS, NONE
 from leasequeue.queue.cleaning import light_clean
 from leasequeue.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS, TRIP_ROWS, pages
+from leasequeue.queue.plans.stages import settle
 from leasequeue.queue.views import ItemView, fetched, read_inspection
 from leasequeue.wire.discovery import find_queues
 
@@ -36,6 +38,8 @@ KEPT = {"fence", "control", "sessions", "workers", "heartbeats", "inbox", "probe
 WHOLE_KEYS = [name.encode() for name in (*KEYS, *MADE_KEYS) if "<" not in name and name not in KEPT]
 #: The maximum number of ids that `peek` looks at.
 MAX_PEEKED = 1000
+
+log = Log("leasequeue.queue")
 
 
 async def list_queues(redis: Client | str, *, prefix: str = "") -> list[str]:
@@ -190,11 +194,30 @@ async def delete(engine: Engine) -> int:
     while cursor != b"0":
         cursor, some = await _delete_step(engine, families, cursor or b"0")
         removed += some
+    await _end_stages(engine)
     cursor = b""
     while cursor != b"0":
         cursor, some = await _delete_step(engine, WHOLE_KEYS, b"")
         removed += some
     return removed
+
+
+async def _end_stages(engine: Engine) -> None:
+    """Record the ends of what was removed in the flow runs of other queues, before the notes are removed.
+
+    Nothing that follows there can be added to this queue. A note is left, and so lost, if its run cannot be
+    settled by this client: because of its rights, or since a queue is in a newer format.
+    """
+    key, before = b"%b:unsettled" % engine.keys.prefix, list[bytes]()
+    while (noted := (await engine.read_at(b"HSCAN", key, b"0", b"COUNT", b"100"))[1]) and noted != before:
+        before = noted
+        try:
+            await settle(engine)
+        except LeasequeueError as error:
+            if error.transient:
+                raise
+            log.warning("the stages of flow runs on %s cannot be settled: %s", engine.name, error)
+            return
 
 
 async def _delete_step(engine: Engine, names: list[bytes], cursor: bytes) -> tuple[bytes, int]:

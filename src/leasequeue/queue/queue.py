@@ -1134,8 +1134,9 @@ class QueueAdmin:
 
         From the first step on nothing waits, `add_item` raises QueueDeleted, and nothing is leased; holders
         are notified to cancel their runs, and can no longer complete. Then all keys of the server are
-        scanned, in steps, and those of the queue removed. When this returns, the name can be used again. If
-        it is interrupted, the queue stays closed until another `delete` finishes.
+        scanned, in steps, and those of the queue removed. In flow runs of other queues, stages that had an
+        item here have failed. When this returns, the name can be used again. If it is interrupted, the queue
+        stays closed until another `delete` finishes.
 
         The last token is kept, in the key `<name>:fence`, so that tokens only grow, also in a queue of this
         name that is made later. Processes that wait for items remain registered. Clients of other libraries
