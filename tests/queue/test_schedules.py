@@ -13,8 +13,8 @@ import pytest
 
 from leasequeue import AsyncWorkQueue, ConnectionLost
 from leasequeue.queue.engine import Engine
-from leasequeue.queue.queue import engines_of
-from leasequeue.queue.schedules import MAX_OF_ALL, MAX_OF_ONE
+from leasequeue.queue.queue import engine_of, engines_of
+from leasequeue.queue.schedules import CLOSED_SECONDS, MAX_OF_ALL, MAX_OF_ONE
 from tests.queue.asking import DAY, added, at, expect_no_reply, only, take, tick_all
 from tests.queue.keyspace import audit, snapshot
 
@@ -353,6 +353,20 @@ async def test_a_tick_whose_reply_is_lost_is_applied_once(
     assert await queue.schedules.tick() == 1
     assert await cut_off.schedules.tick() == 1
     assert await added(queue) == [f"a@{at(clock.now)}"]
+
+
+async def test_what_is_due_in_a_queue_that_is_being_deleted_is_left(
+    queue: AsyncWorkQueue, clock: Clock
+) -> None:
+    await queue.schedules.every(1, "a", catch_up="all")
+    await queue.schedules.every(3, "b")
+    clock.now += 3
+    await engine_of(queue).bulk.run("close_queue", count=1)
+    assert await queue.schedules.tick() == CLOSED_SECONDS
+    assert await added(queue) == []
+    assert {view.name for view in await queue.schedules.list()} == {"a", "b"}
+    await queue.admin.delete()
+    assert await queue.schedules.tick() == math.inf
 
 
 async def test_without_schedules_tick_returns_infinity(queue: AsyncWorkQueue) -> None:

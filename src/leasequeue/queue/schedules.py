@@ -31,6 +31,8 @@ MAX_OF_ONE = 100
 MAX_OF_ALL = 250
 #: The maximum number of steps of one call of `tick`.
 _MAX_STEPS = 10
+#: When to look again whether a queue that is being deleted can be ticked (s).
+CLOSED_SECONDS = 5.0
 #: The version of the definitions that this module writes. It ignores others.
 _VERSION = "1"
 #: The longest suffix of the name in an item's id: `@2030-01-31T03:00:00.000Z`.
@@ -211,9 +213,9 @@ class Schedules:
 
         Any number of processes may call it at once. It adds a bounded number of items, and returns 0 if more
         are due. Return the seconds until the next item is due, by the server's clock; infinity if none will
-        be.
+        be. While the queue is being deleted, nothing is added: if an item is due, 5 s are returned.
         """
-        skipped = 0
+        skipped, before = 0, list[Any]()
         for _ in range(_MAX_STEPS):
             now, wait, *due = await self._engine().run("ticks_due", start=skipped, count=_PAGE)
             if not due:
@@ -221,9 +223,14 @@ class Schedules:
             rows = self._rows(due, now)
             if not rows:
                 skipped += len(due) // _DUE_FIELDS  # none of these can be parsed
+            answers: builtins.list[int] = []
             for at in range(0, len(rows), MAX_OF_ALL):
                 values = [value for row in rows[at : at + MAX_OF_ALL] for value in row.values()]
-                await self._engine().run("tick", values, max_bytes=MAX_REPLY_BYTES)
+                answers += await self._engine().run("tick", values, max_bytes=MAX_REPLY_BYTES)
+            # What another process has ticked is not as it was before.
+            if due == before and not any(answers):
+                return CLOSED_SECONDS
+            before = due
         return 0.0
 
     async def _declare(self, declaration: Declaration) -> bool:
