@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
@@ -17,12 +19,16 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from leasequeue import AsyncWorkQueue, Item
 from leasequeue.embedded.guardian import private_folder
 from leasequeue.errors import ServerRefused
+from leasequeue.queue.queue import engines_of
 from tests.ports import free_port
 from tests.processes import answering
 from tests.queue.asking import blocked, command, renew_elsewhere, take, until
 from tests.queue.keyspace import audit, left_over
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from leasequeue.embedded import EmbeddedServer
     from tests.conftest import MakeServer
     from tests.queue.fixtures import MakeQueue
 
@@ -114,34 +120,87 @@ async def test_the_url_of_a_queue_contains_no_login(make_server: MakeServer, nam
         assert queue.url == server.url
 
 
-async def test_under_sentinel_each_event_loop_has_connections_to_the_sentinels(
-    make_server: MakeServer, name: str
-) -> None:
-    server = await make_server()
-    port = server.url.rpartition(":")[2].partition("/")[0]
-    folder, watching = private_folder(), free_port()
-    (folder / "sentinel.conf").write_text(
-        f"port {watching}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor main 127.0.0.1 {port} 1\n"
-    )
+@contextlib.asynccontextmanager
+async def client_by(*sentinels: int) -> AsyncIterator[Redis]:
+    """Give a client of the server that Sentinels call `main`, by their ports."""
+    sentinel = Sentinel([("127.0.0.1", port) for port in sentinels])  # type: ignore[no-untyped-call]  # theirs has no types
+    client: Redis = sentinel.master_for("main", client_name="me")
+    try:
+        yield client
+    finally:
+        await client.aclose()
+        for one in sentinel.sentinels:  # the oldest redis-py cannot close all at once
+            await one.aclose()
+
+
+@contextlib.asynccontextmanager
+async def running_sentinel(watches: EmbeddedServer | None) -> AsyncIterator[int]:
+    """Run a Sentinel inside the block, and give its port when it names the server that it watches."""
+    folder, port = private_folder(), free_port()
+    lines = [f"port {port}", "bind 127.0.0.1", f"dir {folder}"]
+    if watches is not None:
+        lines.append(f"sentinel monitor main 127.0.0.1 {urlsplit(watches.url).port} 1")
+    (folder / "sentinel.conf").write_text("\n".join([*lines, ""]))
     words = (folder / "sentinel.conf", "--sentinel")
-    sentinel = Sentinel([("127.0.0.1", watching)])  # type: ignore[no-untyped-call]  # theirs has no types
-    async with answering("embedded", watching, *words, folder=folder):
-        client = sentinel.master_for("main", client_name="me")
+    async with answering("embedded", port, *words, folder=folder), client_by(port) as client:
 
         async def is_found() -> bool:
             with contextlib.suppress(OSError, RedisError):
                 return bool(await client.ping())
             return False
 
-        await until("the sentinel names the server", is_found)
-        async with AsyncWorkQueue(name, client) as queue:
-            await queue.add_item(Item(b"x"))
-            lease = await take(queue)
-            assert await renew_elsewhere(queue, lease)
-            assert await queue.complete(lease)
-        await client.aclose()
-        for one in sentinel.sentinels:  # the oldest redis-py cannot close all at once
-            await one.aclose()
+        if watches is not None:
+            await until("the Sentinel names the server", is_found)
+        yield port
+
+
+async def test_under_sentinel_each_event_loop_has_connections_to_the_sentinels(
+    make_server: MakeServer, name: str
+) -> None:
+    server = await make_server()
+    async with (
+        running_sentinel(server) as watching,
+        client_by(watching) as client,
+        AsyncWorkQueue(name, client) as queue,
+    ):
+        await queue.add_item(Item(b"x"))
+        lease = await take(queue)
+        assert await renew_elsewhere(queue, lease)
+        assert await queue.complete(lease)
+
+
+async def test_sentinels_that_refuse_or_are_silent_delay_no_connection(
+    make_server: MakeServer, name: str
+) -> None:
+    """They come first in the client's list. One after the other, each would be tried again and again."""
+    server = await make_server()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with (
+            running_sentinel(server) as watching,
+            client_by(free_port(), silent.getsockname()[1], watching) as client,
+            AsyncWorkQueue(name, client, reply_timeout=20) as queue,
+        ):
+            assert await queue.add_item(Item(b"x"))
+
+
+async def test_connections_that_are_opened_together_leave_a_session_all_its_sentinels(
+    make_server: MakeServer, name: str
+) -> None:
+    server = await make_server()
+    async with (
+        running_sentinel(None) as unknowing,
+        running_sentinel(server) as watching,
+        client_by(unknowing, watching, free_port()) as client,
+        AsyncWorkQueue(name, client) as queue,
+    ):
+        route = engines_of(queue).here().route
+        own: Any = route.servers.own_client
+        kept = own.connection_pool.sentinel_manager.sentinels
+        before = [*kept]
+        opened = await asyncio.gather(*(route.open("waits", reply_timeout=20) for _ in range(4)))
+        for connection in opened:
+            await connection.close()
+        assert len({*kept}) == len(before) == 3
 
 
 async def test_a_client_for_a_cluster_is_refused_by_a_single_server(redis_url: str) -> None:

@@ -7,17 +7,21 @@ so that one `rpush` may push twice; Leasequeue's never do.
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.asyncio import ConnectionPool, Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
-from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.backoff import NoBackoff
 from redis.crc import key_slot
 
 from leasequeue.durations import check_bool
 from leasequeue.errors import ConnectionLost, InvalidArgument
 from leasequeue.wire.connection import once_only
 from leasequeue.wire.nodes import ClusterNodes
+from leasequeue.wire.primaries import find_primary
 from leasequeue.wire.urls import address_in, check_url, refusal, url_of_each
 
 if TYPE_CHECKING:
@@ -142,13 +146,10 @@ def separate_client(client: Client) -> OwnClient:
     pool = client.connection_pool
     if not isinstance(pool, SentinelConnectionPool):
         return client
-    sentinel = copy.copy(pool.sentinel_manager)
-    sentinel.sentinels = [
-        Redis.from_pool(
-            ConnectionPool(one.connection_pool.connection_class, **one.connection_pool.connection_kwargs)
-        )
-        for one in pool.sentinel_manager.sentinels
-    ]
+    sentinel: Any = copy.copy(pool.sentinel_manager)
+    sentinel.sentinels = [_client_of_sentinel(one.connection_pool) for one in sentinel.sentinels]
+    if type(sentinel).discover_master is Sentinel.discover_master:  # a program's own may translate addresses
+        sentinel.discover_master = partial(find_primary, sentinel)
     kwargs = {name: value for name, value in pool.connection_kwargs.items() if name != "connection_pool"}
     return Redis.from_pool(
         SentinelConnectionPool(  # type: ignore[no-untyped-call]  # theirs has no types
@@ -159,6 +160,12 @@ def separate_client(client: Client) -> OwnClient:
             **kwargs,
         )
     )
+
+
+def _client_of_sentinel(pool: ConnectionPool) -> Redis:
+    """Return a client of a Sentinel which does not try again: the others are asked, too."""
+    kwargs = {**pool.connection_kwargs, "retry": Retry(NoBackoff(), 0)}
+    return Redis.from_pool(ConnectionPool(pool.connection_class, **kwargs))
 
 
 def user_of(client: OwnClient) -> str:
