@@ -18,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from leasequeue import AsyncWorkQueue, Item
 from leasequeue.embedded.guardian import private_folder
-from leasequeue.errors import ServerRefused
+from leasequeue.errors import ConnectionLost, LoginRefused, ServerRefused
 from leasequeue.queue.queue import engines_of
 from tests.ports import free_port
 from tests.processes import answering
@@ -121,9 +121,10 @@ async def test_the_url_of_a_queue_contains_no_login(make_server: MakeServer, nam
 
 
 @contextlib.asynccontextmanager
-async def client_by(*sentinels: int) -> AsyncIterator[Redis]:
-    """Give a client of the server that Sentinels call `main`, by their ports."""
-    sentinel = Sentinel([("127.0.0.1", port) for port in sentinels])  # type: ignore[no-untyped-call]  # theirs has no types
+async def client_by(*ports: int, **login: str) -> AsyncIterator[Redis]:
+    """Give a client of the server that the Sentinels at some ports call `main`."""
+    sentinels = [("127.0.0.1", port) for port in ports]
+    sentinel = Sentinel(sentinels, sentinel_kwargs=login)  # type: ignore[no-untyped-call]  # theirs has no types
     client: Redis = sentinel.master_for("main", client_name="me")
     try:
         yield client
@@ -201,6 +202,17 @@ async def test_connections_that_are_opened_together_leave_a_session_all_its_sent
         for connection in opened:
             await connection.close()
         assert len({*kept}) == len(before) == 3
+
+
+async def test_sentinels_that_refuse_the_login_are_an_outage_only_if_others_are_away(name: str) -> None:
+    login = {"username": "nobody", "password": "x"}
+    async with running_sentinel(None) as port:
+        async with client_by(port, **login) as client, AsyncWorkQueue(name, client) as queue:
+            with pytest.raises(LoginRefused, match="sentinel_kwargs"):
+                await queue.counts()
+        async with client_by(port, free_port(), **login) as client, AsyncWorkQueue(name, client) as queue:
+            with pytest.raises(ConnectionLost):
+                await queue.counts()
 
 
 async def test_a_client_for_a_cluster_is_refused_by_a_single_server(redis_url: str) -> None:

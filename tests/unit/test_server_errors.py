@@ -7,7 +7,6 @@ import asyncio
 import pytest
 from redis import exceptions as redis_errors
 from redis._parsers.base import BaseParser
-from redis.sentinel import MasterNotFoundError
 
 from leasequeue import errors
 from leasequeue.wire.server_errors import is_lost, translate
@@ -136,15 +135,6 @@ def test_the_name_of_an_unknown_command_is_told_and_not_its_arguments() -> None:
     assert refused.commands == ("EVAL",)
     assert "secret" not in str(refused)
     assert "nothing was applied" in str(refused)
-
-
-def test_a_login_that_sentinels_refuse_is_not_an_outage() -> None:
-    text = "No master found for 'main' : Redis<…> - "
-    refused = translate(MasterNotFoundError(f"{text}AuthenticationError('…')"), maybe_applied=False)
-    assert isinstance(refused, errors.LoginRefused)
-    assert "sentinel_kwargs" in str(refused)
-    away = translate(MasterNotFoundError(f"{text}ConnectionError('…')"), maybe_applied=False)
-    assert isinstance(away, errors.ConnectionLost)
 
 
 def test_an_error_without_a_text_is_named_by_its_class() -> None:

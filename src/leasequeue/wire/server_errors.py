@@ -27,7 +27,6 @@ from redis.exceptions import (
 from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
-from redis.sentinel import MasterNotFoundError
 
 from leasequeue.errors import (
     AccessDenied,
@@ -168,9 +167,7 @@ def translate(error: BaseException, *, maybe_applied: bool, script: Script | Non
     if isinstance(error, LeasequeueError):
         return error
     ours: LeasequeueError
-    if isinstance(error, MasterNotFoundError) and "AuthenticationError" in str(error):
-        ours = LoginRefused(f"{error}: {_ADVICE[LoginRefused]} (those of the Sentinels: `sentinel_kwargs`)")
-    elif isinstance(error, RedisClusterException) and error.__cause__ is not None:
+    if isinstance(error, RedisClusterException) and error.__cause__ is not None:
         ours = translate(error.__cause__, maybe_applied=maybe_applied)  # why no node can be used
     elif (failed := why_tls_failed(error)) is not None:
         ours = failed
