@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from redis.asyncio.sentinel import Sentinel
 
 from leasequeue import AsyncWorkQueue, ConnectionLost, Item, Worker, list_queues
 from leasequeue.errors import TlsFailed
@@ -16,6 +18,8 @@ from tests.tls import Certificates, TlsServer, running
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from redis.asyncio.connection import AbstractConnection
 
     from tests.queue.fixtures import MakeQueue
 
@@ -118,6 +122,35 @@ async def test_a_worker_without_the_certificate_that_is_asked_for_ends(
     async with asyncio.timeout(120):
         with pytest.raises(TlsFailed, match="client certificate"):
             await worker.run()
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+async def test_no_port_is_probed_before_the_sentinels_have_named_a_server(
+    name: str, monkeypatch: pytest.MonkeyPatch, *, encrypted: bool
+) -> None:
+    """Until then, a connection of redis-py has the address `localhost:6379`, where anything may answer."""
+    probed: list[str] = []
+
+    async def answers(host: str, _: int) -> bool:
+        probed.append(host)
+        return True
+
+    async def read_alert(connection: AbstractConnection) -> None:
+        probed.append(f"{connection}")
+
+    monkeypatch.setattr(tls, "SILENT_SECONDS", 0.01)
+    for probe in ("_answers_plainly", "_expects_tls"):
+        monkeypatch.setattr(tls, probe, answers)
+    monkeypatch.setattr(tls, "_read_alert", read_alert)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as ended:
+            for listening in (silent, ended.sockets[0]):
+                sentinel = Sentinel([listening.getsockname()])  # type: ignore[no-untyped-call]  # theirs has no types
+                client = sentinel.master_for("main", ssl=encrypted)
+                async with AsyncWorkQueue(name, client, reply_timeout=0.2) as queue:
+                    with pytest.raises(ConnectionLost):
+                        await queue.counts()
+    assert not probed
 
 
 async def test_a_server_that_hangs_up_is_down_and_does_not_expect_tls(make_queue: MakeQueue) -> None:

@@ -48,7 +48,11 @@ def new_connection(client: OwnClient, address: Address | None, *, pushes: bool) 
             raise ConnectionLost("the node of the cluster is not known yet", maybe_applied=False)
         return _connection_to(client.node(address), pushes=pushes)
     pool = client.connection_pool
-    return pool.connection_class(**once_only(pool.connection_kwargs, pushes=pushes))
+    kwargs = once_only(pool.connection_kwargs, pushes=pushes)
+    if isinstance(pool, SentinelConnectionPool):
+        # Until the Sentinels have named it; otherwise it would be the default of redis-py, `localhost:6379`.
+        kwargs |= {"host": "", "port": 0}
+    return pool.connection_class(**kwargs)
 
 
 def _connection_to(node: ClusterNode, *, pushes: bool) -> AbstractConnection:

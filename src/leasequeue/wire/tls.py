@@ -91,7 +91,7 @@ async def _connect_with_tls(connection: SSLConnection) -> None:
     except (RedisError, OSError) as error:
         if any(map(_is_of_a_file, _chain(error))):
             raise TlsFailed("files", str(error)) from error
-        if _was_cut(error) and why_tls_failed(error) is None:
+        if connection.host and _was_cut(error) and why_tls_failed(error) is None:
             await _read_alert(connection)
         raise
     finally:
@@ -120,7 +120,7 @@ def _was_cut(error: BaseException) -> bool:
 
 
 def address_of(connection: AbstractConnection) -> tuple[str, int]:
-    """Return where a connection leads; an empty name for a unix socket."""
+    """Return where a connection leads; an empty name for a unix socket, and until Sentinels have named it."""
     return getattr(connection, "host", ""), getattr(connection, "port", 0)
 
 
@@ -145,6 +145,8 @@ async def _read_alert(connection: SSLConnection) -> None:
 async def _said_at_first(connection: AbstractConnection) -> str:
     """Connect again, and send nothing; return why the server accepts no connection, if it says so."""
     path = getattr(connection, "path", "")
+    if not (path or address_of(connection)[0]):
+        return ""
     try:
         async with asyncio.timeout(FULL_SECONDS):
             reader, writer = await (
