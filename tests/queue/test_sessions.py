@@ -334,6 +334,28 @@ async def test_a_cut_right_after_the_server_has_confirmed_is_repaired(
     await until("it is subscribed again", came)
 
 
+async def test_a_channel_that_is_closed_and_wanted_again_before_the_server_has_confirmed_is_received(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
+) -> None:
+    """Its UNSUBSCRIBE follows the SUBSCRIBE in flight."""
+    queue, heard, channel = make_queue(url=proxy.url), Heard(), f"{name}:a"
+    await queue.counts()
+    await subscribe(queue, f"{name}:other", Heard())
+    [pushes] = [one.connection for one in session(queue).connections if one.purpose == "pushes"]
+    await eventually("all is confirmed", lambda: pushes.idle)
+    proxy.stall()
+    first = engine_of(queue).route.subscribe(channel.encode(), heard.messages.append, heard.end)
+    await eventually("the SUBSCRIBE is in flight", lambda: not pushes.idle)
+    first.close()
+    again = asyncio.create_task(subscribe(queue, channel, heard))
+    await asyncio.sleep(0)
+    proxy.resume()
+    await again
+    await eventually("all is answered", lambda: pushes.idle)
+    assert await redis.publish(channel, "x") == 1
+    await eventually("it came", lambda: heard.messages == [b"x"])
+
+
 async def test_a_push_connection_that_fell_silent_is_replaced(
     make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -296,6 +296,7 @@ class Subscriptions:
     async def _subscribe(self, connection: Connection, channel: bytes) -> bool:
         """Subscribe to a channel; return whether the server has confirmed."""
         self._gone.discard(channel)
+        wanting = self._channels.get(channel)
         for sharded in self._ways:
             answered: asyncio.Future[BaseException | None] = self._loop.create_future()
 
@@ -314,10 +315,13 @@ class Subscriptions:
             elif error is not None and not (sharded and is_unknown):
                 self._fail([channel], error)
                 return False
-        if self._connection is not connection or channel not in self._channels or channel in self._gone:
-            return channel not in self._channels  # it was lost, or no handler wants it any more
+        wants = self._channels.get(channel)
+        if wants is None:
+            return True  # no handler wants it any more
+        if self._connection is not connection or wants is not wanting or channel in self._gone:
+            return False  # it was lost, or dropped and added again: then the server has removed it
         self._confirmed.add(channel)
-        for one in tuple(self._channels[channel]):
+        for one in tuple(wants):
             one.begin()
         return True
 
