@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from redis.asyncio import Redis, RedisCluster
@@ -14,7 +15,7 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.sentinel import Sentinel
 from redis.credentials import UsernamePasswordCredentialProvider
 
-from leasequeue import AsyncWorkQueue, Item, Worker
+from leasequeue import AsyncWorkQueue, Item, Worker, lease_from
 from leasequeue.keys import session_origin
 from leasequeue.queue.queue import engines_of
 from leasequeue.wire.endpoints import same_server
@@ -24,9 +25,12 @@ from tests.eventually import eventually
 from tests.queue.asking import alone, blocked, engine_of, names_of, session, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
+    from leasequeue.queue.engine import Engine
     from leasequeue.testing import Proxy
+    from leasequeue.views import Event
     from leasequeue.wire.connection import Connection
     from leasequeue.wire.subscriptions import Subscription
     from tests.queue.fixtures import MakeQueue
@@ -166,6 +170,15 @@ async def test_two_objects_of_a_queue_have_two_sessions(redis_url: str, name: st
             assert three.session != two.session
 
 
+def look(engine: Engine) -> bool:
+    """Do now what a timer would do later; return whether a session that was replaced is being closed."""
+    timer = engine._unused_timer
+    assert timer is not None
+    timer._run()
+    timer.cancel()
+    return engine._closing is not None
+
+
 async def test_calls_go_on_with_a_session_that_is_replaced_and_its_connection_is_closed_after_them(
     make_queue: MakeQueue, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,28 +189,21 @@ async def test_calls_go_on_with_a_session_that_is_replaced_and_its_connection_is
     before, engine = session(queue), engines_of(queue).running
     assert engine is not None
 
-    def look() -> None:
-        """Do now what the timer would do later."""
-        timer = engine._unused_timer
-        assert timer is not None
-        timer._run()
-        timer.cancel()
-
     proxy.stall()
     calls = [asyncio.create_task(queue.counts()) for _ in range(2)]
     await asyncio.sleep(0)
     replaced = await engines_of(queue).replace_session()
     assert replaced != before.id
     assert queue.session == replaced
-    look()
+    look(engine)
     proxy.resume()
     await asyncio.gather(*calls)
-    look()  # it begins again: the calls were in flight at the last look
+    look(engine)  # it begins again: the calls were in flight at the last look
     assert await engine.run("counts")
-    look()
+    look(engine)
     assert await engine.run("counts")
-    look()
-    look()
+    look(engine)
+    look(engine)
     await eventually("its connection is closed", lambda: not before.connections)
     assert before not in list(SESSIONS)
     await eventually("it is closed", lambda: engine.closed)
@@ -205,6 +211,83 @@ async def test_calls_go_on_with_a_session_that_is_replaced_and_its_connection_is
     assert engine not in engines_of(queue)._closing, (
         "what is closed is forgotten, however often it is replaced"
     )
+
+
+@contextlib.asynccontextmanager
+async def a_lease(queue: AsyncWorkQueue) -> AsyncIterator[None]:
+    leasing = asyncio.create_task(queue.lease(30))
+    await eventually("it waits", lambda: engine_of(queue).leasing.waits)
+    yield
+    await queue.add_item(Item(b"x"))
+    lease = await leasing
+    assert lease is not None
+    assert await queue.complete(lease)
+
+
+@contextlib.asynccontextmanager
+async def a_lease_from_many(queue: AsyncWorkQueue) -> AsyncIterator[None]:
+    leasing = asyncio.create_task(lease_from([queue], 1, 30))
+    await eventually("it waits", lambda: engine_of(queue).leasing.waits)
+    yield
+    await queue.add_item(Item(b"x"))
+    [lease] = await leasing
+    assert await queue.complete(lease)
+
+
+@contextlib.asynccontextmanager
+async def a_reader_of_published_events(queue: AsyncWorkQueue) -> AsyncIterator[None]:
+    await queue.events.publish()
+    async with contextlib.aclosing(cast("AsyncGenerator[Event]", queue.events(live=True))) as events:
+        reading = asyncio.ensure_future(anext(events))
+        await eventually("it reads", lambda: engine_of(queue).live_events.in_use)
+        yield
+        await queue.add_item(Item(b"x", id="1"))
+        assert (await reading).id == "1"
+
+
+@contextlib.asynccontextmanager
+async def a_held_limit(queue: AsyncWorkQueue) -> AsyncIterator[None]:
+    await queue.limits.set(hold="api", concurrency=1)
+    async with queue.limits.hold("api") as hold:
+        yield
+        assert await hold._asked(renews=True)
+    assert (await queue.limits.holds())["api"].held == 0
+
+
+@pytest.mark.parametrize("use", [a_lease, a_lease_from_many, a_reader_of_published_events, a_held_limit])
+async def test_a_session_that_is_replaced_is_kept_for_what_lasts(
+    make_queue: MakeQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    use: Callable[[AsyncWorkQueue], AbstractAsyncContextManager[None]],
+) -> None:
+    monkeypatch.setattr("leasequeue.queue.engine.UNUSED_SECONDS", 3600)
+    queue = make_queue()
+    engine = engines_of(queue).here()
+    async with use(queue):
+        await engines_of(queue).replace_session()
+        assert not any(look(engine) for _ in range(3))
+    await eventually("it closes", lambda: look(engine))
+    await eventually("it is closed", lambda: engine.closed)
+
+
+async def test_a_follower_of_kept_events_goes_to_the_next_session(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its channel, it would ask only now and then."""
+    monkeypatch.setattr("leasequeue.queue.engine.UNUSED_SECONDS", 3600)
+    monkeypatch.setattr("leasequeue.queue.events.LONGEST_SLEEP", 3600)
+    queue = make_queue()
+    await queue.events.keep(count=10)
+    engine = engine_of(queue)
+    async with contextlib.aclosing(cast("AsyncGenerator[Event]", queue.events())) as events:
+        reading = asyncio.ensure_future(anext(events))
+        await eventually("it follows", lambda: bool(engine._subscriptions))
+        await engines_of(queue).replace_session()
+        while not look(engine):
+            pass
+        await eventually("it follows again", lambda: bool(engine_of(queue)._subscriptions))
+        await queue.add_item(Item(b"x", id="1"))
+        assert (await reading).id == "1"
 
 
 async def test_queues_of_different_reply_timeouts_have_different_sessions(redis_url: str, name: str) -> None:

@@ -102,8 +102,8 @@ class Engine:
         self.reports = ProgressReports(self.many, self.name)
         self._releasing: set[asyncio.Task[None]] = set()
         self._refusal: LeasequeueError | None = None
-        #: The calls that are no batched ones: how many are in flight, and how many there have been.
-        self._in_flight = self._calls = 0
+        #: Of calls that are no batched ones, those in flight and all; blocks that hold a limit or wait.
+        self._in_flight = self._calls = self.holds = 0
         self._unused_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
         listener = self._make_listener(blocks=blocks)
@@ -252,13 +252,14 @@ class Engine:
         return self._closing is not None and self._closing.done()
 
     def close_when_unused(self, calls: int = -1) -> None:
-        """Close as soon as no call has been made for a while, and no caller waits for a result.
+        """Close as soon as no call has been made for a while, and nothing that lasts uses it.
 
         `calls` is how many calls there had been a while ago, if none was in flight then; otherwise -1.
         """
         if self._closing is not None:
             return
-        in_use = self._in_flight > 0 or self.result_waits.count > 0
+        lasts = self.holds or self.result_waits.count or self.live_events.in_use or self.leasing.in_use
+        in_use = self._in_flight > 0 or bool(lasts)
         if not in_use and self._calls == calls:
             self.start_closing()
         else:

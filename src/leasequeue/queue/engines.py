@@ -124,7 +124,8 @@ class Engines:
         """Give the running event loop another session, since its session was failed; return it.
 
         What was leased before cannot be completed or released any more. Ids on their way to the old session
-        return to the queue. Calls that use the old session continue, such as those that wait for a result.
+        return to the queue. What uses the old session continues, such as calls that wait for an item or for a
+        result, readers of published events, and blocks that hold a limit.
         """
         before = self.here()
         with SESSIONS.lock:
@@ -145,9 +146,14 @@ class Engines:
             await engine.stop_listening()
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Notify a watcher no more. See `LeaseDispatcher.watch`."""
-        if (engine := self.running) is not None:
-            engine.leasing.unwatch(watcher)
+        """Notify a watcher no more. See `LeaseDispatcher.watch`.
+
+        It may have begun with a session that was replaced since.
+        """
+        here = asyncio.get_running_loop()
+        for engine in (*self.all, *self._closing):
+            if engine.loop is here:
+                engine.leasing.unwatch(watcher)
 
     @property
     def is_listening(self) -> bool:

@@ -183,7 +183,7 @@ class Events:
     ) -> AsyncIterator[Event]:
         # After the first page, a number above the last one means that the server has lost events.
         after, asked = since, since is not None
-        follower = _Follower(self._engine()) if follow else None
+        follower = _Follower(self._engine) if follow else None
         try:
             while True:
                 try:
@@ -296,15 +296,20 @@ class _Filter:
 
 
 class _Follower:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Callable[[], Engine]) -> None:
+        self._find_engine = engine
         self._woken = asyncio.Event()
-        self._subscription: Subscription | None = None
+        self._at: tuple[Engine, Subscription] | None = None
 
     async def wait(self) -> None:
-        """Return when there may be new events: at once if it has just subscribed."""
-        if self._subscription is None:
-            self._subscription = await self._engine.subscribe("events", self._woken.set)
+        """Return when there may be new events: at once if it has just subscribed.
+
+        It subscribes again when the event loop has another session, and so another engine.
+        """
+        engine = self._find_engine()
+        if self._at is None or self._at[0] is not engine:
+            self.close()
+            self._at = engine, await engine.subscribe("events", self._woken.set)
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_SLEEP):
@@ -313,8 +318,9 @@ class _Follower:
 
     def close(self) -> None:
         """Unsubscribe."""
-        if self._subscription is not None:
-            self._engine.unsubscribe(self._subscription)
+        at, self._at = self._at, None
+        if at is not None:
+            at[0].unsubscribe(at[1])
 
 
 async def _page(engine: Engine, after: int | None, *, asked: bool) -> tuple[int, list[Event]]:

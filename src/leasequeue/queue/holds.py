@@ -49,6 +49,7 @@ class Hold:
         if self._ticket:
             raise RuntimeError("enter a hold once: call `limits.hold` for each block")
         self._ticket = b"%d %b#%d" % (self._weight, engine.session.id.encode(), next(_numbers))
+        engine.holds += 1
         try:
             if not await self._asked():
                 await self._wait_for_turn()
@@ -130,3 +131,5 @@ class Hold:
             await self._engine.run("hold_drop", hold_name=self._name.encode(), ticket=self._ticket)
         except LeasequeueError as error:
             log.warning("the place of the limit %s becomes free when its time ends: %s", self._name, error)
+        finally:
+            self._engine.holds -= 1

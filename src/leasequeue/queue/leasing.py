@@ -239,6 +239,11 @@ class LeaseDispatcher:
         return self._listener.attached
 
     @property
+    def in_use(self) -> bool:
+        """Whether a request or a watcher waits, or a trip has no reply yet."""
+        return bool(self._waiting or self._new or self._watchers) or self._gate.busy
+
+    @property
     def waits(self) -> bool:
         """Whether a request or a watcher waits for an item that is added later."""
         return self._empty and (bool(self._waiting) or any(self._watchers.values()))

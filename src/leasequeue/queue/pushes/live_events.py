@@ -104,6 +104,11 @@ class LiveEvents:
         self._checking: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether there is a reader."""
+        return bool(self._readers)
+
     async def join(self) -> LiveReader:
         """Return a reader that gets all that is published from now on, until `leave`.
 
