@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -435,6 +436,29 @@ async def test_a_channel_that_is_closed_and_wanted_again_before_the_server_has_c
     proxy.resume()
     await again
     await eventually("all is answered", lambda: pushes.idle)
+    assert await redis.publish(channel, "x") == 1
+    await eventually("it came", lambda: heard.messages == [b"x"])
+
+
+async def test_a_channel_of_events_that_is_wanted_again_before_the_server_has_removed_it_is_received(
+    make_queue: MakeQueue, redis: Redis, proxy: Proxy, name: str
+) -> None:
+    """The reply to its SUNSUBSCRIBE looks like the notice that its slot has moved."""
+    queue, heard, channel = make_queue(url=proxy.url), Heard(), f"{name}:a"
+    await queue.counts()
+    subscribe_to = partial(engine_of(queue).route.subscribe, on_missed=heard.end, events=True)
+    other = subscribe_to(f"{name}:other".encode(), heard.messages.append)
+    first = subscribe_to(channel.encode(), heard.messages.append)
+    await asyncio.gather(other.confirmed(), first.confirmed())
+    [events] = [one.connection for one in session(queue).connections if one.purpose == "events"]
+    await eventually("all is confirmed", lambda: events.idle)
+    proxy.stall()
+    first.close()
+    again = subscribe_to(channel.encode(), heard.messages.append)
+    await eventually("the next SSUBSCRIBE is in flight, too", lambda: len(events._waiting) == 3)
+    proxy.resume()
+    await again.confirmed()
+    await eventually("all is answered", lambda: events.idle)
     assert await redis.publish(channel, "x") == 1
     await eventually("it came", lambda: heard.messages == [b"x"])
 

@@ -96,8 +96,7 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._time = self._loop.time
         self._alarm: asyncio.TimerHandle | None = None
-        self._ended = False
-        self.closing = False
+        self._ended = self.closing = False
         #: What `wire.replicas` keeps for it.
         self.rounds: object = None
         #: When the other side has closed it, by `time.monotonic()`; None: it has not, as far as known.
@@ -105,6 +104,8 @@ class Connection(asyncio.Protocol):
         #: Whether it ended with unanswered calls, which the server may still execute.
         self._interrupted = False
         self._on_message: dict[bytes, Callable[[bytes], None]] = {}
+        #: The channels whose SUNSUBSCRIBE is in flight: its reply looks as if their slot had moved.
+        self._leaving: list[bytes] = []
         #: Called with a channel that this connection receives no more, as its slot has moved.
         self.on_moved: Callable[[bytes], None] = _ignore
         #: When data last left or arrived, as far as known, while calls waited.
@@ -191,7 +192,11 @@ class Connection(asyncio.Protocol):
     def unsubscribe(self, channel: bytes, *, sharded: bool = False) -> None:
         """Receive no more messages of a channel."""
         self._on_message.pop(channel, None)
-        self.post((b"SUNSUBSCRIBE" if sharded else b"UNSUBSCRIBE", channel), _ignore)
+        if not sharded:
+            self.post((b"UNSUBSCRIBE", channel), _ignore)
+            return
+        self._leaving.append(channel)
+        self.post((b"SUNSUBSCRIBE", channel), lambda *_: self._leaving.remove(channel))
 
     @property
     def transport(self) -> asyncio.WriteTransport:
@@ -324,7 +329,8 @@ class Connection(asyncio.Protocol):
             if kind in (b"message", b"smessage"):
                 self._call(self._on_message.get(reply[1], _ignore), reply[2])
                 return True
-            if kind == b"sunsubscribe" and self._on_message.pop(reply[1], None) is not None:
+            is_ours = kind != b"sunsubscribe" or reply[1] in self._leaving
+            if not is_ours and self._on_message.pop(reply[1], None) is not None:
                 self._call(self.on_moved, reply[1])
                 return True
             if kind not in (b"subscribe", b"ssubscribe", b"unsubscribe", b"sunsubscribe"):
