@@ -5,12 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import asynccontextmanager
+from functools import partial
+from types import MethodType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, InvalidArgument, Item, Provided, RetryPolicy, TaskQueue, Worker
+from leasequeue import (
+    AsyncWorkQueue,
+    Fleet,
+    InvalidArgument,
+    Item,
+    Provided,
+    RetryPolicy,
+    ServerError,
+    TaskQueue,
+    Worker,
+    lease_from,
+)
 from leasequeue.testing import assert_completed, assert_dead
+from leasequeue.views import Counts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -59,6 +73,72 @@ async def test_a_worker_runs_on_queues_of_the_test(
     assert (unreachable.name, unreachable.url) == ("emails", f"{ELSEWHERE}/0")
     assert [handler.queue for handler in app.handlers] == [unreachable]
     await unreachable.close()
+
+
+def queues_in(queue: AsyncWorkQueue) -> set[AsyncWorkQueue]:
+    """Return the queue objects that are reached through the attributes of one."""
+    found, seen, left = set[AsyncWorkQueue](), set[int](), list[object]([queue])
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, AsyncWorkQueue):
+            found.add(one)
+        if isinstance(one, (list, tuple, dict)):
+            left += one.values() if isinstance(one, dict) else one
+        elif isinstance(one, partial):
+            left += [one.func, *one.args]
+        elif isinstance(one, MethodType):
+            left.append(one.__self__)
+        elif type(one).__module__.startswith("leasequeue."):
+            left += vars(one).values() if hasattr(one, "__dict__") else ()
+    return found
+
+
+async def test_all_parts_of_a_queue_lead_to_the_test(
+    leasequeue_queues: Queues, leasequeue_worker: Workers
+) -> None:
+    emails, texts = (AsyncWorkQueue.from_url(ELSEWHERE, name) for name in ("{a}emails", "{a}texts"))
+    app = Worker()
+
+    async def send(data: str) -> None:
+        raise AssertionError(data)
+
+    for queue in (emails, texts):
+        app.handler(queue)(send)
+    leasequeue_worker.like(app)
+    there, other = map(leasequeue_queues, ("{a}emails", "{a}texts"))
+    await there.add_items([Item("ada", id="one"), Item("bob", id="two")], group="tenant")
+    await there.add_item(Item("cem", id="three"))
+    assert len(await lease_from([emails], 1, 30, block=False)) == 1
+    assert await Fleet(emails).workers() == []
+    assert await emails.admin.clear_leases() != []
+    assert await emails.groups.move("tenant", texts) == ["one", "two"]
+    assert await emails.admin.purge() == 1
+    assert (await there.counts(), (await other.counts()).waiting) == (Counts(0, 0, 0, 0), 2)
+    assert [queues_in(queue) for queue in (emails, texts)] == [{emails}, {texts}]
+    await leasequeue_worker.close()
+    assert [queues_in(queue) for queue in (emails, texts)] == [{emails}, {texts}]
+    with pytest.raises(ServerError):
+        await emails.admin.purge()
+    await asyncio.gather(emails.close(), texts.close())
+
+
+async def test_the_shards_of_a_queue_lead_to_the_test_and_stay_its_shards(leasequeue_worker: Workers) -> None:
+    emails = AsyncWorkQueue.from_url(ELSEWHERE, "emails", shards=2)
+    app = Worker()
+
+    @app.handler(emails)
+    async def send(data: str) -> None:
+        raise AssertionError(data)
+
+    leasequeue_worker.like(app)
+    await emails.add_items([Item("ada"), Item("bob"), Item("cem")])
+    assert [shard.whole for shard in emails.shards] == [emails, emails]
+    assert all(queues_in(shard) == {emails, *emails.shards} for shard in emails.shards)
+    assert await emails.admin.purge() == 3
+    await emails.close()
 
 
 async def test_tasks_run_on_queues_of_the_test_and_add_each_other(

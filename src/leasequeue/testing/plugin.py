@@ -81,8 +81,15 @@ class MovedQueues:
             )
 
 
+#: What of a queue object refers to queue objects: it stays where it is, and so leads where the object does.
+_OWN = ("admin", "shards", "whole")
+
+
 def _exchange(one: AsyncWorkQueue, other: AsyncWorkQueue) -> None:
-    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+    own, others = ({name: getattr(queue, name) for name in _OWN} for queue in (one, other))
+    one.__dict__, other.__dict__ = other.__dict__ | own, one.__dict__ | others
+    groups, theirs = one.groups, other.groups
+    groups._other_name, theirs._other_name = theirs._other_name, groups._other_name  # noqa: SLF001 - as above
 
 
 #: Seconds within which a worker that a test left running must stop.
