@@ -62,6 +62,18 @@ async def test_a_stream_is_read_as_events_again_and_from_a_place(
     assert (answer.status_code, answer.json()["type"]) == (404, "urn:leasequeue:job-unknown")
 
 
+async def test_a_chunk_may_contain_null(tasks: TaskQueue, client: httpx.AsyncClient) -> None:
+
+    @tasks.task(streams=dict[str, str | None])
+    async def write() -> None:
+        await current_run().emit({"next": None})
+
+    job = await write.add()
+    await new_worker(tasks).drain()
+    answer = await client.get(f"/jobs/{job.id}/stream")
+    assert [data for _, _, data in events_in(answer.text)] == [{"next": None}, {"state": "completed"}]
+
+
 async def test_the_last_event_says_how_a_job_has_failed(tasks: TaskQueue, client: httpx.AsyncClient) -> None:
 
     @tasks.task(streams=str, retry=RetryPolicy(attempts=1))

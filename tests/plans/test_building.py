@@ -200,6 +200,11 @@ def test_a_stage_on_a_queue_with_its_own_handler_has_what_it_takes_as_its_data(
     assert data_of(plan, "render") == {"size": 2, "user": 62, "meta": meta}
 
 
+def test_a_stage_on_a_queue_with_its_own_handler_takes_an_attribute_that_is_null(flow: Flow) -> None:
+    flow.stage("render", queue="{t}videos", takes={"title": "note"}, foreign=True)
+    assert data_of(planned(flow, user_id=62, guilds=[]), "render")["title"] is None
+
+
 def test_the_result_of_a_run_is_that_of_its_only_end_or_of_the_stage_that_says_so(
     flow: Flow, check: Task[[int], int]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -14,7 +15,7 @@ import msgspec
 import pydantic
 import pytest
 
-from leasequeue.item.codec import UnknownType, decoder, encode
+from leasequeue.item.codec import UnknownType, decoder, dump_compact, encode
 from tests.worker.models import Mail, Opaque, Order, Parcel
 
 
@@ -111,3 +112,12 @@ def test_a_value_that_json_does_not_have_is_refused(value: Any) -> None:
 
 def test_null_is_written_beside_finite_numbers() -> None:
     assert json.loads(encode([None, 1.5, {"null": "null"}])) == [None, 1.5, {"null": "null"}]
+
+
+def test_what_is_json_already_may_contain_null() -> None:
+    text = msgspec.Raw(b'{"email": null}')
+    assert encode(text) == bytes(text)
+    assert encode({"page": text}) == b'{"page":{"email": null}}'
+    assert dump_compact([text]) == '[{"email":null}]'
+    with pytest.raises(ValueError, match="nan"):
+        encode({"page": text, "share": math.nan})

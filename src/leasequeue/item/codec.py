@@ -36,7 +36,8 @@ def encode(value: Any, *, ordered: bool = False) -> bytes:
     alike. NaN and the infinities, which JSON does not have, are refused.
     """
     data = (_ORDERED if ordered else _ENCODER).encode(value)
-    if b"null" in data and value is not None:  # what msgspec writes for a float that is not finite
+    known = value is None or isinstance(value, msgspec.Raw)  # the second is JSON already
+    if b"null" in data and not known:  # what msgspec writes for a float that is not finite
         _refuse_not_finite(msgspec.to_builtins(value, enc_hook=_to_plain, str_keys=True))
     return data
 
@@ -124,7 +125,9 @@ def _is_model(kind: Any) -> bool:
 
 
 def _to_plain(value: Any) -> Any:
-    """Convert a pydantic model for the encoder, which asks for types that it does not know."""
+    """Convert a pydantic model, or JSON, for the encoder, which asks for types that it does not know."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value)
     if _is_model(type(value)):
         return value.model_dump(mode="json", by_alias=True)
     raise TypeError(f"a value of type {type(value).__qualname__} cannot be written as JSON")
