@@ -12,6 +12,7 @@ from tests.worker.working import new_worker
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
     from tests.cli.program import Leasequeue
+    from tests.queue.fixtures import MakeQueue
 
 START = datetime(2030, 1, 31, 9, tzinfo=UTC)
 
@@ -97,6 +98,20 @@ async def test_run_adds_the_item_of_a_schedule_now(leasequeue: Leasequeue, queue
     assert view.next_due == START
     outcome = await leasequeue("schedule", "run", queue.name, "z")
     assert (outcome.code, outcome.error) == (1, f"{queue.name!r} has no schedule 'z'")
+
+
+async def test_run_needs_the_codec_of_the_data(
+    leasequeue: Leasequeue, make_queue: MakeQueue, name: str
+) -> None:
+    codec = "tests.queue.test_codecs:BOTH"
+    queue = make_queue(codec=codec)
+    await queue.schedules.every(3_600, "poll", b"a secret", start=START)
+    outcome = await leasequeue("schedule", "run", name, "poll")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.error == "the data of 'poll' is encoded by aes.new: set LEASEQUEUE_CODEC"
+    assert await queue.queue_len() == 0
+    assert (await leasequeue("schedule", "run", name, "poll", LEASEQUEUE_CODEC=codec)).code == 0
+    assert [lease.data for lease in await queue.lease_many(9, 30, block=False)] == [b"a secret"]
 
 
 async def test_a_task_is_scheduled_and_run_from_the_command_line(

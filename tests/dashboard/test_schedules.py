@@ -11,6 +11,7 @@ from leasequeue import AsyncWorkQueue, Item
 from leasequeue.dashboard import Rights
 from leasequeue.dashboard.pages import schedules
 from tests.dashboard.boards import open_board
+from tests.queue.test_codecs import BOTH
 
 if TYPE_CHECKING:
     import pytest
@@ -86,6 +87,23 @@ async def test_a_schedule_is_run_now_and_removed_after_a_question(redis_url: str
         assert await queue.schedules.list()
         await client.post("/queues/walk/remove-schedule", data={"schedule": "poll", "sure": "yes"})
         assert not await queue.schedules.list()
+
+
+async def test_a_schedule_is_run_only_if_its_data_can_be_decoded(redis_url: str) -> None:
+    run = {"schedule": "poll"}
+    async with (
+        AsyncWorkQueue.from_url(redis_url, "walk", codec=BOTH) as queue,
+        AsyncWorkQueue.from_url(redis_url, "walk") as without,
+    ):
+        await queue.schedules.every(3600, "poll", b"what")
+        async with open_board(without, rights=Rights.all) as (_, client):
+            refused = await client.post("/queues/walk/run-schedule", data=run)
+        assert refused.status_code == 400
+        assert "encoded by aes.new" in refused.text
+        assert not await queue.peek(2)
+        async with open_board(queue, rights=Rights.all) as (_, client):
+            await client.post("/queues/walk/run-schedule", data=run)
+        assert [item.data for item in await queue.peek(2)] == [b"what"]
 
 
 async def test_items_are_moved_to_a_queue_that_is_shown(redis_url: str) -> None:

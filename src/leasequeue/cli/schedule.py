@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from leasequeue.cli.formatting import preview, print_json, print_line, print_table, view_document
+from leasequeue.cli.formatting import (
+    CODEC_VARIABLE,
+    preview,
+    print_json,
+    print_line,
+    print_table,
+    view_document,
+)
 from leasequeue.cli.options import (
     TaskArguments,
     TaskName,
@@ -21,6 +28,7 @@ from leasequeue.cli.options import (
     time_option,
 )
 from leasequeue.cli.server import AsJson, Code, fail, group_of, note, queue_command, report_changes
+from leasequeue.codecs import codec_in
 from leasequeue.item import Item
 from leasequeue.queue.cron import stamp
 from leasequeue.queue.schedules import CatchUp
@@ -112,6 +120,8 @@ async def run(queue: AsyncWorkQueue, schedule: ScheduleName, *, as_json: AsJson 
     content = views[schedule].data
     if content is None:
         return fail(f"{schedule!r} has {views[schedule].size:,} bytes of data, too many", Code.MISSED)
+    if codec := codec_in(content):  # adding it would encode it twice
+        return fail(f"the data of {schedule!r} is encoded by {codec}: set {CODEC_VARIABLE}", Code.MISSED)
     item = Item(content, f"{schedule}@{stamp(round(time.time() * 1000))}")
     added = await queue.add_item(item)
     if as_json:

@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
+from leasequeue.codecs import codec_in
 from leasequeue.dashboard.action import Action, Question
 from leasequeue.dashboard.view import NotFound, Page, key_of, read_segment, rows_after
 from leasequeue.errors import InvalidArgument
@@ -61,6 +62,9 @@ async def _run(view: View) -> int:
         raise NotFound(f"the queue has no schedule {name!r}")
     if found.data is None:
         raise InvalidArgument("schedule", name, f"one with less than its {found.size:,} bytes of data")
+    if codec := codec_in(found.data):  # adding it would encode it twice
+        allowed = f"one whose data can be decoded here; it is encoded by {codec}, which the dashboard lacks"
+        raise InvalidArgument("schedule", name, allowed)
     return int(await queue.add_item(Item(found.data, f"{name}@{stamp(round(time.time() * 1000))}")))
 
 
