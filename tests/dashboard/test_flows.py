@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -196,6 +197,35 @@ async def test_results_and_inputs_are_what_the_application_shows(redis_url: str)
             text = await shown(client, "/flows/data/r")
     assert ">data 20</dd>" in text
     assert ">data 10</td>" in text
+
+
+async def test_the_page_of_all_queues_names_those_with_runs_that_it_does_not_show(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "ROWS", 3)
+    monkeypatch.setattr(page, "ROWS_EACH", 2)
+    async with AsyncExitStack() as stack:
+        queues = [
+            await stack.enter_async_context(AsyncWorkQueue.from_url(redis_url, name))
+            for name in ("old", "new", "done")
+        ]
+        for queue in queues[:2]:
+            for number in range(2):
+                await queue.flow_runs.start(chain(queue.name, "stage"), f"run-{number}")
+        for number in range(9):
+            await queues[2].flow_runs.start(chain("done", "stage", user_id=b"1"), f"run-{number}")
+            await queues[2].flow_runs.cancel(f"run-{number}")
+        _, client = await stack.enter_async_context(open_board(*queues))
+
+        async def hinted(path: str) -> list[str]:
+            [hint] = re.findall(r"There may be more runs of (.*)</p>", await shown(client, path))
+            return re.findall(r">([a-z]+)</a>", hint)
+
+        assert await hinted("/flows") == ["done", "new", "old"]
+        assert await hinted("/flows?state=cancelled") == ["done"]
+        none_yet = "/flows?flow=access&state=active&find=user_id%3D1"
+        assert "None among those looked at so far" in await shown(client, none_yet)
+        assert await hinted(none_yet) == ["done"]
 
 
 @pytest.mark.parametrize("shards", [None, 4])

@@ -53,6 +53,7 @@ async def read_all(view: View) -> dict[str, Any]:
     )
     rows = [(queue.name, run) for queue, (runs, _) in parts for run in runs]
     rows.sort(key=lambda row: row[1].ended or row[1].created, reverse=True)
+    more = {queue.name for queue, (_, cursor) in parts if cursor} | {name for name, _ in rows[ROWS:]}
     return {
         **asked,
         "queue": None,
@@ -60,7 +61,7 @@ async def read_all(view: View) -> dict[str, Any]:
         "following": some[-1] if start + QUEUES < len(names) else None,
         "is_first": start == 0,
         "queues": (start + 1, start + len(some), len(names)),
-        "more": sorted({queue.name for queue, (runs, cursor) in parts if cursor and runs}),
+        "more": sorted(more),
     }
 
 
