@@ -191,8 +191,22 @@ USAGE: list[tuple[tuple[str, ...], str]] = [
     (("schedule", "add", "q", "s", "--every", "5m", "--tz", "UTC"), "only be given with --cron"),
     (("schedule", "add", "q", "s", "--every", "5m", "--args", "{}"), "only be given with --task"),
     (("schedule", "add", "q", "s", "data", "--every", "5m", "--task", "x"), "cannot be combined with DATA"),
-    (("schedule", "add", "q", "s", "--every", "5m", "--task", "x", "--args", "{"), "'{' is not JSON"),
+    (
+        ("schedule", "add", "q", "s", "--every", "5m", "--task", "x", "--args", "{"),
+        "'{' is not a JSON object",
+    ),
     (("schedule", "add", "q", "s", "--every", "5m", "--task", "x", "--args", "[]"), "is not a JSON object"),
+    *(
+        ((*command, "--task", "x", "--args", arguments), says)
+        for command in (("add", "q"), ("schedule", "add", "q", "s", "--every", "5m"))
+        for arguments, says in (
+            ('{"a": NaN}', "is not a JSON object, with names: JSON is malformed"),
+            ('{"a": 1e999}', "Number out of range"),
+            (r'{"a": "\ud800"}', "is not a JSON object"),
+            ('{"a": "\udcff"}', "'utf-8' codec can't decode"),
+            ('{"a":' + "[" * 100_000, "maximum recursion depth"),
+        )
+    ),
     (("acl", "q", "--user", "a b"), "--user"),
     (("stats", "--every", "0.01s"), "must be at least 0.1 s"),
     (("stats", "--port", "70000"), "from 1 to 65,535"),
@@ -223,7 +237,7 @@ USAGE: list[tuple[tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"), USAGE, ids=lambda one: " ".join(one) if isinstance(one, tuple) else ""
+    ("arguments", "says"), USAGE, ids=lambda one: " ".join(one)[:100] if isinstance(one, tuple) else ""
 )
 async def test_wrong_usage_is_refused_before_the_server_is_asked(
     leasequeue: Leasequeue, arguments: tuple[str, ...], says: str

@@ -371,6 +371,16 @@ async def test_a_task_is_added_by_its_name(leasequeue: Leasequeue, queue: AsyncW
     }
 
 
+async def test_the_arguments_of_a_task_are_added_as_they_are_written(
+    leasequeue: Leasequeue, queue: AsyncWorkQueue
+) -> None:
+    given = '{"number": 1234567890123456789.12, "to": "Zo\u00eb  K"}'
+    await leasequeue("add", queue.name, "--task", "send_mail", "--args", given)
+    [view] = await queue.inspect()
+    written = '{"number":1234567890123456789.12,"to":"Zo\u00eb  K"}'
+    assert view.data == f'{{"task":"send_mail","args":{written},"meta":{{}}}}'.encode()
+
+
 async def test_with_its_program_a_task_is_added_as_that_would_do_it(
     leasequeue: Leasequeue, queue: AsyncWorkQueue, program: str
 ) -> None:

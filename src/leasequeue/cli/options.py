@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
+import os
 import re
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -14,6 +14,7 @@ import typer
 
 from leasequeue import durations
 from leasequeue.durations import LONGEST_SECONDS
+from leasequeue.errors.describing import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,13 +113,13 @@ def _parse_choice(text: str, *, choices: Sequence[str], elsewhere: Mapping[str, 
 
 def parse_arguments(text: str | None) -> dict[str, Any]:
     """Parse the arguments of a task: a JSON object; none are an empty one."""
+    import msgspec  # only then, to start quickly
+
     try:
-        arguments = json.loads(text or "{}")
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is not JSON: {error}", param_hint="--args") from None
-    if not isinstance(arguments, dict):
-        raise typer.BadParameter(f"{text!r} is not a JSON object, with names", param_hint="--args")
-    return arguments
+        return msgspec.json.decode(os.fsencode(text or "{}"), type=dict[str, Any])
+    except (ValueError, RecursionError) as error:
+        problem = f"'{plain(text or '')}' is not a JSON object, with names: {error}"
+        raise typer.BadParameter(problem, param_hint="--args") from None
 
 
 def task_data(task: str | None, args: str | None, data: str | None) -> bytes | None:
@@ -129,10 +130,13 @@ def task_data(task: str | None, args: str | None, data: str | None) -> bytes | N
         return None
     if data is not None:
         raise typer.BadParameter("cannot be combined with DATA", param_hint="--task")
-    from leasequeue.tasks.wire import data_of  # only then, to start quickly
+    import msgspec  # only then, to start quickly
 
-    arguments = json.dumps(parse_arguments(args), ensure_ascii=False, separators=(",", ":")).encode()
-    return data_of(task, arguments, None)
+    from leasequeue.tasks.wire import data_of
+
+    parse_arguments(args)  # a worker reads no others
+    # The texts of numbers stay: as a float, one of many digits would be another number.
+    return data_of(task, msgspec.json.format(os.fsencode(args or "{}"), indent=-1), None)
 
 
 def parse_duration(text: str | float | None) -> float | None:
