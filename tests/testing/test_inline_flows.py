@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import FanOut, Flow, JobFailed, Provided, RetryPolicy, TaskQueue, Worker, fan_out, group
+from leasequeue import (
+    FanOut,
+    Flow,
+    HandedOver,
+    JobFailed,
+    Provided,
+    RetryPolicy,
+    TaskQueue,
+    Worker,
+    fan_out,
+    group,
+)
 
 if TYPE_CHECKING:
     from leasequeue.testing import Clock, Inline
@@ -50,6 +61,22 @@ priced = Flow("priced", tasks, attributes={"name": str}, returns=int)
 priced.stage(look_up)
 orders = Flow("orders", tasks, attributes={"name": str}, returns=int)
 orders.stage(double, after=orders.stage(priced), takes={"number": "priced"})
+approved = Flow("approved", tasks, returns=int)
+approved.stage(double, after=approved.signal("number", type=int, within=600))
+
+
+@tasks.task
+async def hand_over() -> int:
+    raise HandedOver
+
+
+@tasks.task
+async def close() -> str:
+    return "closed"
+
+
+handed = Flow("handed", tasks, returns=str)
+handed.stage(close, after=handed.stage(hand_over), join="settled")
 
 
 async def test_a_run_has_ended_when_the_call_that_starts_it_returns(leasequeue_inline: Inline) -> None:
@@ -71,6 +98,22 @@ async def test_a_stage_that_is_a_flow_and_a_child_that_is_a_chain(leasequeue_inl
     assert await priced.flow_run("7~~priced").result() == 2
     assert [one.task for one in inline.runs] == ["orders.priced", "look_up", "double"]
     assert await (await split_twice.add(["a", "b"])).result() == [2, 4]
+
+
+async def test_what_follows_a_signal_and_a_report_has_run_when_these_return(
+    leasequeue_inline: Inline,
+) -> None:
+    inline = leasequeue_inline(tasks)
+    run = await approved.start()
+    assert (await run.status(), inline.runs) == ("active", [])
+    assert await run.signal("number", 4)
+    assert await run.status() == "completed"
+    assert await run.result(timeout=120) == 8
+    for run_id in ("reported", "failed"):
+        await handed.start(id=run_id)
+    assert await handed.runs.report("reported", "hand_over", 5)
+    assert await handed.runs.report_failed("failed", "hand_over", "no answer")
+    assert [await handed.flow_run(one).status() for one in ("reported", "failed")] == ["completed"] * 2
 
 
 async def test_what_a_stage_raises_is_raised_where_the_run_is_started(leasequeue_inline: Inline) -> None:

@@ -13,6 +13,7 @@ from leasequeue.durations import check_bool, check_list
 from leasequeue.errors import InvalidArgument, TimeLimitExceeded
 from leasequeue.queue.encoding import AddOptions, UniqueOptions
 from leasequeue.queue.plans.flow_runs import FlowRuns
+from leasequeue.queue.plans.signals import NOT_GIVEN
 from leasequeue.queue.queue import AsyncWorkQueue
 from leasequeue.tasks.queue import TaskQueue
 from leasequeue.worker.outcomes import Reject, outcome_of
@@ -208,6 +209,21 @@ class _InlineFlowRuns(FlowRuns):
         goes_on = await super().retry(run_id)
         await self._added()
         return goes_on
+
+    async def report(self, run_id: str, stage: str, result: object = None) -> bool:
+        reported = await super().report(run_id, stage, result)
+        await self._added()
+        return reported
+
+    async def report_failed(self, run_id: str, stage: str, error: str) -> bool:
+        reported = await super().report_failed(run_id, stage, error)
+        await self._added()
+        return reported
+
+    async def signal(self, run_id: str, name: str, value: Any = NOT_GIVEN, /, **values: Any) -> bool:
+        given = await super().signal(run_id, name, value, **values)
+        await self._added()
+        return given
 
 
 class _Adding(AddOptions, total=False):
