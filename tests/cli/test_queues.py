@@ -402,6 +402,9 @@ async def test_rm_deletes_queues(
     wrong = await leasequeue("rm", queue.name, other.name, "--yes")
     assert (wrong.code, wrong.out) == (1, "")
     assert (await leasequeue("rm", queue.name, "--yes")).table == [["queue", "deleted"], [queue.name, "0"]]
+    await add(queue, "a")
+    twice = await leasequeue("rm", queue.name, queue.name, "--yes")
+    assert twice.table == [["queue", "deleted"], [queue.name, "1"]]
 
 
 async def test_ls_lists_no_queue_that_was_deleted_or_is_used_for_nothing(
@@ -470,6 +473,24 @@ async def test_clear_leases_ends_those_of_one_queue_or_of_all(
     rows = {row["queue"]: row["cleared"] for row in outcome.documents}
     assert (rows[queue.name], rows[other.name]) == (0, 2)
     assert await other.counts() == (2, 0, 0, 0)
+
+
+async def test_clear_leases_of_all_goes_on_after_a_queue_that_it_cannot_treat(
+    leasequeue: Leasequeue, make_queue: MakeQueue, name: str, redis: Redis
+) -> None:
+    queues = [make_queue(name=f"{letter}-{name}") for letter in "abc"]
+    for one in queues:
+        await add(one, "a")
+        await one.lease(60)
+    deadlines = f"{queues[1].name}:deadlines"
+    await redis.delete(deadlines)
+    await redis.set(deadlines, "of another type")
+    outcome = await leasequeue("clear-leases", "--yes", "--json")
+    cleared = {row["queue"]: row["cleared"] for row in outcome.documents}
+    assert outcome.code == 5
+    assert outcome.error.startswith(f"{queues[1].name}: ")
+    assert [cleared.get(one.name) for one in queues] == [1, None, 1]
+    assert (await leasequeue("clear-leases", queues[1].name, "--yes")).code == 5
 
 
 @pytest.mark.seed("RWQ-O21")

@@ -175,9 +175,10 @@ def _similar(name: str, names: list[str]) -> str:
     return f"there is {', '.join(close)}" if close else "`leasequeue ls` lists those that are there"
 
 
-async def all_queues(url: str) -> list[str]:
+async def all_queues(url: str, *, limited: bool = True) -> list[str]:
     """Return the names of the queues on the server; say so if these are not all, or there is none."""
-    names, complete = await opening.find_whole_queues(url, max_keys=MAX_KEYS, max_queues=MAX_QUEUES)
+    limits = {"max_keys": MAX_KEYS, "max_queues": MAX_QUEUES} if limited else {}
+    names, complete = await opening.find_whole_queues(url, **limits)
     if not complete:
         note(f"stopped after {MAX_KEYS:,} keys or {len(names):,} queues: name the queues that are missing")
     if not names:
@@ -186,20 +187,28 @@ async def all_queues(url: str) -> list[str]:
 
 
 async def visit(
-    url: str, names: Sequence[str] | None, look: Callable[[AsyncWorkQueue], Awaitable[None]]
-) -> None:
+    url: str,
+    names: Sequence[str] | None,
+    look: Callable[[AsyncWorkQueue], Awaitable[None]],
+    *,
+    limited: bool = True,
+) -> bool:
     """Call `look` with each of these queues, or of all on the server; report keys of a wrong type.
 
-    Of all, those that are too new are reported, too.
+    Of all, those that are too new are reported, too. Return whether none was reported. `limited` is as for
+    `all_queues`.
     """
-    for name in dict.fromkeys(names or await all_queues(url)):
+    complete = True
+    for name in dict.fromkeys(names or await all_queues(url, limited=limited)):
         async with open_queue(url, name, create=not names or None) as queue:
             try:
                 await look(queue)
             except (WrongKeyType, FormatTooNew) as error:
                 if names and isinstance(error, FormatTooNew):
                     raise
+                complete = False
                 note(f"{name}: {error}")
+    return complete
 
 
 async def server_time(queue: AsyncWorkQueue) -> float:

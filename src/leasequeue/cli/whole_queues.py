@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,8 +25,8 @@ from leasequeue.cli.server import (
     report_changes,
     run_command,
     run_confirmed,
+    visit,
 )
-from leasequeue.queue.shards.opening import find_whole_queues
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
@@ -113,7 +113,7 @@ def rm(
 
 async def _rm(url: str, names: list[str], *, as_json: bool) -> Code:
     async with AsyncExitStack() as stack:  # all are opened before one is deleted: a name may be wrong
-        queues = [await stack.enter_async_context(open_queue(url, name)) for name in names]
+        queues = [await stack.enter_async_context(open_queue(url, name)) for name in dict.fromkeys(names)]
         deleted = {queue.name: await queue.admin.delete() for queue in queues}
     print_rows([{"queue": name, "deleted": count} for name, count in deleted.items()], as_json=as_json)
     return Code.DONE
@@ -162,9 +162,13 @@ def clear_leases(
 
 
 async def _clear(url: str, prefix: str | None, *, as_json: bool) -> Code:
-    rows = []
-    for name in [prefix] if prefix else (await find_whole_queues(url)).names:
-        async with open_queue(url, name) as queue:
-            rows.append({"queue": name, "cleared": len(await queue.admin.clear_leases())})
-    print_rows(rows, as_json=as_json)
-    return Code.DONE
+    rows: list[dict[str, Any]] = []
+
+    async def clear(queue: AsyncWorkQueue) -> None:
+        rows.append({"queue": queue.name, "cleared": len(await queue.admin.clear_leases())})
+
+    try:
+        complete = await visit(url, [prefix] if prefix else None, clear, limited=False)
+    finally:  # what was done is said also if the next queue fails
+        print_rows(rows, as_json=as_json)
+    return Code.DONE if complete else Code.SERVER
