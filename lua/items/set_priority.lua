@@ -3,7 +3,7 @@
 --
 -- An item that has the level already keeps its place.
 --
--- Keys: queue, gone, deadlines, scheduled, options, errors
+-- Keys: queue, gone, deadlines, scheduled, ledger, options, errors
 -- Arguments:
 --   prefix  text     the queue's name
 --   now_ms  integer  the time; empty: the server's time
@@ -12,9 +12,9 @@
 -- Reply: 1 it has the level now, 0 it is leased or there is none.
 -- Cost: O(log n), and O(256) in a list.
 -- Limits: one item a call.
--- Uses: unstarted_key (RARE_KEYS), closed_error, is_closed (closed), option_texts, options_text,
---   read_options, write_options (facts), foreign_lease_left (foreign), data_key (keys), drop_lease_keys
---   (move), wake_next (slots), unstarted_in (unstarted), enter_waiting, find_waiting, leave_places (waiting)
+-- Uses: closed_error, is_closed (closed), option_texts, options_text, read_options, write_options (facts),
+--   foreign_lease_left (foreign), data_key (keys), drop_lease_keys (move), wake_next (slots), enter_waiting,
+--   find_waiting, leave_places (waiting)
 
 if is_closed then return closed_error() end
 redis.call('LLEN', queue)
@@ -25,16 +25,13 @@ if
 then
   return 0
 end
-local text = option_texts({ item })[1]
-local its_options = read_options(text)
+local its_options = read_options(option_texts({ item })[1])
 if (its_options.level or 0) == new_level then return 1 end
 local places = find_waiting({ item }) -- none if it is scheduled
 its_options.level = new_level ~= 0 and new_level or nil
-local key = unstarted_in(text)
-local stands = key and redis.call('HGET', unstarted_key, key)
+local started = redis.call('HEXISTS', ledger, item) == 1 and { [item] = true }
 -- First: an id that leasing meets in a lane which its options do not name is put into the right one.
-write_options({ item }, { [item] = options_text(its_options) })
-if stands and stands ~= item then redis.call('HSET', unstarted_key, key, stands) end -- it was started
+write_options({ item }, { [item] = options_text(its_options) }, started)
 if not redis.call('ZSCORE', scheduled, item) then
   enter_waiting({ item }, false)
   leave_places(places)

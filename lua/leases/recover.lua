@@ -19,7 +19,8 @@
 -- Limits: at most 1,000 items and `max_bytes` of data a call.
 -- Uses: begin_writes (begin_writes), now (clock), is_closed (closed), is_current (current), emit_all, flush
 --   (emit), any_facts, traces_of (facts), data_key, lease_keys_of (keys), begin_leases, chosen, drop_checked,
---   take_tokens, write_leases (lease), read_ledger (ledger), values_from (lists)
+--   take_tokens, write_leases (lease), read_ledger (ledger), values_from (lists), keep_shared_slot
+--   (shared_slot)
 
 local ids = values_from(ARGV, entries + 1, 2)
 redis.call('LLEN', queue)
@@ -28,7 +29,7 @@ local records_before = redis.call('HMGET', ledger, unpack(ids))
 local scores = redis.call('ZMSCORE', deadlines, unpack(ids))
 redis.call('LLEN', processing)
 
-local checked = is_closed and #ids or 0
+local checked, overdue = is_closed and #ids or 0, {}
 for i = checked + 1, #ids do
   local id = ids[i]
   local _, _, _, leased_at = read_ledger(records_before[i])
@@ -44,6 +45,7 @@ for i = checked + 1, #ids do
       bytes = bytes + #data
       local keys = lease_keys_of({ id })
       chosen[n], found[n], taken[id] = id, data, true
+      if tonumber(scores[i]) <= now then overdue[#overdue + 1] = id end
       lease_keys[2 * n - 1], lease_keys[2 * n] = keys[1], keys[2]
     end
   end
@@ -53,6 +55,9 @@ end
 local reply = { now, checked, 0 }
 if #chosen > 0 then
   begin_writes() -- a lease must be possible even then
+  for _, id in ipairs(overdue) do
+    keep_shared_slot(id, now + hold_ms)
+  end
   take_tokens()
   emit_all('expired', chosen, '1')
   write_leases(#chosen, hold_ms, reply)

@@ -23,9 +23,9 @@
 --   closed_error, is_closed (closed), arguments_at, keys_at (elsewhere), emit, emitting, flush (emit),
 --   FROM_NO_LEVEL, OURS, OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors, read_options,
 --   write_options (facts), call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key, ids_in, in_chunks,
---   place_in (keys), lanes (lanes), read_ledger (ledger), reversed (lists), publish_live (live),
---   enter_scheduled (move), wake_next (slots), drop_tags (tags), leave_unstarted (unstarted), enter_waiting
---   (waiting)
+--   place_in (keys), lanes (lanes), read_ledger (ledger), reversed, set_of, values_from (lists), publish_live
+--   (live), enter_scheduled (move), wake_next (slots), drop_tags (tags), leave_unstarted (unstarted),
+--   enter_waiting (waiting)
 
 if is_closed then return closed_error() end
 local function numbers_in(key) return string.match(redis.call('GET', key) or '1 1', '^%d+ %d+') end
@@ -184,7 +184,7 @@ local function leave_there()
 end
 
 local earlier = find_earlier(moving)
-if any_options() or next(text_of) then write_options(moving, text_of) end
+if any_options() or next(text_of) then write_options(moving, text_of, set_of(values_from(attempts, 1, 2))) end
 enter_waiting(waiting, false)
 enter_scheduled(delayed)
 if earlier then forget_earlier(moving, earlier) end

@@ -292,8 +292,9 @@ async def test_a_completion_leaves_the_turn_of_a_group_that_waits_for_its_rate(
     assert await redis.zrange(f"{queue.name}:turns:50", 0, -1, withscores=True) == before
 
 
-async def test_a_lease_that_is_renewed_late_uses_its_shared_slot_again(
-    make_queue: MakeQueue, clock: Clock
+@pytest.mark.parametrize("by", ["renewed", "recovered"])
+async def test_a_lease_that_goes_on_late_uses_its_shared_slot_again(
+    make_queue: MakeQueue, clock: Clock, by: str
 ) -> None:
     """Another queue has used the slot meanwhile: no third one may."""
     one, other = (make_queue(name=f"{{shop}}:{one}", clock=clock) for one in "ab")
@@ -303,7 +304,10 @@ async def test_a_lease_that_is_renewed_late_uses_its_shared_slot_again(
     late = await one.lease(10)
     clock.now += 11
     [meanwhile] = await other.lease_many(2, 30, block=False)
-    assert await one.renew(late, 60)
+    if by == "renewed":
+        assert await one.renew(late, 60)
+    else:
+        [late] = await one.admin.recover(1, 5, 60)
     assert await other.complete(meanwhile)
     assert await other.lease_many(2, 30, block=False) == []
     assert (await one.limits.get()).shared_leased == 1

@@ -171,8 +171,8 @@ local function options_text(found) return next(found) and cjson.encode(found) or
 
 -- Write the options of items that begin an incarnation, given as a text for each id that has some;
 -- those of an earlier incarnation are removed. Call it before `enter_…`, which puts an item into
--- the place that its options say.
-local function write_options(ids, text_of)
+-- the place that its options say. `started`: id → true, for items that were leased and stand for no key.
+local function write_options(ids, text_of, started)
   local written, removed = {}, {}
   local size = any_facts and redis.call('HLEN', options) or 0
   local were_options = size > 0
@@ -183,7 +183,7 @@ local function write_options(ids, text_of)
   end
   for _, id in ipairs(ids) do
     note_tags(id, text_of[id])
-    note_unstarted(id, text_of[id])
+    if not (started and started[id]) then note_unstarted(id, text_of[id]) end
     if text_of[id] then
       written[#written + 1], written[#written + 2] = id, text_of[id]
     else

@@ -14,7 +14,7 @@ from leasequeue.errors.log import Log
 from leasequeue.keys import FAMILIES, KEYS, MADE_KEYS, NONE
 from leasequeue.queue.cleaning import light_clean
 from leasequeue.queue.encoding import MAX_REPLY_BYTES, SLOW_ROWS, TRIP_ROWS, pages
-from leasequeue.queue.plans.stages import settle
+from leasequeue.queue.plans.stages import settle_at
 from leasequeue.queue.views import ItemView, fetched, read_inspection
 from leasequeue.wire.discovery import find_queues
 
@@ -208,16 +208,19 @@ async def _end_stages(engine: Engine) -> None:
     Nothing that follows there can be added to this queue. A note is left, and so lost, if its run cannot be
     settled by this client: because of its rights, or since a queue is in a newer format.
     """
-    key, before = b"%b:unsettled" % engine.keys.prefix, list[bytes]()
-    while (noted := (await engine.read_at(b"HSCAN", key, b"0", b"COUNT", b"100"))[1]) and noted != before:
-        before = noted
-        try:
-            await settle(engine)
-        except LeasequeueError as error:
-            if error.transient:
-                raise
-            log.warning("the stages of flow runs on %s cannot be settled: %s", engine.name, error)
-            return
+    key, before = b"%b:unsettled" % engine.keys.prefix, 0
+    try:
+        # What follows may leave notes, too; those that a whole walk has left stay.
+        while (left := await engine.read_at(b"HLEN", key)) not in {0, before}:
+            before, cursor = left, b""
+            while cursor != b"0":
+                cursor, noted = await engine.read_at(b"HSCAN", key, cursor or b"0", b"COUNT", b"100")
+                if ids := [one for one in noted[::2] if not one.startswith(b"!")]:
+                    await settle_at(engine, engine.name, ids)
+    except LeasequeueError as error:
+        if error.transient:
+            raise
+        log.warning("the stages of flow runs on %s cannot be settled: %s", engine.name, error)
 
 
 async def _delete_step(engine: Engine, names: list[bytes], cursor: bytes) -> tuple[bytes, int]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: For how long a Sentinel may be silent (s). It may be frozen, too.
 SENTINEL_SECONDS = 1.0
-#: For how long the views of further Sentinels are waited for after the first (s): they may be newer.
+#: For how long a further Sentinel is waited for where one has named a primary (s): it may know a newer one.
 OTHERS_SECONDS = 0.1
 #: How long to wait before the Sentinels are asked again, while they have not decided (s).
 UNDECIDED_SECONDS = 0.1
@@ -59,12 +59,15 @@ async def find_primary(manager: Any, name: str) -> Address:
             views.extend([known[name]] if name in known else [])
 
     asking = [asyncio.create_task(ask(one)) for one in manager.sentinels]
+    within, pending = None, {*asking}
     try:
-        for answered in asyncio.as_completed(asking):
-            await answered
-            if any(manager.check_master_state(view, name) for view in views):
-                await asyncio.wait(asking, timeout=OTHERS_SECONDS)
+        while pending:
+            done, pending = await asyncio.wait(pending, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
                 break
+            if views:
+                is_known = any(manager.check_master_state(view, name) for view in views)
+                within = OTHERS_SECONDS if is_known else SENTINEL_SECONDS
     finally:
         for one in asking:
             one.cancel()

@@ -270,7 +270,7 @@ async def _act_on_all(view: View, action: str) -> int | Unfinished:
             await view.sampler.sample(whole)
         # Those that cannot be read do not keep it from the others.
         seen = view.sampler.histories.get(whole)
-        if seen is None or name in seen.away:
+        if seen is None or seen.problem or name in seen.away:
             continue
         after = after if name == at else Place(0, b"")
         while left > 0 and visited < STEP_QUEUES:
