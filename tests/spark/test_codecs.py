@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from typer.testing import CliRunner
 
 from leasequeue import AsyncWorkQueue, InvalidArgument, TaskQueue, Worker
+from leasequeue.cli.pipeline import app
 from leasequeue.codecs import AesGcm, Zstd, codec_in
 from leasequeue.spark import add, add_task, task_results
+from tests.queue.asking import take
 from tests.spark.streaming import drained, stream
 from tests.spark.tables import names, numbered, waiting
 
@@ -74,6 +79,32 @@ async def test_tasks_and_their_results_have_the_codec_of_their_queue(
             one[0] == two[0] and (two[1] or "") in (one[1] or "")
             for one, two in zip(rows, wanted, strict=True)
         )
+
+
+@pytest.mark.usefixtures("spark")
+async def test_commands_encode_rows_and_read_dead_letters_with_the_codec_of_the_environment(
+    make_queue: MakeQueue, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyless, queue = make_queue(), make_queue(codec=PLACE)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # commands put the current folder into it
+    environment = {"LEASEQUEUE_URL": redis_url, "LEASEQUEUE_CODEC": PLACE}
+
+    def run(job: str, *arguments: str) -> dict[str, Any]:
+        outcome = CliRunner().invoke(app, [job, queue.name, *arguments, "--json"], env=environment)
+        assert outcome.exit_code == 0, outcome.output
+        found: dict[str, Any] = json.loads(outcome.stdout)
+        return found
+
+    for job, item_id, more in (("load", "a", ()), ("backfill", "b", ("--rate", "0.001"))):
+        source = tmp_path / f"{item_id}.csv"
+        source.write_text(f"id,data\n{item_id},text of {item_id}\n")
+        assert run(job, str(source), *more)["added"] == 1
+    encoded = [await keyless.find(item_id) for item_id in "ab"]
+    assert [codec_in(one.data or b"") for one in encoded if one] == ["aes.a"] * 2
+    lease = await take(queue)
+    assert lease.data == f"text of {lease.id}".encode()
+    await queue.fail(lease, "an error")
+    assert run("redrive", "--where", "data like 'text of %'")["requeued"] == 1
 
 
 #: Another key.

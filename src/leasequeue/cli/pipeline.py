@@ -16,7 +16,16 @@ from rich.text import Text
 from leasequeue import errors
 from leasequeue.cli.formatting import print_facts, print_json
 from leasequeue.cli.options import choice_option, number_option
-from leasequeue.cli.server import DEFAULT_URL, AsJson, Code, QueueName, fail, group_of, run_blocking_command
+from leasequeue.cli.server import (
+    DEFAULT_URL,
+    AsJson,
+    Code,
+    QueueName,
+    codec_place,
+    fail,
+    group_of,
+    run_blocking_command,
+)
 from leasequeue.durations import duration_text
 from leasequeue.errors import InvalidArgument, ServerError
 from leasequeue.errors.describing import TEXT_LENGTH, plain
@@ -36,6 +45,8 @@ URL_VARIABLES = ("LEASEQUEUE_URL", "REDIS_URL")
 #: The options of the data source that have one here.
 _OPTIONS = {"idColumn": "--id", "idFrom": "--id-from", "dataColumn": "--data"}
 _SPARK_OPTION = re.compile(rf"\b({'|'.join(_OPTIONS)})\b")
+#: The jobs that write payloads or read them; the others use none.
+_WITH_CODEC = ("load", "redrive", "backfill")
 #: Updates of the progress per second.
 _REFRESH_RATE = 5
 
@@ -213,6 +224,9 @@ def backfill(  # noqa: PLR0913 - as above
 
 
 def _run(name: str, *, as_json: bool, **given: Any) -> None:
+    if name in _WITH_CODEC:
+        given["codec"] = codec_place()
+
     def work() -> Code:
         # Here, so that the help needs no Spark.
         session = importlib.import_module("leasequeue.spark.jobs.session")

@@ -97,7 +97,7 @@ async def open_queue(url: str, name: str, *, create: bool | None = None) -> Asyn
     lost: ServerError | None = None
     try:
         client = await client_at(url)
-        opened = await opening.open_queue(name, client, codec=_codec())
+        opened = await opening.open_queue(name, client, codec=codec_place())
     except ConnectionLost as error:
         client, lost = client_named(DEFAULT_URL), error
         opened = AsyncWorkQueue(name, client)
@@ -122,7 +122,7 @@ async def open_queue(url: str, name: str, *, create: bool | None = None) -> Asyn
             raise lost or error from None
 
 
-def _codec() -> str | None:
+def codec_place() -> str | None:
     """Return where the codec of the queues is, which may be a module in this folder."""
     if codec := os.environ.get(CODEC_VARIABLE):
         sys.path[:0] = [] if "" in sys.path else [""]

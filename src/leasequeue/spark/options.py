@@ -178,8 +178,10 @@ def _url_of_environment() -> str | None:
 
 
 @contextmanager
-def server_options(url: str | None, *, cluster: bool = False) -> Iterator[dict[str, str]]:
-    """Return the options that locate the server, for the length of a block.
+def server_options(
+    url: str | None, *, cluster: bool = False, codec: str | None = None
+) -> Iterator[dict[str, str]]:
+    """Return the options that locate the server and the codec, for the length of a block.
 
     A URL with a password is passed in a file that only this user can read, as Spark logs options. The file is
     removed at the end of the block, and if this process ends before, in whatever way. With Spark Connect,
@@ -187,7 +189,7 @@ def server_options(url: str | None, *, cluster: bool = False) -> Iterator[dict[s
     """
     of_environment = _url_of_environment()
     url = url or of_environment or DEFAULT_URL
-    kind = {"cluster": "true"} if cluster else {}
+    kind = ({"cluster": "true"} if cluster else {}) | ({"codec": codec} if codec else {})
     if not holds_login(url):
         yield {"url": url, **kind}
         return

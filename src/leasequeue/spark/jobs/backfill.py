@@ -44,6 +44,7 @@ def backfill(  # noqa: PLR0913 - each is an option of the command
     option: list[str] | None = None,
     url: str | None = None,
     cluster: bool = False,
+    codec: str | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Add the rows of a table to a queue so that they fall due at a given rate.
@@ -66,6 +67,7 @@ def backfill(  # noqa: PLR0913 - each is an option of the command
         option: Options of Spark's reader.
         url: The server's URL; None: that of the environment, or this machine's default port.
         cluster: Whether the server is a node of a cluster.
+        codec: Where executors import the codec of the queue from, `module:name`; None: it has none.
         progress: Called with a few words about each step.
 
     Returns:
@@ -88,7 +90,7 @@ def backfill(  # noqa: PLR0913 - each is an option of the command
         if count / rate > LONGEST_KEPT_SECONDS:
             days = LONGEST_KEPT_SECONDS / 86400
             raise InvalidArgument("rate", rate, f"one at which {count:,} rows take at most {days:,g} days")
-        with server_options(url, cluster=cluster) as server:
+        with server_options(url, cluster=cluster, codec=codec) as server:
             begin = _moment(start) if start else time.time()
             progress(f"loading {count:,} rows into {queue}")
             timed = _timed(numbered, begin, rate)

@@ -33,6 +33,7 @@ def load(  # noqa: PLR0913 - each is an option of the command
     option: list[str] | None = None,
     url: str | None = None,
     cluster: bool = False,
+    codec: str | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Add the rows of a table to a queue, except those whose id is already there.
@@ -48,6 +49,7 @@ def load(  # noqa: PLR0913 - each is an option of the command
         option: Options of Spark's reader, such as `sep=;`.
         url: The server's URL; None: that of the environment, or this machine's default port.
         cluster: Whether the server is a node of a cluster.
+        codec: Where executors import the codec of the queue from, `module:name`; None: it has none.
         progress: Called with a few words about each step.
 
     Returns:
@@ -59,7 +61,7 @@ def load(  # noqa: PLR0913 - each is an option of the command
     """
     rows = read(spark, source, format, option)
     progress(f"loading {source} into {queue}")
-    with server_options(url, cluster=cluster) as server:
+    with server_options(url, cluster=cluster, codec=codec) as server:
         report = add(rows, queue, check=True, **server, **column_options(id, id_from, data))
     return {
         "queue": queue,

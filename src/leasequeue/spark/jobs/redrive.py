@@ -38,6 +38,7 @@ def redrive(
     dry_run: bool = False,
     url: str | None = None,
     cluster: bool = False,
+    codec: str | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Requeue dead letters at the end of the queue, where they are tried again.
@@ -53,6 +54,7 @@ def redrive(
         dry_run: Whether only to count them.
         url: The server's URL; None: that of the environment, or this machine's default port.
         cluster: Whether the server is a node of a cluster.
+        codec: Where executors import the codec of the queue from, `module:name`; None: it has none.
         progress: Called with a few words about each step.
 
     Returns:
@@ -66,7 +68,7 @@ def redrive(
         pyspark.errors.PySparkException: If the server fails; dead letters requeued before stay requeued.
     """
     register(spark)
-    with server_options(url, cluster=cluster) as server:
+    with server_options(url, cluster=cluster, codec=codec) as server:
         given = {"queue": queue, **server}
         target, _ = check_server(FormatOptions(given, ()).target())
         columns = _COLUMNS + (", data string" if where and "data" in where.lower() else "")
