@@ -79,6 +79,21 @@ async def test_a_queue_is_drained_in_batches(
     }
 
 
+async def test_an_item_with_an_id_of_any_bytes_is_leased_like_others(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
+) -> None:
+    """A foreign client added it."""
+    await fill(queue, 1)
+    await redis.set(f"{queue.name}:item:".encode() + b"\xff", b"theirs")
+    await redis.lpush(f"{queue.name}:queue", b"\xff")
+    [(_, rows)] = drained(stream(spark, queue), tmp_path)
+    assert {row.id: bytes(row.data) for row in rows} == {
+        "\\xff": b"theirs",
+        "i00000": b"data of i00000......",
+    }
+    await nothing_left(redis, queue)
+
+
 async def test_sinks_of_spark_can_be_used(
     spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, tmp_path: Path
 ) -> None:

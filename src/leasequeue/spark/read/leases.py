@@ -291,7 +291,8 @@ class LeasesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ids, sizes, data, tokens, attempt, ends, leased, texts = (flat[at::FIELDS] for at in range(FIELDS))
         options = [*map(read_options, texts)]
         if None not in data:  # they were asked for
-            data = [payloads.leased(one, key.decode()) for one, key in zip(data, ids, strict=True)]
+            names = [key.decode(errors="surrogateescape") for key in ids]
+            data = [*map(payloads.leased, data, names)]
         columns = {
             "id": [readable(one) for one in ids],
             "state": ["leased"] * len(ids),
