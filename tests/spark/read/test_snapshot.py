@@ -10,6 +10,8 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.types import StringType, StructField, StructType
 
 from leasequeue import Item
+from leasequeue.queue.queue import engine_of
+from leasequeue.spark.read.snapshot import ItemFilter, look_up
 from leasequeue.spark.schema import ITEMS
 from tests.lua.space import Space
 from tests.queue.asking import take
@@ -295,6 +297,18 @@ async def test_an_id_that_died_and_was_added_again_is_two_rows(
     assert select(ids="d") == both
     assert select(ids="d", states="dead") == select(ids="d", minAge=0.001) == both[:1]
     assert select(ids="d", states="waiting, leased") == both[1:]
+
+
+async def test_a_dead_letter_and_its_leased_item_are_one_row_each_also_when_selected_by_age(
+    queue: AsyncWorkQueue,
+) -> None:
+    for data in (b"died", b"held"):
+        await queue.add_item(Item(data, id="a"))
+        lease = await take(queue, 600)
+        if data == b"died":
+            await queue.fail(lease, "an error")
+    rows = await look_up(engine_of(queue).bulk, [b"a"], ItemFilter(max_age=3600), data=True)
+    assert sorted(row[:3] for row in rows) == [(b"a", "dead", b"died"), (b"a", "leased", b"held")]
 
 
 async def test_data_of_a_dead_letter_and_its_item_larger_than_a_reply(

@@ -109,7 +109,8 @@ async def look_up(bulk: Bulk, ids: Sequence[bytes], condition: ItemFilter, *, da
     """
     if data and condition.by_age:
         # Most items are too young or too old: select first, without their data.
-        ids = [row[ID] for row in await _fetch(bulk, ids, condition, data=False)]
+        # One request returns both rows of an id that is live and dead.
+        ids = [*dict.fromkeys(row[ID] for row in await _fetch(bulk, ids, condition, data=False))]
     return await _fetch(bulk, ids, condition, data=data)
 
 
