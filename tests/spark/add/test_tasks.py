@@ -241,6 +241,8 @@ async def test_options_of_the_items_of_a_task(
     add_task(
         one.selectExpr("'d' as to"), draw.options(expires_in=9), url=queue.url, priority=-2, idColumn="to"
     )
+    minute = send.options(expires_in=dt.timedelta(minutes=1))
+    add_task(one.selectExpr("'e' as to"), minute, url=queue.url, idColumn="to")
     views = {view.id: view for view in await queue.inspect("waiting")}
     found = {id_: (view.priority, view.group, view.expires is None) for id_, view in views.items()}
     group = draw.call("d").options["group"]
@@ -249,6 +251,7 @@ async def test_options_of_the_items_of_a_task(
         "b": (0, None, True),
         "c": (5, "bob", True),
         "d": (-2, group, False),
+        "e": (0, None, False),
     }
 
 

@@ -196,8 +196,10 @@ class AddPlan:
         for option, (*_, column, _) in _CHOSEN.items():
             if column in self.schema.fieldNames():
                 found[option] = column
-        names = {"expires_in": "expiresIn"}
-        return found | {names.get(name, name): str(value) for name, value in self.columns.same.items()}
+        same: dict[str, Any] = {**self.columns.same}
+        if (expires_in := same.pop("expires_in", None)) is not None:
+            same["expiresIn"] = to_ms("expires_in", expires_in) / 1000
+        return found | {name: str(value) for name, value in same.items()}
 
     def write(
         self, batch: pa.RecordBatch, decode: Callable[[bytes], Any], where: Callable[[int], str]
