@@ -165,6 +165,18 @@ async def test_redrive_requeues_the_dead_letters_that_match(
     assert await waiting(queue) == {"d": b"<d>"}
 
 
+async def test_redrive_runs_in_a_session_whose_timestamps_have_no_zone(
+    spark: SparkSession, queue: AsyncWorkQueue, redis_url: str
+) -> None:
+    await kill(queue, {"a": "timeout", "b": "an error"})
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        result = redrive(spark, queue.name, where="error = 'timeout' and data = '<a>'", url=redis_url)
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+    assert result["requeued"] == 1
+
+
 INVALID: list[tuple[Callable[..., object], dict[str, Any], str]] = [
     (load, {"source": "nothing"}, "PATH_NOT_FOUND"),
     (load, {"id": "identity"}, "idColumn"),

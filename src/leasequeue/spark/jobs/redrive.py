@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as sql
+from pyspark.sql.types import StringType, StructField, StructType
 
 from leasequeue.spark.jobs.session import no_progress
 from leasequeue.spark.options import FormatOptions, server_options
 from leasequeue.spark.portal import check_server, open_queue
+from leasequeue.spark.schema import ITEMS
 from leasequeue.spark.source import register
 
 if TYPE_CHECKING:
@@ -21,10 +23,13 @@ if TYPE_CHECKING:
     from leasequeue.spark.jobs.session import Progress
     from leasequeue.spark.options import QueueTarget
 
-#: The columns of the snapshot; the data are added only if the condition uses them.
-_COLUMNS = (
-    "id string, state string, size long, attempt int, token long, age double, error string, "
-    "priority int, `group` string, expires timestamp"
+#: The columns of the snapshot, with the data as text, which are read only if the condition uses them.
+_COLUMNS = StructType(
+    [
+        StructField("data", StringType()) if one.name == "data" else one
+        for one in ITEMS
+        if one.name not in ("holder", "due")
+    ]
 )
 #: The counts of a task.
 _COUNTS = "chosen long, requeued long, already_there long"
@@ -71,7 +76,8 @@ def redrive(
     with server_options(url, cluster=cluster, codec=codec) as server:
         given = {"queue": queue, **server}
         target, _ = check_server(FormatOptions(given, ()).target())
-        columns = _COLUMNS + (", data string" if where and "data" in where.lower() else "")
+        with_data = where is not None and "data" in where.lower()
+        columns = StructType([one for one in _COLUMNS if with_data or one.name != "data"])
         dead = spark.read.format("leasequeue").options(**given, states="dead").schema(columns).load()
         chosen = dead.where(where) if where else dead
         progress(f"looking for dead letters of {queue}")
