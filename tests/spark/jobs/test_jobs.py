@@ -17,7 +17,7 @@ from leasequeue.cli.pipeline import app
 from leasequeue.errors import NoEventsKept
 from leasequeue.spark import register
 from leasequeue.spark.jobs.archive import archive
-from leasequeue.spark.jobs.backfill import backfill
+from leasequeue.spark.jobs.backfill import _ROW, _timed, backfill
 from leasequeue.spark.jobs.load import load
 from leasequeue.spark.jobs.redrive import redrive
 from leasequeue.spark.jobs.report import report
@@ -118,6 +118,32 @@ async def test_backfill_starts_now_and_keeps_the_order_of_a_file(
     found = await queue.find("i7")
     assert found is not None
     assert found.data == b'{"id":"i7","n":7}'
+
+
+async def test_backfill_schedules_by_the_numbers_of_the_plan_that_counted_the_rows(
+    spark: SparkSession, queue: AsyncWorkQueue, redis: Redis, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.json").write_text("".join(f'{{"id": "i{n:02}"}}\n' for n in range(50)))
+    start = datetime.fromtimestamp(int(time.time()) + 1000, UTC)
+    setting = "spark.sql.files.maxPartitionBytes"
+
+    def replan(step: str) -> None:
+        if step.startswith("loading"):
+            spark.conf.set(setting, 200)  # queries from now on divide the file into more partitions
+
+    try:
+        given: dict[str, Any] = {"rate": 1.0, "start": start.isoformat(), "url": redis_url}
+        backfill(spark, queue.name, str(tmp_path / "rows.json"), progress=replan, **given)
+    finally:
+        spark.conf.unset(setting)
+    due = await scheduled(redis, queue.name)
+    assert due == {f"i{n:02}": start.timestamp() + n for n in range(50)}
+
+
+def test_a_row_without_a_number_ends_a_backfill(spark: SparkSession) -> None:
+    rows = spark.range(1).selectExpr("id", f"cast(null as long) as {_ROW}")
+    with pytest.raises(PySparkException, match="other partitions than when they were counted"):
+        _timed(rows, 0, 1).collect()
 
 
 async def test_backfill_and_load_encode_a_row_alike(

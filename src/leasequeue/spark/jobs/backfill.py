@@ -81,9 +81,8 @@ def backfill(  # noqa: PLR0913 - each is an option of the command
     if not (math.isfinite(rate) and rate > 0):
         raise InvalidArgument("rate", rate, "a number of items per second, above 0")
     rows = read(spark, source, format, option)
-    if order_by:
-        # Sort once: equal rows may come in another order the next time.
-        rows = rows.orderBy(order_by).persist()
+    # Read and sort once: the next query may order equal rows, or divide the table into partitions, otherwise.
+    rows = (rows.orderBy(order_by) if order_by else rows).persist()
     try:
         progress(f"counting the rows of {source}")
         numbered, count = _numbered(rows)
@@ -124,7 +123,10 @@ def _numbered(rows: DataFrame) -> tuple[DataFrame, int]:
 
 
 def _timed(numbered: DataFrame, begin: float, rate: float) -> DataFrame:
-    micros = sql.lit(round(begin * 1e6)) + sql.floor(sql.col(_ROW) * (1e6 / rate)).cast("long")
+    # Without a number, a row would be due now.
+    problem = sql.raise_error("the table was divided into other partitions than when they were counted")
+    row = sql.coalesce(sql.col(_ROW), problem)
+    micros = sql.lit(round(begin * 1e6)) + sql.floor(row * (1e6 / rate)).cast("long")
     return numbered.withColumn(_DUE, sql.timestamp_micros(micros)).drop(_ROW)
 
 
