@@ -17,13 +17,14 @@ import pyspark.sql.functions as F  # noqa: N812 - its usual name
 import pytest
 from pydantic import BaseModel
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, StringType, StructType
 
 from leasequeue import InvalidArgument, Item, Provided, Reject, Retry, TaskQueue, Worker, correlation_id
 from leasequeue.errors import InvalidCall
 from leasequeue.item import codec
 from leasequeue.spark import add_task, task_results
 from leasequeue.spark.add.adding import _find_problem, planned
+from leasequeue.spark.add.task_types import fit
 from leasequeue.spark.read.task_results import column_of, decoder_of
 from leasequeue.tasks.wire import correlation_of
 from tests.queue.asking import take
@@ -253,6 +254,30 @@ async def test_options_of_the_items_of_a_task(
         "d": (-2, group, False),
         "e": (0, None, False),
     }
+
+
+@pytest.mark.parametrize(
+    ("argument", "element", "column", "value"),
+    [
+        (set[int], LongType(), [3, 1, 3, 2], {1, 2, 3}),
+        (frozenset[str], StringType(), ["b", "a", "b"], {"a", "b"}),
+        (set[Decimal], StringType(), ["10", "9"], {Decimal(10), Decimal(9)}),
+        (set[bytes], BinaryType(), [b"\xff", b"a"], {b"\xff", b"a"}),
+        (set[tuple[int, ...]], ArrayType(LongType()), [[2], [1, 2], [2]], {(1, 2), (2,)}),
+        (list[int], LongType(), [3, 1, 3], [3, 1, 3]),
+    ],
+)
+def test_an_array_for_a_set_is_written_as_a_content_id_has_it(
+    argument: Any, element: DataType, column: list[Any], value: Any
+) -> None:
+    node = fit(msgspec.inspect.type_info(argument), ArrayType(element), "numbers")
+    assert codec.encode(node.value(column)) == codec.encode(value, ordered=True)
+
+
+def test_an_array_for_a_set_that_has_no_order_is_written_in_the_same_order_each_time() -> None:
+    node = fit(msgspec.inspect.type_info(set[int | None]), ArrayType(LongType()), "numbers")
+    assert node.value([2, None, 1]) == node.value([1, 2, None, 1])
+    assert node.value(None) is None
 
 
 def test_columns_that_do_not_fit_are_named(spark: SparkSession, tasks: TaskQueue) -> None:

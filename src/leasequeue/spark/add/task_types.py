@@ -17,6 +17,7 @@ import msgspec
 from msgspec import inspect
 from pyspark.sql import types as spark
 
+from leasequeue.item import codec
 from leasequeue.spark.add.columns import fits_json
 
 if TYPE_CHECKING:
@@ -78,6 +79,25 @@ class Array:
     def row(self, read: Any) -> Any:
         """Return a list."""
         return None if read is None else [self.item.row(one) for one in read]
+
+
+class Unordered(Array):
+    """An array whose argument is a set: without equal values, in the order of those of a content id."""
+
+    def value(self, given: Any) -> Any:
+        """Return a list."""
+        if given is None:
+            return None
+        # Values may be lists, which cannot be in a set.
+        found = {codec.encode(one, ordered=True): one for one in super().value(given)}
+        try:
+            read = [(msgspec.convert(one, self.item.type()), one) for one in found.values()]
+            return [one for _, one in sorted(read, key=itemgetter(0))]
+        except (
+            TypeError,
+            msgspec.ValidationError,
+        ):  # the caller's have no order, or what decodes it says why
+            return [found[text] for text in sorted(found)]
 
 
 @dataclass(frozen=True)
@@ -204,7 +224,8 @@ def _scalar(kind: Any, column: spark.DataType, place: str) -> Node:
 def _array(kind: Any, column: spark.DataType, place: str) -> Node:
     if not isinstance(column, spark.ArrayType):
         raise _unfit(place, column, (spark.ArrayType,))
-    return Array(fit(kind.item_type, column.elementType, f"{place}[]"), _limits(kind))
+    make = Unordered if isinstance(kind, (inspect.SetType, inspect.FrozenSetType)) else Array
+    return make(fit(kind.item_type, column.elementType, f"{place}[]"), _limits(kind))
 
 
 def _dict(kind: inspect.DictType, column: spark.DataType, place: str) -> Node:
