@@ -217,6 +217,23 @@ def test_times_without_a_zone_are_those_of_the_session_in_pandas_and_refused_of_
         run(yielding("item", columns), kind="item", schema=columns_of(id=TEXT, at=TIME))
 
 
+def test_a_time_that_clocks_show_twice_is_the_second_one_and_one_that_they_skip_is_refused() -> None:
+    schema, naive = columns_of(id=TEXT, at=TIME), datetime(2026, 10, 25, 2, 30)  # noqa: DTZ001 - as above
+    columns: dict[str, Any] = {"id": ["a", "b"]}
+    found: list[datetime | None] = []
+    for dtype in ("datetime64[ns]", pd.ArrowDtype(pa.timestamp("us"))):
+        columns["at"] = pd.Series([naive, None], dtype=dtype)
+        rows, _, _ = run(yielding("pandas", columns), kind="pandas", schema=schema)
+        found = [row["at"] and row["at"].astimezone(UTC) for row in rows]
+        assert found == [datetime(2026, 10, 25, 1, 30, tzinfo=UTC), None]
+    columns["at"] = pd.Series(found, dtype=pd.ArrowDtype(pa.timestamp("us", "UTC")))
+    rows, _, _ = run(yielding("pandas", columns), kind="pandas", schema=schema)
+    assert [row["at"] and row["at"].astimezone(UTC) for row in rows] == found
+    columns["at"] = [datetime(2026, 3, 29, 2, 30), None]  # noqa: DTZ001 - as above
+    with pytest.raises(InvalidArgument, match=r"column 'at' .* got .*02:30.*clocks of Europe/Berlin"):
+        run(yielding("pandas", columns), kind="pandas", schema=schema)
+
+
 def test_a_handler_of_batches_names_outcomes_in_columns() -> None:
     columns: dict[str, list[Any]] = {
         "id": ["a", "b", "c"],

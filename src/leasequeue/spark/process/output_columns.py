@@ -129,12 +129,25 @@ class OutputColumns:
         columns = []
         for name in names:
             values = frame[name]
-            if getattr(values.dtype, "kind", "") == "M" and getattr(values.dtype, "tz", None) is None:
+            dtype = getattr(values.dtype, "pyarrow_dtype", values.dtype)
+            if getattr(values.dtype, "kind", "") == "M" and getattr(dtype, "tz", None) is None:
                 kind, _ = self._kind_of(name)
                 if pa.types.is_timestamp(kind) and kind.tz is not None:
-                    values = values.dt.tz_localize(self.timezone)
+                    values = self._localized(name, values)
             columns.append(self._array(name, values))
         return pa.RecordBatch.from_arrays(columns, names=names)
+
+    def _localized(self, name: str, values: pd.Series) -> pd.Series:
+        """Take times without a zone as those of the session; of two at which clocks show it, the second."""
+        if (arrow := getattr(values.dtype, "pyarrow_dtype", None)) is not None:
+            values = values.astype(f"datetime64[{arrow.unit}]")  # those of Arrow know no `ambiguous`
+        # Spark chooses the second, too.
+        found = values.dt.tz_localize(self.timezone, ambiguous=False, nonexistent="NaT")
+        skipped = values[found.isna() & values.notna()]
+        if len(skipped):
+            allowed = f"{self._kind_of(name)[1]}: a time that the clocks of {self.timezone} show"
+            raise InvalidArgument(_what(name), str(skipped.iloc[0]), allowed)
+        return found
 
     def batch_of_rows(self, rows: Sequence[Any]) -> pa.RecordBatch:
         """Convert rows, each a dict."""
