@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -12,6 +12,7 @@ from pyspark.sql.types import (
     ArrayType,
     DataType,
     DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     MapType,
@@ -232,6 +233,50 @@ def test_a_time_that_clocks_show_twice_is_the_second_one_and_one_that_they_skip_
     columns["at"] = [datetime(2026, 3, 29, 2, 30), None]  # noqa: DTZ001 - as above
     with pytest.raises(InvalidArgument, match=r"column 'at' .* got .*02:30.*clocks of Europe/Berlin"):
         run(yielding("pandas", columns), kind="pandas", schema=schema)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "item"])
+def test_times_without_a_zone_are_refused_inside_a_value_or_a_column_of_objects(kind: str) -> None:
+    naive = datetime(2026, 1, 1, 13)  # noqa: DTZ001 - as above
+    inside: list[tuple[DataType, Any]] = [
+        (ArrayType(TIME), [naive]),
+        (columns_of(at=TIME), {"at": naive}),
+        (MapType(TEXT, TIME), {"k": naive}),
+    ]
+    for kind_of_column, value in inside:
+        columns = {"id": ["a", "b", "c"], "at": [value] * 3}
+        with pytest.raises(InvalidArgument, match=r"column 'at' .*13:00:00 is not a time with a time zone"):
+            run(yielding(kind, columns), kind=kind, schema=columns_of(id=TEXT, at=kind_of_column))
+    objects = {"id": ["a", "b", "c"], "at": pd.Series([naive] * 3, dtype=object)}
+    with pytest.raises(InvalidArgument, match=r"column 'at' .*13:00:00 is not a time with a time zone"):
+        run(yielding(kind, objects), kind=kind, schema=columns_of(id=TEXT, at=TIME))
+    aware = {"id": ["a", "b", "c"], "at": [[naive.replace(tzinfo=UTC) + timedelta(hours=1)]] * 3}
+    rows, _, _ = run(yielding(kind, aware), kind=kind, schema=columns_of(id=TEXT, at=ArrayType(TIME)))
+    assert rows[0]["at"] == [datetime(2026, 1, 1, 14, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "item"])
+def test_numbers_too_large_for_a_column_of_floats_are_refused_and_infinities_kept(kind: str) -> None:
+    infinite = float("inf")
+    single = FloatType()
+    shapes: list[tuple[DataType, Callable[[float], Any]]] = [
+        (single, lambda one: one),
+        (ArrayType(single), lambda one: [0.5, one]),
+        (columns_of(x=ArrayType(single)), lambda one: {"x": [one]}),
+        (MapType(TEXT, single), lambda one: [("k", one)]),
+    ]
+    for schema, shape in shapes:
+        for largest in (infinite, 1e300):
+            values: Any = [*map(shape, (0.5, infinite, -largest))]
+            if kind == "arrow" and isinstance(schema, MapType):
+                values = pa.array([[("k", infinite)], *values], pa.map_(pa.string(), pa.float64()))[1:]
+            given, columns = {"id": ["a", "b", "c"], "x": values}, columns_of(id=TEXT, x=schema)
+            if largest == infinite:
+                rows, _, _ = run(yielding(kind, given), kind=kind, schema=columns)
+                assert [row["x"] for row in rows] == [*map(shape, (0.5, infinite, -infinite))]
+                continue
+            with pytest.raises(InvalidArgument, match=r"column 'x' .*too large"):
+                run(yielding(kind, given), kind=kind, schema=columns)
 
 
 def test_a_handler_of_batches_names_outcomes_in_columns() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -164,19 +166,15 @@ class OutputColumns:
         columns = []
         for name in names:
             values = [row[name] for row in rows]
-            kind, wanted = self._kind_of(name)
-            if pa.types.is_timestamp(kind) and kind.tz is not None:
-                for value in values:
-                    if isinstance(value, datetime) and value.tzinfo is None:
-                        allowed = f"{wanted}: a time with a time zone; timestamp_ntz has none"
-                        raise InvalidArgument(_what(name), value, allowed)
             columns.append(self._array(name, values))
         return pa.RecordBatch.from_arrays(columns, names=names)
 
     def _array(self, name: str, values: list[Any] | pd.Series) -> pa.Array:
         kind, wanted = self._kind_of(name)
+        if pa.types.is_float32(kind) and getattr(getattr(values, "dtype", None), "kind", "") == "f":
+            return _fit(name, pa.array(values, from_pandas=True), kind, wanted)
         try:
-            if pa.types.is_nested(kind) or pa.types.is_integer(kind):
+            if _is_any(kind, _CHECKED):
                 if not isinstance(values, list) and getattr(values.dtype, "kind", "") == "O":
                     pairs = zip(values, values.isna(), strict=True)  # a missing value may be NaN
                     values = [None if missing else value for value, missing in pairs]
@@ -219,10 +217,28 @@ def _fit(name: str, column: pa.Array, kind: pa.DataType, wanted: str) -> pa.Arra
         return column
     if _is_alike(column.type, kind):
         try:
-            return column.cast(kind, safe=True)
+            made = column.cast(kind, safe=True)
         except _UNFIT as error:
             raise InvalidArgument(_what(name), str(error), f"{wanted}, as in the schema") from error
+        if _infinities(made) > _infinities(column):
+            raise InvalidArgument(_what(name), "a number that is too large", f"{wanted}, as in the schema")
+        return made
     raise InvalidArgument(_what(name), str(column.type), f"{wanted}, as in the schema")
+
+
+def _infinities(column: pa.Array) -> int:
+    """Count the infinities in a column, also those inside its values."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return pc.sum(pc.is_inf(column)).as_py() or 0
+    if pa.types.is_dictionary(kind):
+        return _infinities(column.dictionary_decode())
+    if pa.types.is_map(kind):
+        begin, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        return sum(_infinities(part[begin:end]) for part in (column.keys, column.items))
+    if pa.types.is_struct(kind):
+        return sum(map(_infinities, column.flatten()))
+    return _infinities(column.flatten()) if pa.types.is_nested(kind) else 0
 
 
 _FAMILIES = (
@@ -236,6 +252,8 @@ _FAMILIES = (
     (pa.types.is_duration,),
 )
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+#: What pyarrow would make of objects with a loss, and what may hold such values.
+_CHECKED = (pa.types.is_nested, pa.types.is_integer, pa.types.is_float32, pa.types.is_timestamp)
 
 
 def _is_alike(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -260,12 +278,25 @@ def _is_any(kind: pa.DataType, tests: Iterable[Any]) -> bool:
     return any(test(kind) for test in tests)
 
 
+def _check_kept(value: Any, kind: pa.DataType) -> None:
+    """Check that pyarrow would not change a value."""
+    if pa.types.is_integer(kind) and not isinstance(value, Integral):
+        raise TypeError(f"{value!r} is not an integer")  # pyarrow would cut off a fraction
+    if pa.types.is_float32(kind) and isinstance(value, Real):
+        try:
+            struct.pack("<f", value)
+        except OverflowError as error:
+            raise OverflowError(f"{value!r} is too large") from error  # it would be infinite
+    naive = isinstance(value, datetime) and value.tzinfo is None and str(value) != "NaT"
+    if naive and pa.types.is_timestamp(kind) and kind.tz is not None:  # it would be one of UTC
+        raise ValueError(f"{value} is not a time with a time zone; timestamp_ntz has none")
+
+
 def _plain(value: Any, kind: pa.DataType) -> Any:
     """Convert rows and dicts inside a value into what pyarrow takes."""
     if value is None:
         return None
-    if pa.types.is_integer(kind) and not isinstance(value, Integral):
-        raise TypeError(f"{value!r} is not an integer")  # pyarrow would cut off a fraction
+    _check_kept(value, kind)
     if pa.types.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
         if isinstance(value, Row):
@@ -280,7 +311,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
         return [(_plain(key, kind.key_type), _plain(one, kind.item_type)) for key, one in pairs]
     if (
         _is_any(kind, _LISTS)
-        and (pa.types.is_nested(kind.value_type) or pa.types.is_integer(kind.value_type))
+        and _is_any(kind.value_type, _CHECKED)
         and not isinstance(value, (str, bytes, Mapping))
     ):
         return [_plain(one, kind.value_type) for one in value]
