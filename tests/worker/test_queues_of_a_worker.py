@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leasequeue import AsyncWorkQueue, Fleet, InvalidArgument, Item
+from leasequeue import AsyncWorkQueue, Fleet, InvalidArgument, Item, TaskQueue
 from leasequeue.errors import WorkerNotRunning
 from leasequeue.queue.queue import engine_of
+from leasequeue.views import Limit
 from tests.alive.members import no_keys, the_worker
 from tests.eventually import eventually
 from tests.queue.asking import take
@@ -265,3 +266,33 @@ async def test_only_queues_with_a_handler_are_started_and_only_while_it_runs(que
         for change in (worker.start_queue, worker.stop_queue):
             with pytest.raises(InvalidArgument, match="has a handler for"):
                 await change("another")
+
+
+@pytest.mark.parametrize("how", ["is started again", "begins again"])
+async def test_a_queue_that_had_lost_its_data_gets_the_limits_of_its_tasks_again(
+    tasks: TaskQueue, redis: Redis, how: str
+) -> None:
+    queue = tasks.queue
+    worker = new_worker(tasks, dead_after=FOR_EVER)
+
+    @tasks.task(concurrency=2)
+    async def charge() -> None: ...
+
+    await charge.add()
+    async with working(worker):
+        await finished(queue)
+        runtime = worker._runtime
+        assert runtime is not None
+        if how == "is started again":
+            await worker.stop_queue(queue.name)
+            await redis.delete(f"{queue.name}:control")
+            await worker.start_queue(queue.name)
+        else:
+            await redis.delete(f"{queue.name}:control")
+            session = queue.session
+            await engine_of(queue).registry.fail(session)
+            runtime.queues.membership.beat_soon()
+            await eventually("it begins again", lambda: queue.session != session)
+        await charge.add()
+        await finished(queue)
+        assert (await queue.limits.get()).groups == {"task:charge": Limit(concurrency=2)}

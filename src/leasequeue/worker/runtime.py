@@ -645,6 +645,8 @@ class ServedQueues:
         self._join(consumer)
         self.on_sessions(self._sessions())
         await self.registered(consumer)
+        # The server may have lost them meanwhile.
+        self._parts.fetcher.declared.discard(consumer)
         self._parts.fetcher.add(consumer)
 
     def _join(self, consumer: Consumer) -> None:
