@@ -89,6 +89,21 @@ async def has_failed(queue: AsyncWorkQueue) -> bool:
     return [one.failures for one in await Fleet(queue).workers()] == [3]
 
 
+async def test_a_heartbeat_names_fewer_runs_and_then_fewer_queues_if_it_would_be_too_long(
+    queue: AsyncWorkQueue,
+) -> None:
+    registry = engine_of(queue).registry
+    for queues, runs in ([queue.name], 100), (["ж" * 110] * 100, 100), (["ж" * 200] * 100, 1):
+        running = [[f"{number} {'ж' * 110}", "handle", number] for number in range(runs)]
+        about = {"name": "w", "queues": queues, "active": runs, "running": running}
+        assert (await registry.beat(about, alive_ms=None, first=True)).accepted
+        [seen] = await registry.workers()
+        assert (seen.name, seen.count("active")) == ("w", runs)
+        assert [*map(list, seen.running)] == running[: len(seen.running)], "the oldest runs"
+        assert seen.about["queues"] == queues[: len(seen.about["queues"])]
+        assert seen.running or seen.about["queues"] != queues, "no more is left out than must be"
+
+
 async def test_each_start_of_a_worker_has_a_name_and_another_identity(make_queue: MakeQueue) -> None:
     seen: list[WorkerView] = []
     for _ in range(2):

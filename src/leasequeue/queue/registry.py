@@ -123,15 +123,16 @@ class Registry:
     async def beat(self, about: Mapping[str, Any], *, alive_ms: int | None, first: bool) -> Beat:
         """Register the worker of this session, or refresh its registration.
 
-        `about` is what the worker says of itself: see "Scripts for workers" on the protocol's page. It holds
-        for `alive_ms`; None: until the worker leaves. Without `first`, the server refuses a worker that is
-        not registered. One that was failed is refused in any case.
+        `about` is what the worker says of itself: see "Scripts for workers" on the protocol's page. If it
+        were too long, its last runs are left out, and then its last queues. It holds for `alive_ms`; None:
+        until the worker leaves. Without `first`, the server refuses a worker that is not registered. One that
+        was failed is refused in any case.
         """
         accepted, _now_ms, order, count, *expired = await self._run(
             "worker_beat",
             alive_ms=b"" if alive_ms is None else alive_ms,
             first=int(first),
-            about=json.dumps(about, separators=(",", ":")).encode(),
+            about=_about_text(about),
         )
         ours = self._session.id
         others = [one for one in map(_text, expired) if one != ours]
@@ -253,6 +254,16 @@ def read_facts(text: object) -> dict[str, Any]:
     """Return what a worker says of itself in its registration, which another client may have written."""
     known = text if isinstance(text, bytes) and len(text) <= MAX_ABOUT_BYTES else None
     return read_stored(known, dict[str, Any]())
+
+
+def _about_text(about: Mapping[str, Any]) -> bytes:
+    """Return what a worker says of itself, without what would make it longer than a server accepts."""
+    text = json.dumps(about, separators=(",", ":"))
+    for what in ("running", "queues"):
+        while len(text) > MAX_ABOUT_BYTES and (rows := about.get(what)):
+            about = {**about, what: rows[: len(rows) * 3 // 4]}
+            text = json.dumps(about, separators=(",", ":"))
+    return text.encode()
 
 
 def _as_text(value: object) -> str:
