@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 
 from leasequeue import InvalidArgument, RetryPolicy, TaskQueue, current_run
 from leasequeue.errors import InvalidCall, InvalidTask
+from leasequeue.queue.queue import engine_of
 from leasequeue.testing import Clock
 from tests.eventually import eventually
 from tests.processes import printed
@@ -83,6 +84,39 @@ async def test_idle_workers_run_a_batch_when_its_time_has_passed(tasks: TaskQueu
             jobs = await tasks.add_many([confirm.call(Order("ann", turn)) for _ in range(2)])
             assert [await job.result(timeout=120) for job in jobs] == [f"ann {turn}"] * 2
     assert batches == [[0, 0], [1, 1], [2, 2]]
+
+
+async def test_a_worker_is_healthy_while_all_that_waits_gathers(redis: Redis, name: str) -> None:
+    clock = Clock()
+    async with TaskQueue(name, redis, clock=clock) as tasks:
+        confirm, queue = gathering(tasks, []), tasks.queue
+
+        @tasks.task
+        async def plain() -> None: ...
+
+        async def check() -> tuple[int, bool]:
+            """Return what waits, and whether it may."""
+            waiting, may_wait = await engine_of(queue).run("check_waiting")
+            return waiting, may_wait == 1
+
+        assert await check() == (0, False)
+        await confirm.add(Order("ann", 1))
+        assert await check() == (1, True)
+        other = await plain.options(priority=1).add()
+        assert await check() == (2, False)
+        await other.cancel(keep=0)
+        assert await check() == (1, True)
+        other = await plain.add()
+        assert await check() == (2, False)
+        await other.cancel(keep=0)
+        async with working(worker := new_worker(tasks)):
+            await worker.started()
+            runtime = worker._runtime
+            assert runtime is not None
+            await runtime.monitor._check(queue, idle=True)
+            assert not runtime.monitor._ignored
+        clock.advance(LONG + 1)
+        assert await check() == (1, False)
 
 
 async def test_batches_that_one_call_leases_are_separate_runs(redis: Redis, name: str) -> None:

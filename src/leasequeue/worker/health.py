@@ -200,13 +200,13 @@ class Monitor:
     async def _check(self, queue: AsyncWorkQueue, *, idle: bool) -> None:
         try:
             # It costs the same however many workers there are.
-            waiting, has_limits = await engine_of(queue).run("check_waiting")
+            waiting, may_wait = await engine_of(queue).run("check_waiting")
         except LeasequeueError as error:
             since, _ = self._away.get(queue, (time.monotonic(), error))
             self._away[queue] = (since, error)
             return
         self._away.pop(queue, None)
-        if idle and waiting > 0 and not has_limits:
+        if idle and waiting > 0 and not may_wait:
             since, _ = self._ignored.get(queue, (time.monotonic(), 0))
             self._ignored[queue] = (since, waiting)
         else:
