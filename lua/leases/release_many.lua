@@ -49,7 +49,7 @@ check_processing()
 note_options(released)
 begin_writes() -- a released item must be able to leave
 
-enter_waiting(to_front, true)
+enter_waiting(to_front, true, false, false, true)
 enter_waiting(to_end, false)
 enter_scheduled(delayed)
 in_chunks('HSET', ledger, new_records)

@@ -94,6 +94,28 @@ async def test_a_small_batch_that_dies_in_two_steps_is_whole_again(space: Space)
     assert sorted(again) == ["a1", "a2"]
 
 
+async def test_a_batch_that_is_released_to_the_front_does_not_gather_again(space: Space) -> None:
+    await add(space, row("a1", group=ANN), row("a2", group=ANN))
+    for at, later in enumerate(([], ["a3"], [], ["a4", "a5"])):
+        now_ms = NOW + 5000 + 10 * at
+        given, _ = await given_to(space, 9, now_ms=now_ms)
+        assert [one.id for one in given][:2] == ["a1", "a2"]
+        # Those that come meanwhile begin to gather.
+        await add(space, *(row(one, group=ANN) for one in later), now_ms=now_ms)
+        released = [(one.id, one.token, 0, 1) for one in given]
+        assert set(await space.run("release_many", released, now_ms=now_ms)) == {1}
+    assert await whole(space, now_ms=NOW + 5030) == (["a1", "a2", "a3"], 0)
+    assert await whole(space, now_ms=NOW + 5030) == ([], 5000)
+    assert await whole(space, now_ms=NOW + 10_030) == (["a4", "a5"], 0)
+
+
+async def test_what_is_released_to_the_end_gathers_again(space: Space) -> None:
+    await add(space, row("a1", group=ANN))
+    [one], _ = await given_to(space, 9, now_ms=NOW + 5000)
+    assert await space.run("release_many", [(one.id, one.token, 0, 0)], now_ms=NOW + 5000) == [1]
+    assert await whole(space, now_ms=NOW + 5000) == ([], 5000)
+
+
 async def test_a_limit_of_the_queue_cuts_a_batch_and_one_of_each_group_does_not(space: Space) -> None:
     await space.run("set_limits", [("concurrency/*", 1, "concurrency", 5)])
     await add(

@@ -7,10 +7,10 @@
 
 -- Put ids into the queue, or into their lanes if it is controlled. At either end, the first of them is the
 -- first to be leased. `unawaited`: no session waits, as the script has read. `again`: their leases have
--- expired, see `enter_lane`.
-local function enter_waiting(ids, front, unawaited, again)
+-- expired; `waited`: they were released to the front; see `enter_lane`.
+local function enter_waiting(ids, front, unawaited, again, waited)
   if controlled or placed(ids) then
-    lanes().enter_lanes(ids, front, again)
+    lanes().enter_lanes(ids, front, again, waited)
   elseif front then
     in_chunks('RPUSH', queue, reversed(ids))
   else

@@ -16,11 +16,11 @@
 -- Gives: lanes
 -- Uses: held_key, lanes_key, levels_key (RARE_KEYS), have_ask (askers), controlled (controlled),
 --   ALARM_GRACE_MS, FIRST_PLACE, GROUP_AT, ID_AT, LANE_END, LANE_PAST, LEVEL_DIGITS, LEVEL_SIZE, NO_LEVEL,
---   OURS, OURS_SIZE, PARKED, PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING, WAITS_FOR_NONE
---   (encodings), options_of (facts), holds_foreign (foreign), first_place, gathering (gathering), data_key,
---   in_chunks, place_in (keys), lane_state (lane_state), closed_gate, free_shared, narrow_rate, narrow_slots,
---   note_rates, open_gate, paused_until, queue_gate, read_control (limits), reversed (lists), have_look
---   (looks), newer_format (newer), read_clock (read_clock)
+--   OURS, OURS_SIZE, PARKED, PLACES_PER_MS, PLACE_DIGITS, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL, WAITING,
+--   WAITS_FOR_NONE (encodings), options_of (facts), holds_foreign (foreign), first_place, gathering
+--   (gathering), data_key, in_chunks, place_in (keys), lane_state (lane_state), closed_gate, free_shared,
+--   narrow_rate, narrow_slots, note_rates, open_gate, paused_until, queue_gate, read_control (limits),
+--   reversed (lists), have_look (looks), newer_format (newer), read_clock (read_clock)
 
 local function turns_key(digits) return prefix .. ':turns:' .. digits end
 
@@ -95,16 +95,18 @@ local function drop_key(id)
 end
 
 -- Put ids into a lane. At either end, the first of them is the first to be leased. `again`: they were leased,
--- so where items gather, they go to the front.
-local function enter_lane(name, ids, front, again)
+-- so where items gather, they go to the front. `waited`: there, their batch was complete, and is so again.
+local function enter_lane(name, ids, front, again, waited)
   local size, wait = gathering(string.sub(name, GROUP_AT, -2))
   front = front or (size and again)
+  local left = size and (waited and 0 or wait)
   local edge = members_of(name, 0, 1, not front)[1]
-  local place = size and first_place() or FIRST_PLACE
-  enter_index(name, size and not edge and read_clock() + wait)
+  local place = size and first_place() - (wait - left) * PLACES_PER_MS or FIRST_PLACE
+  enter_index(name, size and (waited or not edge) and read_clock() + left)
   if edge then
     local _, text = split_member(edge)
-    place = front and tonumber(text) - #ids or math.max(size and place or 0, tonumber(text) + 1)
+    place = front and math.min(left == 0 and place or math.huge, tonumber(text) - #ids)
+      or math.max(size and place or 0, tonumber(text) + 1)
   end
   local places, added, keys, kept = {}, {}, {}, {}
   for i, id in ipairs(ids) do
@@ -124,7 +126,7 @@ local function enter_lane(name, ids, front, again)
 end
 
 -- Put ids into their lanes, or into the queue as long as it is plain.
-local function enter_lanes(ids, front, again)
+local function enter_lanes(ids, front, again, waited)
   local plain, names, by_name = {}, {}, {}
   for i, found in ipairs(options_of(ids)) do
     local name = lane_of(found)
@@ -139,7 +141,7 @@ local function enter_lanes(ids, front, again)
   end
   if names[1] then begin_control() end
   for _, name in ipairs(names) do
-    enter_lane(name, by_name[name], front, again)
+    enter_lane(name, by_name[name], front, again, waited)
   end
   if front then
     in_chunks('RPUSH', controlled and held_key or queue, reversed(plain))
