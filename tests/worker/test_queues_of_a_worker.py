@@ -10,6 +10,7 @@ import pytest
 
 from leasequeue import AsyncWorkQueue, Fleet, InvalidArgument, Item, TaskQueue
 from leasequeue.errors import WorkerNotRunning
+from leasequeue.queue.lease import Lease  # noqa: TC001 - the worker reads annotations
 from leasequeue.queue.queue import engine_of
 from leasequeue.views import Limit
 from tests.alive.members import no_keys, the_worker
@@ -296,3 +297,42 @@ async def test_a_queue_that_had_lost_its_data_gets_the_limits_of_its_tasks_again
         await charge.add()
         await finished(queue)
         assert (await queue.limits.get()).groups == {"task:charge": Limit(concurrency=2)}
+
+
+@pytest.mark.parametrize("how", ["is started again", "begins again"])
+async def test_a_queue_keeps_its_place_in_strict_order(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, how: str
+) -> None:
+    worker = new_worker(order="strict", concurrency=1, dead_after=FOR_EVER)
+    begun: list[str] = []
+    opened = asyncio.Event()
+    queues = [queue, *(make_queue(name=f"{queue.name}-{one}") for one in ("second", "busy"))]
+    for one in queues:
+
+        @worker.handler(one)
+        async def handle(_: bytes, lease: Lease) -> None:
+            begun.append(lease.id)
+            await opened.wait()
+
+    async with working(worker):
+        await the_worker(*queues)
+        runtime = worker._runtime
+        assert runtime is not None
+        fetcher, first = runtime.fetcher, runtime.queues.consumers[0]
+        before = fetcher._sources[first]
+        if how == "is started again":
+            await worker.stop_queue(queue.name)
+            await worker.start_queue(queue.name)
+        else:
+            await engine_of(queue).registry.fail(queue.session)
+            runtime.queues.membership.beat_soon()
+        await eventually("it is served again", lambda: fetcher._sources.get(first, before) is not before)
+        await queues[2].add_item(Item(b"x", id="busy"))
+        await eventually("the worker is busy", lambda: begun == ["busy"])
+        for one in queues[1::-1]:
+            await one.add_item(Item(b"x", id=one.name))
+        ready = [fetcher._sources[one] for one in runtime.queues.consumers[:2]]
+        await eventually("both have an item", lambda: all(one.is_ready for one in ready))
+        opened.set()
+        await finished(queues[1])
+    assert begun == ["busy", queue.name, queues[1].name]

@@ -83,7 +83,8 @@ class Fetcher:
         self._watchers: dict[Source, _Watcher] = {}
         #: Those that are shards of a queue.
         self._siblings: dict[AsyncWorkQueue, list[Source]] = {}
-        self._places = 0
+        #: The places of all queues that were ever served: one that is served again has its place again.
+        self._places: dict[Consumer, int] = {}
         self._turns = Turns((), order)
         self._renewer = renewer
         self._executor = executor
@@ -140,10 +141,10 @@ class Fetcher:
             return
         queue = consumer.queue
         siblings = [] if queue.whole is queue else self._siblings.setdefault(queue.whole, [])
-        source = Source(consumer, siblings[0].place if siblings else self._places, siblings)
-        self._sources[consumer] = source
+        place = siblings[0].place if siblings else self._places.get(consumer, len(self._places))
+        self._places[consumer] = place
+        source = self._sources[consumer] = Source(consumer, place, siblings)
         siblings.append(source)
-        self._places += 1
         self._watchers[source] = _Watcher(self, source)
         self._turns.share(self._sources.values())
         self._turns.add(source)
