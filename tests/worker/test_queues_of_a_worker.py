@@ -255,6 +255,30 @@ async def test_a_queue_with_a_new_handler_is_started_while_the_worker_runs(
         await the_worker(queue, new)
 
 
+async def test_a_queue_whose_handler_is_refused_is_refused_each_time(
+    make_queue: MakeQueue, queue: AsyncWorkQueue
+) -> None:
+    """And the worker continues, without it."""
+    worker = new_worker()
+    gate = Gate(worker, queue)
+    gate.opened.set()
+    new = make_queue(name=f"{queue.name}-new")
+    async with working(worker):
+        await the_worker(queue)
+
+        @worker.handler(new)
+        async def handle(_: bytes, db: object) -> None: ...
+
+        await new.add_item(Item(b"x"))
+        for _ in range(2):
+            with pytest.raises(InvalidArgument, match="db"):
+                await worker.start_queue(new.name)
+        await add(queue, b"x")
+        await finished(queue)
+        assert (await the_worker(queue)).queues == (queue.name,)
+    assert await new.counts() == (1, 0, 0, 0)
+
+
 async def test_only_queues_with_a_handler_are_started_and_only_while_it_runs(queue: AsyncWorkQueue) -> None:
     worker = new_worker()
     Gate(worker, queue)

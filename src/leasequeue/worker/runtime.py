@@ -569,9 +569,9 @@ class ServedQueues:
             if self._ending:
                 raise WorkerNotRunning
             if consumer not in self.consumers:
+                self._parts.adopt(consumer)  # which may refuse it
                 self.consumers.append(consumer)
                 self._declare_feeds()
-                self._parts.adopt(consumer)
                 self._parts.background.call_soon(
                     partial(self._parts.renewer.add_handlers, consumer.all_handlers)
                 )
