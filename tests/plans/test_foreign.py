@@ -126,6 +126,28 @@ async def test_a_stage_waits_for_a_client_of_another_library(
 
 
 @ONE_QUEUE
+async def test_a_worker_that_starts_a_queue_later_maintains_the_foreign_ones_of_its_tasks(
+    tasks: TaskQueue, legacy: Legacy, name: str
+) -> None:
+    @tasks.task
+    async def before() -> None: ...
+
+    async with working(worker := new_worker(tasks, clean_every=60)):
+        await worker.started()
+
+        @tasks.task(queue=f"{name}-later")
+        async def later() -> None: ...
+
+        flow = Flow("access", tasks, attributes={"user_id": int})
+        render = flow.stage("render", queue=legacy.name, takes={"user": "user_id"}, foreign=True)
+        assert render.foreign
+        await worker.start_queue(f"{name}-later")
+        run = await flow.start(user_id=3)
+        assert legacy.complete(await legacy.lease())
+        await run.result(timeout=120)
+
+
+@ONE_QUEUE
 async def test_workers_lease_nothing_from_the_queue_of_a_foreign_stage_and_do_not_register_there(
     tasks: TaskQueue, legacy: Legacy, passes: Counter[str], redis: AsyncRedis
 ) -> None:

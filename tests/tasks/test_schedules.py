@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,28 @@ async def test_a_running_worker_declares_and_runs_a_scheduled_task(
         async with working(new_worker(tasks, clean_every=60)):
             await eventually("it has run twice", lambda: len(ran) > 1)
     assert set(ran) == {("clean", "the time has come")}
+
+
+async def test_a_worker_declares_the_schedules_of_a_queue_that_it_starts_later(
+    redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "LONGEST_SLEEP", 0.05)
+    async with TaskQueue.from_url(redis_url, name) as tasks:
+
+        @tasks.task
+        async def other() -> None: ...
+
+        async with working(worker := new_worker(tasks, clean_every=60)):
+            await worker.started()
+            ran = asyncio.Event()
+
+            @tasks.task(every=0.1, queue=f"{name}-later")
+            async def clean() -> None:
+                ran.set()
+
+            await worker.start_queue(f"{name}-later")
+            async with asyncio.timeout(120):
+                await ran.wait()
 
 
 async def test_a_worker_declares_again_and_removes_what_none_declares(

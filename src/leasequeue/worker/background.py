@@ -21,6 +21,7 @@ from leasequeue.worker.dispatch import foreign_queues
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.worker.handler import Consumer
 
 #: How long the thread may take to close (s).
@@ -88,15 +89,16 @@ class BackgroundThread:
         while not self._ready.done():  # noqa: ASYNC110 - it is a thread
             await asyncio.sleep(0.001)
 
-    async def assist(self, consumer: Consumer) -> None:
-        """Act for the session that the queue has now in the running event loop."""
+    async def assist(self, consumer: Consumer, *foreign: AsyncWorkQueue) -> None:
+        """Act for the session that the queue has now in the running event loop, there and on other queues."""
         session = consumer.queue.session
-        again = partial(engines_of(consumer.queue).assist_another, session, reply_timeout=self._reply_timeout)
-        called = asyncio.wrap_future(self.call(again))
-        await asyncio.wait([called])
-        if called.cancelled():
-            raise WorkerNotRunning
-        called.result()
+        for queue in (consumer.queue, *foreign):
+            again = partial(engines_of(queue).assist_another, session, reply_timeout=self._reply_timeout)
+            called = asyncio.wrap_future(self.call(again))
+            await asyncio.wait([called])
+            if called.cancelled():
+                raise WorkerNotRunning
+            called.result()
 
     def call(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Future[Any]:
         """Run a coroutine in the thread's event loop; callable from any thread, and from a signal handler.

@@ -16,7 +16,7 @@ from leasequeue.queue.plans.stages import settle
 from leasequeue.queue.queue import engine_of, engines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
     from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.queue.schedules import Declaration
@@ -52,7 +52,8 @@ class Maintenance:
 
     The arguments are those of `Worker`; each pause between two cleans is random. On average, one clean out of
     `light_per_deep` is a deep one; infinite: none is. Only clients of other libraries serve the `foreign`
-    queues. `workers` says how many workers a queue has.
+    queues. `declarations` returns the schedules that this worker declares on a queue, `workers` how many
+    workers it has.
     """
 
     def __init__(
@@ -60,21 +61,21 @@ class Maintenance:
         *,
         clean_every: float,
         keep_dead: float | None,
-        declarations: Mapping[AsyncWorkQueue, Sequence[Declaration]] | None = None,
+        declarations: Callable[[AsyncWorkQueue], Sequence[Declaration]] = lambda _: (),
         light_per_deep: float = LIGHT_PER_DEEP,
-        foreign: Sequence[AsyncWorkQueue] = (),
+        foreign: Collection[AsyncWorkQueue] = (),
         workers: Callable[[AsyncWorkQueue], int] = lambda _: 1,
     ) -> None:
         self._clean_every = clean_every
         self._deep_share = 1 / light_per_deep
         self._keep_dead = keep_dead
-        self._declarations = declarations or {}
+        self._declarations = declarations
         #: When to declare the schedules of a queue next, and when to remove others, by `time.monotonic()`.
         self._declare_at: dict[AsyncWorkQueue, float] = {}
         self._expire_at: dict[AsyncWorkQueue, float] = {}
         #: When to sample for the history of a queue next, by `time.monotonic()`.
         self._sample_at: dict[AsyncWorkQueue, float] = {}
-        #: The queues to maintain, which may change, and the foreign ones.
+        #: The queues to maintain, and the foreign ones; both may change.
         self._served: Collection[AsyncWorkQueue] = ()
         self._foreign = foreign
         self._workers = workers
@@ -211,7 +212,7 @@ class Maintenance:
         """Declare our schedules of a queue once in a minute."""
         now = time.monotonic()
         if now >= self._declare_at.get(queue, now):
-            for declaration in self._declarations.get(queue, ()):
+            for declaration in self._declarations(queue):
                 if await queue.schedules._declare(declaration):  # noqa: SLF001 - for the worker alone
                     log.info("declared the schedule %r of %s", declaration.name, queue.name)
             self._declare_at[queue] = now + DECLARE_EVERY

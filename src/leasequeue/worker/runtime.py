@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from leasequeue.alive.membership import Registration
     from leasequeue.queue.lease import Lease
     from leasequeue.queue.queue import AsyncWorkQueue
+    from leasequeue.queue.schedules import Declaration
     from leasequeue.worker.handler import Consumer, Handler
     from leasequeue.worker.run import ActiveRun
     from leasequeue.worker.turns import Order
@@ -150,8 +151,8 @@ class WorkerRuntime:
             maintenance = Maintenance(
                 clean_every=clean_every,
                 keep_dead=keep_dead,
-                declarations={one.queue: one.declarations for one in consumers},
-                foreign=foreign_queues(consumers),
+                declarations=self.queues.declarations,
+                foreign=self.queues.foreign,
                 workers=self.queues.membership.workers,
             )
             tasks.append(partial(maintenance.run, queues))
@@ -460,6 +461,7 @@ class ServedQueues:
     Attributes:
         consumers: All that the worker can serve.
         served: The queues that it serves now.
+        foreign: Those that it only maintains.
         on_sessions: Called before the first lease, and when a session has changed.
     """
 
@@ -480,6 +482,7 @@ class ServedQueues:
         self._concurrency = concurrency
         self.consumers = [*consumers]
         self.served: dict[AsyncWorkQueue, Consumer] = {one.queue: one for one in self.consumers}
+        self.foreign = foreign_queues(self.consumers)
         self._declare_feeds()
         self.membership = Membership(
             dead_after=dead_after,
@@ -576,9 +579,17 @@ class ServedQueues:
                     partial(self._parts.renewer.add_handlers, consumer.all_handlers)
                 )
             self.served[consumer.queue] = consumer
-            await self._parts.background.assist(consumer)
+            new = set(foreign_queues(self.consumers)).difference(self.foreign)
+            await self._parts.background.assist(consumer, *new)
+            assisted = new.union(self.foreign)
+            self.foreign[:] = [one for one in foreign_queues(self.consumers) if one in assisted]
             await self._join_and_fetch(consumer)
             log.info("working on %s, too", consumer.queue.name)
+
+    def declarations(self, queue: AsyncWorkQueue) -> Sequence[Declaration]:
+        """Return the schedules that the worker declares on a queue; callable from any thread."""
+        consumer = self.served.get(queue)
+        return () if consumer is None else consumer.declarations
 
     def _declare_feeds(self) -> None:
         """Let flow runs add items to the queues that the worker declares, and no others."""
