@@ -15,8 +15,8 @@
 -- Uses: control_key, held_key, lanes_key, levels_key (RARE_KEYS), has_data, next_page, page_of (checks), now
 --   (clock), end_control, right_pause (control), controlled (controlled), GROUP_AT, HIGHEST_LEVEL, LANE_END,
 --   LEVEL_SIZE, LOWEST_LEVEL, PARKED, PLACE_SIZE, PLAIN_LANE, PLAIN_LEVEL (encodings), options_of (facts),
---   is_ours (foreign), group_gates (group_gate), in_chunks, lease_keys_of, place_in (keys), lanes (lanes),
---   repaired, repairs (repairs), wake_next (slots)
+--   is_ours (foreign), complete_at, gathering (gathering), group_gates (group_gate), in_chunks,
+--   lease_keys_of, place_in (keys), lanes (lanes), repaired, repairs (repairs), wake_next (slots)
 
 redis.call('LLEN', queue)
 
@@ -81,10 +81,19 @@ local function check_lanes()
   in_chunks('ZREM', lanes_key, wrong)
 end
 
--- Return whether a lane waits for a later turn than its group has to.
-local function waits_too_long(turn, gate)
+-- Return until when a lane gathers, by its first member.
+local function gathers_till(name, first)
+  local size, wait = gathering(string.sub(name, GROUP_AT, -2))
+  if not (size and first) or lanes().members_of(name, size - 1, 1)[1] then return now end
+  local _, place = lanes().split_member(first)
+  return complete_at(place, wait)
+end
+
+-- Return whether a lane waits for a later turn than its group has to. `gathered`: when its batch is complete.
+local function waits_too_long(turn, gate, gathered)
   local till = gate and gate.room == 0 and (gate.next_at(0) or math.huge) or now
-  return turn > math.min(till, PARKED) + 1000 and not (turn >= PARKED and till > now)
+  local latest = math.min(math.max(till, gathered), PARKED)
+  return turn > latest + 1000 and not (turn >= PARKED and till > now)
 end
 
 -- A lane is put later because its group may not be served; leasing does so again, if that holds.
@@ -95,12 +104,11 @@ local function check_turns(key)
   local groups, turns = page_of('ZSCAN', key)
   local gates = group_gates(groups)
   for i, group in ipairs(groups) do
-    -- stylua: ignore
-    if
-      not lanes().members_of(digits .. group .. LANE_END, 0, 1)[1] and not (any_held and group == '')
-    then
+    local name = digits .. group .. LANE_END
+    local first = lanes().members_of(name, 0, 1)[1]
+    if not first and not (any_held and group == '') then
       redis.call('ZREM', key, group) -- no damage: leasing drops it, too
-    elseif waits_too_long(tonumber(turns[i]), gates[i]) then
+    elseif waits_too_long(tonumber(turns[i]), gates[i], gathers_till(name, first)) then
       redis.call('ZADD', key, now, group)
       if not any_expired then
         repaired('late_turn', group) -- else the slot is that of a lease that is to be reclaimed

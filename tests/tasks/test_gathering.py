@@ -119,6 +119,32 @@ async def test_a_worker_is_healthy_while_all_that_waits_gathers(redis: Redis, na
         assert await check() == (1, False)
 
 
+async def test_checks_and_cleans_change_nothing_of_what_gathers(redis: Redis, name: str) -> None:
+    turns = f"{name}:turns:50"
+    clock = Clock()
+    async with TaskQueue(name, redis, clock=clock) as tasks:
+        confirm, queue = gathering(tasks, []), tasks.queue
+        checks = [queue.admin.fsck, queue.light_clean, queue.deep_clean]
+        for number in range(2):
+            await confirm.add(Order("ann", number))
+            clock.advance(10)
+        [group] = await redis.zrange(turns, 0, -1)
+        assert isinstance(group, bytes)
+        till = await redis.zscore(turns, group)
+        assert till is not None
+        for check in checks:
+            assert (await check()).findings == ()
+            assert await redis.zscore(turns, group) == till
+
+        for late in (1e15 + till, till + 2000, till):  # in the end the batch is full
+            await redis.zadd(turns, {group: late})
+            [finding] = (await queue.admin.fsck()).findings
+            assert finding.problem == "late_turn"
+            assert await redis.zscore(turns, group) == round(clock() * 1000)
+            if late == till + 2000:
+                await confirm.add(Order("ann", 2))
+
+
 async def test_batches_that_one_call_leases_are_separate_runs(redis: Redis, name: str) -> None:
     batches: list[list[int]] = []
     clock = Clock()
