@@ -15,7 +15,7 @@ from leasequeue.queue.queue import engine_of
 from leasequeue.worker import stages as worker_stages
 from tests.plans.flows import ONE_QUEUE, ended, stage, start, states
 from tests.queue.asking import take
-from tests.worker.working import new_worker, working
+from tests.worker.working import counted, new_worker, working
 
 if TYPE_CHECKING:
     from leasequeue.queue.lease import StageRef
@@ -193,6 +193,35 @@ async def test_the_items_of_a_batch_fan_out(tasks: TaskQueue) -> None:
     run = await group([split.call(2), split.call(3), split.call(0)]).add()
     async with working(new_worker(tasks)):
         assert await run.result(timeout=120) == [[0, 1], [0, 1, 2], []]
+
+
+@ONE_QUEUE
+async def test_children_that_gather_are_each_in_the_group_of_their_key(tasks: TaskQueue) -> None:
+    @tasks.task(batch=3, batch_wait=3600, batch_by="customer")
+    async def confirm(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [order | {"with": len(orders)} for order in orders]
+
+    @tasks.task
+    async def split(size: int) -> FanOut[dict[str, Any]]:
+        calls = [confirm.call({"customer": name}) for _ in range(size) for name in ("Ann", "Bob")]
+        return fan_out([*calls, confirm.call({"customer": "Cid"}).then(confirm)])
+
+    @tasks.task
+    async def wrong() -> FanOut[dict[str, Any]]:
+        return fan_out([confirm.call({"customer": "Ann"}), confirm.call({"name": "Bob"})])
+
+    run, bad = await split.add(2), await wrong.add()
+    async with working(new_worker(tasks)):
+        with pytest.raises(JobFailed, match=r"InvalidFanOut: fan_out of .*batch_by='customer'"):
+            await bad.result(timeout=120)
+        await counted(tasks.queue, "the children wait", lambda counts: counts.waiting == 5)
+        groups = await tasks.queue.groups.list()
+        waiting = {group.rpartition(":")[2]: counts.waiting for group, counts in groups.items()}
+        assert waiting == {"Ann": 2, "Bob": 2, "Cid": 1}
+        for name in ("Ann", "Bob", "Cid", "Cid"):
+            await confirm.add({"customer": name})
+        results = await run.result(timeout=120)
+    assert [(one["customer"], one["with"]) for one in results] == [*[("Ann", 3), ("Bob", 3)] * 2, ("Cid", 1)]
 
 
 async def test_many_children_are_written_in_many_turns_of_the_event_loop(

@@ -91,8 +91,12 @@ class Children(abc.Sequence[ChildPlan]):
                 self._check_parts(call)
 
     def _check(self, call: Call[Any]) -> None:
-        if call._kind not in self._kinds:
-            self._kinds[call._kind] = self._kind_of(call)
+        try:
+            call._group()
+            if call._kind not in self._kinds:
+                self._kinds[call._kind] = self._kind_of(call)
+        except InvalidCall as error:
+            raise InvalidFanOut(call, str(error)) from error
         self.returned[call.task] = call._returns
 
     def _check_parts(self, step: Step[Any]) -> None:
@@ -127,7 +131,8 @@ class Children(abc.Sequence[ChildPlan]):
         """Return a call, a chain or a group as a child, given what the first calls in it take."""
         if isinstance(step, Call):
             due_ms, like = self._kinds[step._kind]
-            return replace(like, data=step._stage_data(due_ms if begins else None, need))
+            data = step._stage_data(due_ms if begins else None, need)
+            return replace(like, data=data, group=step._group())
         assert isinstance(step, (Chain, Group))  # noqa: S101 - as `_calls_in` has found
         below: Need = f"<{int(need[1:]) + 1}" if isinstance(need, str) else []
         policy = step._join if isinstance(step, Group) else CHAIN
@@ -138,11 +143,7 @@ class Children(abc.Sequence[ChildPlan]):
         return ChildPlan("", b"", parts=tuple(parts), policy=policy)
 
     def _kind_of(self, call: Call[Any]) -> tuple[int, ChildPlan]:
-        try:
-            call._as_part()
-        except InvalidCall as error:
-            raise InvalidFanOut(call, str(error)) from error
-        prepared = call._as_call()
+        prepared = call._as_part()._as_call()
         if prepared.expires_ms:
             raise InvalidFanOut(call, f"{prepared.task}: a child does not expire: leave out `expires_in`")
         run = RUNNING.get()

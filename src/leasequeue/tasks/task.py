@@ -125,8 +125,7 @@ class Call(OneCall[R_co]):
     @property
     def options(self) -> AddOptions:
         """Further options of its item, as `AsyncWorkQueue.add_item` takes them."""
-        options = self._options.of_item
-        group = self._definition.group_of(self._arguments if self._takes is None else None)
+        options, group = self._options.of_item, self._group()
         return options if group is None else {**options, "group": group}
 
     def item(self) -> Item:
@@ -219,6 +218,14 @@ class Call(OneCall[R_co]):
     def _kind(self) -> tuple[int, int]:
         """What calls of a task with the same options have in common, as long as these exist."""
         return id(self._definition), id(self._options)
+
+    def _group(self) -> str | None:
+        """Return the group of its item: the one that its task gives it, or that of its options.
+
+        Calls of one kind may have different ones. Raises InvalidCall as `Definition.group_of` does.
+        """
+        group = self._definition.group_of(self._arguments if self._takes is None else None)
+        return self._options.group if group is None else group
 
     @property
     def _returns(self) -> Any:
