@@ -53,6 +53,18 @@ async def test_a_stage_waits_for_the_result_of_another_flow(tasks: TaskQueue) ->
     assert await nested.payment.flow_run(INNER).status() == "gone"
 
 
+@pytest.mark.parametrize("run_id", [f"night-{n}@2030-01-31T02:00:00Z" for n in range(2)])
+async def test_an_inner_run_is_in_the_shard_of_a_run_that_a_schedule_has_started(
+    tasks: TaskQueue, run_id: str
+) -> None:
+    nested = Nested(tasks)
+    run = await nested.orders.start(item="shirt", id=run_id)
+    homes = {tasks.queue.shard_of(one).name for one in (run_id, f"{run_id}~~payment", f"{run_id}~~a~~b")}
+    assert homes == {tasks.queue.shard_of(run_id.partition("@")[0]).name}
+    async with working(new_worker(nested.orders)):
+        assert await run.result(timeout=120) == "shirt for 6"
+
+
 async def test_a_flow_in_another_is_drawn(tasks: TaskQueue) -> None:
     nested = Nested(tasks)
     assert '    s1(["payment<br/>flow payment"])\n' in nested.orders.mermaid()

@@ -105,7 +105,7 @@ class Shards:
     def of(self, item_id: str, group: str | None = None) -> AsyncWorkQueue:
         """Return the shard of an item: by its group, if it has one and they have shards, else by its id."""
         by = encoded_id(item_id) if group is None or self.by == "id" else group.encode()
-        by = _STAMP.sub(b"", by).partition(_SUB_RUN)[0]
+        by = _STAMP.sub(b"", by.partition(_SUB_RUN)[0])
         return self.all[place_of(by, len(self.all))]
 
     def with_id(self, item_id: str) -> Sequence[AsyncWorkQueue]:
