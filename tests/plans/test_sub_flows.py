@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -144,6 +145,29 @@ async def test_an_inner_run_that_fails_fails_the_stage_and_is_retried_with_it(ta
         assert await runs[1].result(timeout=120) == 6
     assert nested.paid == [5, 5, 5]
     assert await nested.payment.flow_run("s~~payment").status() == "completed"
+
+
+async def test_a_stage_fails_again_if_nothing_of_the_inner_run_can_be_done_again(tasks: TaskQueue) -> None:
+    @tasks.task
+    async def when() -> datetime:
+        return datetime(2030, 1, 31)  # noqa: DTZ001 - it has no zone, so it names no time
+
+    @tasks.task
+    async def late() -> None: ...
+
+    inner, outer = Flow("inner", tasks), Flow("outer", tasks)
+    begin = inner.stage(when)
+    inner.stage(late, after=begin, at=begin)
+    outer.stage(inner)
+    run = await outer.start(id="o1")
+    async with working(new_worker(outer)):
+        for _ in range(2):
+            with pytest.raises(JobFailed, match="late: it has no time to begin"):
+                await run.result(timeout=120)
+            assert await run.retry()
+        with pytest.raises(JobFailed, match="late: it has no time to begin"):
+            await run.result(timeout=120)
+    assert await inner.flow_run("o1~~inner").status() == "failed"
 
 
 async def test_an_inner_run_is_cancelled_with_the_outer_one(tasks: TaskQueue) -> None:

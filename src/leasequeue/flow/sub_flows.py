@@ -46,7 +46,7 @@ def waiting_for(
             raise Reject(f"there is a run {run_id!r} that this stage has not started: cancel it")
         try:
             if state == "failed" and is_its:
-                await runs.retry(run_id)
+                await _retry(runs, run_id)
                 seconds = 0
             elif state != "active":
                 if state:  # of an earlier run of this id, or cancelled
@@ -63,6 +63,14 @@ def waiting_for(
         raise HandedOver(LOOK_SECONDS if timeout is None else timeout - seconds)
 
     return wait_for_run
+
+
+async def _retry(runs: FlowRuns, run_id: str) -> None:
+    """Do a failed run again; if nothing of it can be, fail as it has: no end of it would end the stage."""
+    if not await runs.retry(run_id):
+        [view] = await runs.list([run_id], fields=())
+        if view is not None and view.state == "failed":
+            raise Reject(view.error or "")
 
 
 async def _found(stage: StageContext, run_id: str) -> tuple[str, bool, float, int]:
