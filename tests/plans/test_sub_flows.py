@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leasequeue import FanOut, InvalidArgument, JobCancelled, JobFailed, TaskQueue, fan_out
+from leasequeue import (
+    FanOut,
+    HandedOver,
+    InvalidArgument,
+    JobCancelled,
+    JobFailed,
+    RetryPolicy,
+    TaskQueue,
+    fan_out,
+)
 from leasequeue.errors import FlowRunUnfinished, InvalidFlow
 from leasequeue.flow import Flow
 from leasequeue.queue.plans.plan import FlowPlan, StagePlan
@@ -168,6 +177,40 @@ async def test_a_stage_fails_again_if_nothing_of_the_inner_run_can_be_done_again
         with pytest.raises(JobFailed, match="late: it has no time to begin"):
             await run.result(timeout=120)
     assert await inner.flow_run("o1~~inner").status() == "failed"
+
+
+async def test_a_run_is_not_retried_before_what_is_left_of_an_inner_one_has_ended(tasks: TaskQueue) -> None:
+    """The end of that would end the stage again, as before."""
+    is_broken = True
+
+    @tasks.task(retry=RetryPolicy(attempts=1))
+    async def failing() -> None:
+        if is_broken:
+            raise ValueError("broken")
+
+    @tasks.task
+    async def slow() -> int:
+        raise HandedOver
+
+    @tasks.task
+    async def last(number: int) -> int:
+        return number
+
+    inner, outer = Flow("inner", tasks, returns=int), Flow("outer", tasks, returns=int)
+    left = inner.stage(slow)
+    inner.stage(last, after=[inner.stage(failing), left], takes={"number": left}, join="fail")
+    outer.stage(inner)
+    run = await outer.start(id="o1")
+    async with working(new_worker(outer)):
+        with pytest.raises(JobFailed, match="ValueError: broken"):
+            await run.result(timeout=120)
+        with pytest.raises(FlowRunUnfinished, match="'o1~~inner' has not ended"):
+            await run.retry()
+        is_broken = False
+        assert await tasks.queue.flow_runs.report("o1~~inner", "slow", 7)
+        await ended(tasks.queue, "failed", "o1~~inner")
+        assert await run.retry()
+        assert await run.result(timeout=120) == 7
 
 
 async def test_an_inner_run_is_cancelled_with_the_outer_one(tasks: TaskQueue) -> None:

@@ -240,8 +240,8 @@ async def _change(
             changed = await change(one)
         except JobUnknown:
             missed.append((one, _absent(queue.name, one)))
-        except FlowRunUnfinished:
-            missed.append((one, f"run {one!r} is unfinished"))
+        except FlowRunUnfinished as error:
+            missed.append((one, f"run {error.run_id!r} is unfinished"))
         else:
             if not changed:
                 missed.append((one, f"run {one!r} {refused}" if refused else _absent(queue.name, one)))

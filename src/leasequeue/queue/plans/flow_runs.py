@@ -364,7 +364,8 @@ class FlowRuns:
         so does a stage that has failed because its `at` names no time. Return False if nothing is done again.
 
         Raises:
-            FlowRunUnfinished: If it has failed, and some items are unfinished: wait for them, or cancel.
+            FlowRunUnfinished: If it has failed, and some items are unfinished: wait for them, or cancel. And
+                if a run for which one of its stages has waited has ended, and some of its items have not.
         """
         run = _checked(run_id)
         [view] = await self._reader.views([run_id], (), children=True)
@@ -372,6 +373,9 @@ class FlowRuns:
             raise JobUnknown(run_id, is_flow_run=True)
         if view.state == "failed" and view.unfinished:
             raise FlowRunUnfinished(run_id)  # what ends from now on would be missing among the paths
+        for inner in await self._inner_runs(run_id) if view.state == "failed" else ():
+            if inner.state != "active" and inner.unfinished:
+                raise FlowRunUnfinished(inner.id)  # the end of that would end the stage again, as before
         paths = await self._reader.reopenable(view) if view.state == "failed" else []
         caller, reopened = uuid.uuid4().hex.encode(), 0
         for at in range(0, len(paths), _STEP):
@@ -428,10 +432,8 @@ class FlowRuns:
         run = _checked(run_id)
         answer = await self._engine().run("run_delete", run=run, is_last=0)
         if answer == _DONE:
-            ids = await self._reader.sub_runs(run_id)
-            for view in await self._reader.views(ids, (), children=False):
-                if view is not None and view.parent == run_id:
-                    await self.delete(view.id)
+            for inner in await self._inner_runs(run_id):
+                await self.delete(inner.id)
             await self._forget_stages(run_id)
             answer = await self._engine().run("run_delete", run=run, is_last=1)
         if answer == _REFUSED:
@@ -656,6 +658,11 @@ class FlowRuns:
         problem = Problem.SETTLED_STAGE if repair else Problem.STUCK_STAGE
         return CleanReport(findings=read_repairs([part for one in lost for part in (problem.encode(), one)]))
 
+    async def _inner_runs(self, run_id: str) -> builtins.list[FlowRunView]:
+        """Return the runs for which stages of a run have waited."""
+        views = await self._reader.views(await self._reader.sub_runs(run_id), (), children=False)
+        return [view for view in views if view is not None and view.parent == run_id]
+
     async def _forget_stages(self, run_id: str) -> None:
         """Drop the dead letters of the stages of a run, their notes, and items that were not completed."""
         home = StageRef(self._name, run_id, "")
@@ -731,7 +738,8 @@ class FlowRun(Generic[R_co]):
         Return False if it has not failed.
 
         Raises:
-            FlowRunUnfinished: If it has failed at once, and some of its calls are unfinished.
+            FlowRunUnfinished: If it has failed at once, and some of its calls are unfinished; or as in
+                `FlowRuns.retry`.
         """
         return await self._runs.retry(self.id)
 
