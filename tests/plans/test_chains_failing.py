@@ -9,6 +9,7 @@ import pytest
 
 from leasequeue import AtLeast, FanOut, Reject, TaskQueue, fan_out, group
 from leasequeue.errors import JobCancelled, JobFailed, JobUnknown
+from leasequeue.flow import Flow
 from leasequeue.queue.queue import engine_of
 from tests.eventually import eventually
 from tests.queue.asking import until
@@ -141,6 +142,56 @@ async def test_as_soon_as_some_have_succeeded(
         await eventually("the rest was cancelled", lambda: not worker.health().running)
     assert 100 not in part.ended
     assert (await tasks.queue.counts()).total == 0
+
+
+@pytest.mark.parametrize("join", [AtLeast(1), "fail_fast"], ids=str)
+async def test_chains_are_cancelled_before_their_last_part_has_begun(
+    tasks: TaskQueue, part: Part, note: Task[[list[int]], str], join: Join
+) -> None:
+    @tasks.task
+    async def held(numbers: list[int]) -> int:
+        await part.may_end.wait()
+        return len(numbers)
+
+    first, *others = part.calls(1 if join == AtLeast(1) else -4, 100, 101, 102)
+    chains = [
+        first.then(part.task),
+        others[0].then(part.task).then(part.task),
+        group(others[1:], join="settled").then(held).then(part.task).then(part.task),  # `held` begins then
+    ]
+    run = await group(chains, join=join).then(note).add()
+    worker = new_worker(tasks)
+    async with working(worker):
+        if join == "fail_fast":
+            with pytest.raises(JobFailed, match="-4 is negative"):
+                await run.result(timeout=120)
+        else:
+            assert await run.result(timeout=120) == "[1]"
+        await eventually("nothing runs", lambda: not worker.health().running)
+    assert not {100, 101, 102} & {*part.ended}
+    assert (await tasks.queue.counts()).total == 0
+
+
+async def test_what_something_else_follows_is_not_cancelled_for_a_join(tasks: TaskQueue, part: Part) -> None:
+    flow = Flow("flow", tasks, returns=int)
+
+    def stage(name: str, number: int, **options: Any) -> Any:
+        return flow.stage(part.task, name=name, args={"number": number}, **options)
+
+    shared, alone = stage("shared", 100), stage("alone", 101)
+    ends = [stage("fast", 1), stage("a", 2, after=shared), stage("b", 3, after=alone)]
+    stage("other", 4, after=shared)
+    stage("end", 5, after=ends, join=AtLeast(1), result=True)
+    run = await flow.start()
+
+    async def is_cancelled() -> bool:
+        return (await run.view()).stages["alone"].state == "cancelled"
+
+    async with working(new_worker(flow)):
+        await until("a stage is cancelled", is_cancelled)
+        part.may_end.set()
+        assert await run.result(timeout=120) == 5
+    assert {100, 4} <= {*part.ended}
 
 
 async def test_a_group_in_a_group_fails_for_itself(

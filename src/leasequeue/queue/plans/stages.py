@@ -356,10 +356,10 @@ async def cancel_rest(engine: Engine, reference: StageRef) -> int:
     were cancelled.
     """
     key, cancelled = run_key(reference.home, reference.run), 0
-    patterns = await _patterns_of(engine, key, as_bytes(reference.path))
-    if not patterns:
-        return 0
     for _ in range(MAX_PASSES):  # what a pass has cancelled may have let others enter
+        patterns = await _patterns_of(engine, key, as_bytes(reference.path))
+        if not patterns:
+            break
         found, is_left = 0, False
         for pattern in patterns:
             async for name, ids in _open_items(engine, key, as_bytes(reference.run), pattern):
@@ -390,14 +390,41 @@ async def _patterns_of(engine: Engine, key: bytes, path: bytes) -> list[bytes]:
     """
     stage = path.removesuffix(b"/")
     run_state, state, before = await engine.read_at(b"HMGET", key, b"state", b"s:" + stage, b"b:" + stage)
-    names = [] if b"/" in path else [escaped(as_bytes(name)) for name in names_in(read_stored(before, []))]
+    names = [] if b"/" in path else [as_bytes(name) for name in names_in(read_stored(before, []))]
     if names:
-        patterns = [pattern for name in names for pattern in (b"s:" + name, b"s:" + name + b"/*")]
+        names += await _open_before(engine, key, path, names)
+        patterns = [b"s:" + escaped(name) + end for name in names for end in (b"", b"/*")]
         is_decided = state is not None  # a join that fails instead ends the run
     else:
         patterns = [b"s:" + escaped(stage) + b"/*" if path else b"s:*"]
         is_decided = path != b"" and state != b"x"
     return patterns if is_decided or run_state != b"active" else []
+
+
+async def _open_before(engine: Engine, key: bytes, join: bytes, direct: Sequence[bytes]) -> list[bytes]:
+    """Return the open stages that lead to a join alone, by way of others: those are not yet entered."""
+    listed, result = await engine.read_at(b"HMGET", key, b"stages", b"result")
+    stages = [as_bytes(name) for name in names_in(read_stored(listed, []))]
+    _, *states = await engine.read_at(b"HMGET", key, b"state", *(b"s:" + name for name in stages))
+    left = {name: state for name, state in zip(stages, states, strict=True) if state in {None, b"w", b"x"}}
+    if {name for name, state in left.items() if state} <= {join, *direct}:
+        return []
+    names, before = [*left], dict[bytes, list[bytes]]()
+    after: dict[bytes, set[bytes]] = {result or b"": {b""}}  # that of the run is wanted, whatever follows it
+    for start in range(0, len(names), SLOW_ROWS):
+        some = names[start : start + SLOW_ROWS]
+        texts = await engine.read_at(b"HMGET", key, *map(definition_field, some))
+        for name, text in zip(some, texts, strict=True):
+            for follower in names_in(read_stored(text, dict[str, Any]()).get("then") or []):
+                after.setdefault(name, set()).add(as_bytes(follower))
+                before.setdefault(as_bytes(follower), []).append(name)
+    alone, todo = {join}, [join]
+    while todo:
+        for name in before.get(todo.pop(), ()):
+            if name not in alone and after[name] <= alone:
+                alone.add(name)
+                todo.append(name)
+    return [name for name in alone - {join, *direct} if left[name]]
 
 
 async def _open_items(
