@@ -13,7 +13,7 @@ import pytest
 from redis.asyncio import Redis, RedisCluster
 
 from leasequeue import AsyncWorkQueue, ConnectionLost, InvalidArgument, Item, TaskQueue, Worker
-from leasequeue.errors import AccessDenied, LeasequeueError, NotReplicated
+from leasequeue.errors import AccessDenied, LeasequeueError, NotReplicated, PartlyApplied
 from leasequeue.wire import replicas as replicas_settings
 from tests.eventually import LIMIT_SECONDS, eventually
 from tests.faults.cluster_nodes import joined, owner, port_of
@@ -153,6 +153,26 @@ async def test_callers_that_share_a_trip_get_their_own_answers(pair: Pair) -> No
         )
     answers = [error.answers for error in found if isinstance(error, NotReplicated)]
     assert answers == [(False, *[True] * 600), (False,), (True, False, True), (False,), (True,)]
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_call_on_several_shards_has_the_answers_of_all(pair: Pair) -> None:
+    queue = await pair.queue(shards=4)
+    items = [Item(b"x", id=f"{n}") for n in range(20)]
+    assert await (await pair.queue(shards=4, replicas=0)).add_item(items[3])
+    homes = {item.id: queue.shard_of(item.id).name for item in items}
+    assert len(set(homes.values())) == 4
+    async with frozen(pair.replica):
+        with pytest.raises(NotReplicated) as found:
+            await queue.add_items(items)
+        assert found.value.answers == tuple(item is not items[3] for item in items)
+        broken = homes["0"]
+        await pair.primary.rename(f"{broken}:queue", f"{broken}:elsewhere")
+        await pair.primary.set(f"{broken}:queue", "no list")
+        with pytest.raises(PartlyApplied) as partly:
+            await queue.add_items(others := [Item(b"x", id=f"other {n}") for n in range(20)])
+        failed = [queue.shard_of(item.id).name == broken for item in others]
+        assert partly.value.answers == tuple(None if one else True for one in failed)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from leasequeue.durations import Duration, check_int
-from leasequeue.errors import InvalidArgument, LeasequeueError, PartlyApplied, ServerError
+from leasequeue.errors import InvalidArgument, LeasequeueError, NotReplicated, PartlyApplied, ServerError
 from leasequeue.queue.encoding import encoded_id
 from leasequeue.queue.lease import Lease
 from leasequeue.queue.plans.plan import SUB_RUN
@@ -171,6 +171,7 @@ class Shards:
 
         Raises:
             PartlyApplied: If it fails on some of several shards.
+            NotReplicated: If it fails on none, and replicas of some lack what it has done.
         """
         await self.checked()
         places: dict[AsyncWorkQueue, list[int]] = {}
@@ -180,17 +181,25 @@ class Shards:
         found = await asyncio.gather(*calls, return_exceptions=True)
         answers: list[T | None] = [None] * len(given)
         errors: list[BaseException] = []
+        late: NotReplicated | None = None
         for some, reply in zip(places.values(), found, strict=True):
-            if isinstance(reply, BaseException):
+            if isinstance(reply, NotReplicated):
+                late, its_answers = reply, cast("Sequence[T]", reply.answers)
+            elif isinstance(reply, BaseException):
                 errors.append(reply)
                 continue
-            for place, answer in zip(some, reply, strict=True):
+            else:
+                its_answers = reply
+            for place, answer in zip(some, its_answers, strict=True):
                 answers[place] = answer
         for error in errors:
             if len(errors) == len(places) or not isinstance(error, LeasequeueError):
                 raise error
         if errors:
             raise PartlyApplied(answers) from errors[0]
+        if late is not None:
+            late.answers = tuple(cast("list[bool]", answers))
+            raise late
         return cast("list[T]", answers)
 
     async def any_of(self, item_id: str, call: Callable[[AsyncWorkQueue], Awaitable[T]]) -> T:
