@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -12,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from leasequeue import (
+    AsyncWorkQueue,
     FanOut,
     HandedOver,
     JobFailed,
@@ -302,6 +304,23 @@ async def test_a_run_is_cancelled_replayed_and_deleted(tasks: TaskQueue, flow: F
     assert await flow.runs.delete("a")
     with pytest.raises(JobUnknown):
         await flow.runs.get("a")
+
+
+@ONE_QUEUE
+async def test_a_replayed_run_tells_stages_without_a_task_its_own_id(
+    tasks: TaskQueue, redis_url: str
+) -> None:
+    flow = Flow("films", tasks, attributes={"user": float, "meta_of": dict[str, str]})
+    async with AsyncWorkQueue.from_url(redis_url, f"{tasks.queue.name}-videos") as videos:
+        flow.stage("render", queue=videos, takes={"user": "user", "of": "meta_of"}, args={"size": 1})
+        await flow.start(user=1e300, meta_of={"stage": "render", "run": "a"}, id="a")
+        again = await flow.runs.replay("a")
+        found = [await videos.find(f"{run}/render") for run in ("a", again)]
+    data = [json.loads(one.data or b"") for one in found if one]
+    assert [one.pop("meta") for one in data] == [
+        {"flow": "films", "run": run, "stage": "render", "needs": {}} for run in ("a", again)
+    ]
+    assert data == [{"user": 1e300, "of": {"stage": "render", "run": "a"}, "size": 1}] * 2
 
 
 @pytest.mark.seed("GLD-O20")

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from leasequeue.queue.engine import Engine
-    from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, Need
+    from leasequeue.queue.plans.plan import ChildPlan, FlowPlan, Need, StagePlan
     from leasequeue.queue.results import Results
 
 R_co = TypeVar("R_co", covariant=True)
@@ -417,8 +417,9 @@ class FlowRuns:
             new_id: The id of the new run; None: a random one. If there is a run of this id, none is started.
         """
         new_id = uuid.uuid4().hex if new_id is None else check_run_id(new_id)
-        plan = (await self.get(run_id, fields=())).plan
-        await self.start(cast("FlowPlan", plan), new_id)
+        plan = cast("FlowPlan", (await self.get(run_id, fields=())).plan)
+        stages = tuple(_renamed(stage, run_id, new_id) for stage in plan.stages)
+        await self.start(replace(plan, stages=stages), new_id)
         return new_id
 
     async def delete(self, run_id: str) -> bool:
@@ -815,6 +816,18 @@ def _is_there(output: Output, found: dict[str, bytes | None]) -> bool:
 
 def _unread(_: bytes) -> None:
     """Read what a stage has that only joins others."""
+
+
+def _renamed(stage: StagePlan, run_id: str, new_id: str) -> StagePlan:
+    """Return a stage of a run for another run: the data of one without a task names its run."""
+    try:
+        data = msgspec.json.decode(stage.data, type=dict[str, msgspec.Raw])
+        meta = msgspec.json.decode(data["meta"], type=dict[str, Any])
+    except (KeyError, ValueError, RecursionError):
+        return stage
+    if (meta.get("run"), meta.get("stage")) != (run_id, stage.name):
+        return stage
+    return replace(stage, data=codec.encode({**data, "meta": meta | {"run": new_id}}))
 
 
 def lookup_texts(value: object) -> list[str]:
