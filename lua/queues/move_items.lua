@@ -23,9 +23,9 @@
 --   closed_error, is_closed (closed), arguments_at, keys_at (elsewhere), emit, emitting, flush (emit),
 --   FROM_NO_LEVEL, OURS, OURS_SIZE, TO_NO_LEVEL (encodings), any_options, note_errors, read_options,
 --   write_options (facts), call_fsck_lanes, keys_of_fsck_lanes (fsck_lanes), data_key, ids_in, in_chunks,
---   place_in (keys), lanes (lanes), read_ledger (ledger), reversed, set_of, values_from (lists), publish_live
---   (live), enter_scheduled (move), wake_next (slots), drop_tags (tags), leave_unstarted (unstarted),
---   enter_waiting (waiting)
+--   place_in (keys), lanes (lanes), read_ledger (ledger), reversed (lists), publish_live (live),
+--   enter_scheduled (move), wake_next (slots), drop_tags (tags), leave_unstarted (unstarted), enter_waiting
+--   (waiting)
 
 if is_closed then return closed_error() end
 local function numbers_in(key) return string.match(redis.call('GET', key) or '1 1', '^%d+ %d+') end
@@ -72,7 +72,7 @@ local errors_there = redis.call('HMGET', theirs('errors'), unpack(ids))
 local token = tonumber(redis.call('GET', fence) or 0)
 local is_controlled = redis.call('EXISTS', theirs('levels')) == 1
 local moving, waiting, delayed, leaving_places, leaving_members = {}, {}, {}, {}, {}
-local text_of, notes, attempts, due_at, seen, stayed = {}, {}, {}, {}, {}, 0
+local text_of, notes, attempts, started, due_at, seen, stayed = {}, {}, {}, {}, {}, {}, 0
 for i, id in ipairs(ids) do
   local leased = scores[i] or is_foreign(id)
   local elsewhere = spot ~= 'ids' and (scores[i] or due[i])
@@ -94,7 +94,8 @@ for i, id in ipairs(ids) do
       notes[#notes + 1], notes[#notes + 2] = id, errors_there[i]
     end
     local _, _, attempt, leased_at = read_ledger(records_there[i])
-    if token and attempt and attempt > 0 then
+    started[id] = attempt ~= nil
+    if token and attempt then
       -- No token is of this incarnation yet.
       attempts[#attempts + 1] = id
       attempts[#attempts + 1] = string.format('%.0f %.0f %.0f %.0f', token + 1, token, attempt, leased_at)
@@ -184,7 +185,7 @@ local function leave_there()
 end
 
 local earlier = find_earlier(moving)
-if any_options() or next(text_of) then write_options(moving, text_of, set_of(values_from(attempts, 1, 2))) end
+if any_options() or next(text_of) then write_options(moving, text_of, started) end
 enter_waiting(waiting, false)
 enter_scheduled(delayed)
 if earlier then forget_earlier(moving, earlier) end

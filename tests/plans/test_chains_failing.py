@@ -167,9 +167,12 @@ async def test_chains_are_cancelled_before_their_last_part_has_begun(
                 await run.result(timeout=120)
         else:
             assert await run.result(timeout=120) == "[1]"
-        await eventually("nothing runs", lambda: not worker.health().running)
+
+        async def is_over() -> bool:
+            return (await tasks.queue.counts()).total == 0 and not worker.health().running
+
+        await until("nothing is left", is_over)
     assert not {100, 101, 102} & {*part.ended}
-    assert (await tasks.queue.counts()).total == 0
 
 
 async def test_what_something_else_follows_is_not_cancelled_for_a_join(tasks: TaskQueue, part: Part) -> None:

@@ -280,12 +280,18 @@ async def test_a_new_level_gives_no_started_item_its_key_again(queue: AsyncWorkQ
     assert not await add(queue, "c"), "b waits"
 
 
-async def test_a_started_item_that_is_moved_takes_no_key(make_queue: MakeQueue, name: str) -> None:
+@pytest.mark.parametrize("end", ["failed", "released"])
+async def test_a_started_item_that_is_moved_takes_no_key(make_queue: MakeQueue, name: str, end: str) -> None:
     """Where it goes, another one waits with the key."""
     here, there = make_queue(), make_queue(name=f"{name}-there")
     assert await add(here, "a", group="g")
     [lease] = await here.lease_many(1, 60)
-    assert await here.fail(lease, "an error", retry_in=60)
+    if end == "failed":
+        assert await here.fail(lease, "an error", retry_in=60)
+    else:
+        assert await here.release(lease)
     assert await add(there, "b", group="g")
     assert await here.groups.move("g", there.name) == ["a"]
     assert not await add(there, "c", group="g"), "b waits"
+    assert await there.set_priority("a", 1)
+    assert not await add(there, "d", group="g"), "b waits"

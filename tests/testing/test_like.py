@@ -114,7 +114,7 @@ async def test_all_parts_of_a_queue_lead_to_the_test(
     assert len(await lease_from([emails], 1, 30, block=False)) == 1
     assert await Fleet(emails).workers() == []
     assert await emails.admin.clear_leases() != []
-    assert await emails.groups.move("tenant", texts) == ["one", "two"]
+    assert await emails.groups.move("tenant", texts.name) == ["one", "two"]
     assert await emails.admin.purge() == 1
     assert (await there.counts(), (await other.counts()).waiting) == (Counts(0, 0, 0, 0), 2)
     assert [queues_in(queue) for queue in (emails, texts)] == [{emails}, {texts}]

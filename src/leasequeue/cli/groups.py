@@ -75,7 +75,7 @@ async def groups(  # noqa: PLR0913 - each is an option of the command
             done, word = await queue.groups.cancel(group), "cancelled"
         else:
             async with open_queue(url, str(to), create=create) as other:
-                done, word = len(await queue.groups.move(group, other)), "moved"
+                done, word = len(await queue.groups.move(group, other.name)), "moved"
         is_missed = not done and not await queue.groups.find(group, count=1, data=False)
         missed = [(group, _has_none(queue, group))] if is_missed else []
         return report_changes(queue.name, word, done, missed, as_json=as_json)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -116,7 +115,7 @@ def parse_arguments(text: str | None) -> dict[str, Any]:
     import msgspec  # only then, to start quickly
 
     try:
-        return msgspec.json.decode(os.fsencode(text or "{}"), type=dict[str, Any])
+        return msgspec.json.decode((text or "{}").encode(errors="surrogateescape"), type=dict[str, Any])
     except (ValueError, RecursionError) as error:
         problem = f"'{plain(text or '')}' is not a JSON object, with names: {error}"
         raise typer.BadParameter(problem, param_hint="--args") from None
@@ -136,7 +135,8 @@ def task_data(task: str | None, args: str | None, data: str | None) -> bytes | N
 
     parse_arguments(args)  # a worker reads no others
     # The texts of numbers stay: as a float, one of many digits would be another number.
-    return data_of(task, msgspec.json.format(os.fsencode(args or "{}"), indent=-1), None)
+    arguments = msgspec.json.format((args or "{}").encode(errors="surrogateescape"), indent=-1)
+    return data_of(task, arguments, None)
 
 
 def parse_duration(text: str | float | None) -> float | None:

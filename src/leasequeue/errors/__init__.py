@@ -590,6 +590,7 @@ class PartlyApplied(ServerError):
 
     Attributes:
         answers: What the call would have returned for each of its arguments; None where it may have failed.
+            Replicas may lack what was applied, if others have raised NotReplicated.
     """
 
     transient = True

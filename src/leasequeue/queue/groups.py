@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from leasequeue.queue.engine import Engine
-    from leasequeue.queue.queue import AsyncWorkQueue
     from leasequeue.queue.views import ItemView
     from leasequeue.states import State
 
@@ -55,9 +54,7 @@ class Groups:
     ServerError as those of `AsyncWorkQueue` do.
     """
 
-    def __init__(
-        self, engine: Callable[[], Engine], other_name: Callable[[AsyncWorkQueue | str], Awaitable[str]]
-    ) -> None:
+    def __init__(self, engine: Callable[[], Engine], other_name: Callable[[str], Awaitable[str]]) -> None:
         self._engine = engine
         self._other_name = other_name
 
@@ -151,7 +148,7 @@ class Groups:
                 break
         return cancelled
 
-    async def move(self, group: str, other: AsyncWorkQueue | str) -> builtins.list[str]:
+    async def move(self, group: str, other: str) -> builtins.list[str]:
         """Move the items of a group that wait or are scheduled to another queue, as `QueueAdmin.move` does.
 
         They keep their order, options, due times and attempts; 100 are one step, which is applied as a whole.
@@ -161,7 +158,7 @@ class Groups:
 
         Args:
             group: The group.
-            other: The other queue, or its name; on a cluster it has the same hash tag. It has no shards.
+            other: The name of the other queue; on a cluster it has the same hash tag. It has no shards.
 
         Returns:
             The ids of the items that were moved.

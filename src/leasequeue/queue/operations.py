@@ -215,7 +215,7 @@ async def _end_stages(engine: Engine) -> None:
             before, cursor = left, b""
             while cursor != b"0":
                 cursor, noted = await engine.read_at(b"HSCAN", key, cursor or b"0", b"COUNT", b"100")
-                if ids := [one for one in noted[::2] if not one.startswith(b"!")]:
+                if ids := [one for one in noted[::2] if not (one.startswith(b"!") and b"\0" in one)]:
                     await settle_at(engine, engine.name, ids)
     except LeasequeueError as error:
         if error.transient:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from leasequeue.wire.endpoints import OwnClient
     from leasequeue.wire.nodes import Address
 
 #: For how long a Sentinel may be silent (s). It may be frozen, too.
@@ -32,7 +31,7 @@ OTHERS_SECONDS = 0.1
 UNDECIDED_SECONDS = 0.1
 
 
-def may_be_replaced(client: OwnClient) -> bool:
+def may_be_replaced(client: Redis | ClusterNodes) -> bool:
     """Return whether another server may become the primary, and others can say so."""
     return isinstance(client, ClusterNodes) or isinstance(client.connection_pool, SentinelConnectionPool)
 
@@ -89,7 +88,7 @@ def _why_unknown(manager: Any, name: str, errors: Mapping[Redis, Exception]) -> 
     return MasterNotFoundError(f"No master found for {name!r}{said and f' : {said}'}")
 
 
-async def is_primary(client: OwnClient, address: Address) -> bool:
+async def is_primary(client: Redis | ClusterNodes, address: Address) -> bool:
     """Return whether a server is still the primary, or a master of the cluster, as others say.
 
     Wait while the Sentinels are about to replace it.

@@ -212,10 +212,12 @@ class Maintenance:
         """Declare our schedules of a queue once in a minute."""
         now = time.monotonic()
         if now >= self._declare_at.get(queue, now):
-            for declaration in self._declarations(queue):
+            declarations = self._declarations(queue)
+            for declaration in declarations:
                 if await queue.schedules._declare(declaration):  # noqa: SLF001 - for the worker alone
                     log.info("declared the schedule %r of %s", declaration.name, queue.name)
-            self._declare_at[queue] = now + DECLARE_EVERY
+            if declarations:  # a queue that is only maintained may be served later
+                self._declare_at[queue] = now + DECLARE_EVERY
 
     async def _expire(self, queue: AsyncWorkQueue) -> None:
         """Remove the schedules of a queue that no worker declares, once in a minute.

@@ -279,6 +279,14 @@ def test_numbers_too_large_for_a_column_of_floats_are_refused_and_infinities_kep
                 run(yielding(kind, given), kind=kind, schema=columns)
 
 
+def test_a_column_of_arrow_in_pandas_may_have_chunks() -> None:
+    parts = [pd.Series(some, dtype=pd.ArrowDtype(pa.float64())) for some in ([0.5], [1.5, 2.5])]
+    handle = yielding("pandas", {"id": ["a", "b", "c"], "x": pd.concat(parts, ignore_index=True)})
+    for number in (FloatType(), DoubleType()):
+        rows, _, _ = run(handle, kind="pandas", schema=columns_of(id=TEXT, x=number))
+        assert [row["x"] for row in rows] == [0.5, 1.5, 2.5]
+
+
 def test_a_handler_of_batches_names_outcomes_in_columns() -> None:
     columns: dict[str, list[Any]] = {
         "id": ["a", "b", "c"],

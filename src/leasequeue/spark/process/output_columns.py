@@ -172,7 +172,7 @@ class OutputColumns:
     def _array(self, name: str, values: list[Any] | pd.Series) -> pa.Array:
         kind, wanted = self._kind_of(name)
         if pa.types.is_float32(kind) and getattr(getattr(values, "dtype", None), "kind", "") == "f":
-            return _fit(name, pa.array(values, from_pandas=True), kind, wanted)
+            return _fit(name, _whole(pa.array(values, from_pandas=True)), kind, wanted)
         try:
             if _is_any(kind, _CHECKED):
                 if not isinstance(values, list) and getattr(values.dtype, "kind", "") == "O":
@@ -183,7 +183,7 @@ class OutputColumns:
             made = pa.array(values, kind, from_pandas=not isinstance(values, list))
         except _UNFIT as error:
             raise InvalidArgument(_what(name), str(error), f"{wanted}, as in the schema") from error
-        return made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
+        return _whole(made)
 
     def _kind_of(self, name: str) -> tuple[pa.DataType, str]:
         if name in RESERVED:
@@ -209,6 +209,10 @@ def _signal(word: str | None, error: str | None, delay: float | None) -> Signal 
 
 def _what(name: str) -> str:
     return f"column {name!r} of what the handler yields"
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _fit(name: str, column: pa.Array, kind: pa.DataType, wanted: str) -> pa.Array:
