@@ -92,8 +92,8 @@ FAULTS = [
     Fault(
         "WRQ-B3",
         "lua/leases/release_many.lua",
-        "enter_waiting(to_front, true)",
-        "enter_waiting(to_front, false)",
+        "enter_waiting(to_front, true,",
+        "enter_waiting(to_front, false,",
     ),
     Fault(
         "WRQ-B9",
