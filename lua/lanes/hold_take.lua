@@ -34,7 +34,8 @@ if not has_limits then
 elseif redis.call('ZSCORE', holders, ticket) then
   return { 1, 0 }
 end
--- The first few ask when time may give a place; the others are sent their turn.
+-- The first few ask when time may give a place; the others are sent their turn. All ask while a place would
+-- still be kept for them of which they were not told.
 local rank = redis.call('ZRANK', line, ticket) or 0
-local wait = next_at and rank < 8 and math.max(1, math.ceil(next_at - read_clock())) or 10000
-return { 0, math.min(wait, 10000) }
+local wait = next_at and rank < 8 and math.max(1, math.ceil(next_at - read_clock())) or 4000
+return { 0, math.min(wait, 4000) }

@@ -146,6 +146,38 @@ async def test_a_rate_counts_weights_and_goes_by_the_clock_of_the_server(
     assert await ask(3, 1000, 1.2) == [1, 0]
 
 
+async def test_a_rate_that_is_raised_permits_more_after_one_use_of_the_new_burst(
+    redis: Redis, name: str, queue: AsyncWorkQueue, clock: Clock
+) -> None:
+    await queue.limits.set(hold="api", rate="1/h")
+    async with queue.limits.hold("api"):
+        pass
+    await queue.limits.set(hold="api", rate="10/s", burst=5)
+    space = Space(redis, name)
+
+    async def ask(at: float) -> Any:
+        now_ms = int((clock.now + at) * 1000)
+        rest: dict[str, Any] = {"ticket": "1 lh:x#1", "for_ms": 9, "renews": 0}
+        return await space.run("hold_take", now_ms=now_ms, hold_name="api", **rest)
+
+    assert await ask(0) == [0, 100]
+    assert await ask(0.1) == [1, 0]
+
+
+async def test_who_was_not_told_of_its_turn_asks_while_the_place_is_kept(
+    queue: AsyncWorkQueue, redis: Redis, name: str
+) -> None:
+    await queue.limits.set(hold="api", concurrency=1)
+    space = Space(redis, name)
+    for number in range(12):
+        ticket = f"1 lh:x#{number}"
+        asked: Any = await space.run("hold_take", hold_name="api", ticket=ticket, for_ms=99_000, renews=0)
+        assert asked == ([0, 4000] if number else [1, 0])
+    assert await space.run("hold_drop", hold_name="api", ticket="1 lh:x#0") is not None
+    found: Any = await redis.zrange(f"{name}:holders:api", 0, -1, withscores=True)
+    assert [(one, end - NOW >= 5000) for one, end in found] == [(b"1 lh:x#1", True)]
+
+
 class Later:
     """A queue object whose time is the server's, and so many seconds."""
 

@@ -265,11 +265,13 @@ def test_queues_are_bounded(recorded: Recorded, caplog: pytest.LogCaptureFixture
         for outcome in ("completed", "failed"):
             known.ran(f"q{number}", "t", (outcome,), None, 0.1, 0.0)
         known.sent[meters.Kind(f"q{number}", "add")].count += 1
+        known.leased.of_calls(f"q{number}", "lease").count += 1
     limits = {PROCESSED: meters.MAX_QUEUES, SENT: meters.MAX_QUEUES, RUNS: meters.MAX_QUEUES_TIMED}
     for metric, queues in limits.items():
         assert len({dict(point)["queue"] for point in recorded.points(metric)}) == queues + 1
     assert (recorded.count(PROCESSED), recorded.count(SENT)) == (2_000, 1_000)
     assert recorded.count(PROCESSED, queue="_OTHER") == 2 * (1_000 - meters.MAX_QUEUES)
+    assert len(known.leased._of_calls) == meters.MAX_QUEUES + 1
     [warning] = caplog.messages
     assert "the first 500 queues" in warning
 

@@ -47,7 +47,10 @@ end
 local function hold_rate(name, interval, burst)
   local key, at = prefix .. ':hold_rates', hold_us()
   local full = at + interval * burst
-  local used = math.min(full, math.max(at, tonumber(redis.call('ZSCORE', key, name) or 0)))
+  local stored = tonumber(redis.call('ZSCORE', key, name) or 0)
+  local used = math.min(full, math.max(at, stored))
+  -- Or it would stay a full use from now for as long as the rate of before takes.
+  if stored > full then redis.call('ZADD', key, full, name) end
   local function use(spent)
     redis.call('ZADD', key, used + interval * spent, name)
     live_for(key, (used + interval * spent - at) / 1000 + 1000)

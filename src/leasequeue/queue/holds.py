@@ -43,6 +43,8 @@ class Hold:
         self._find_engine, self._name, self._weight, self._lease_ms = engine, name, weight, lease_ms
         self._ticket = b""
         self._is_lost = False
+        #: Until when the place is certainly ours, by the event loop's clock.
+        self._held_until = 0.0
 
     async def __aenter__(self) -> Self:
         engine = self._engine = self._find_engine()
@@ -87,6 +89,7 @@ class Hold:
 
     async def _asked(self, *, renews: bool = False) -> bool:
         """Ask for the place, or renew it; return whether it is held."""
+        asked_at = asyncio.get_running_loop().time()
         answer, self._wait_ms = await self._engine.run(
             "hold_take",
             hold_name=self._name.encode(),
@@ -99,21 +102,21 @@ class Hold:
             raise InvalidArgument("name", self._name, allowed)
         if answer == _LOST:
             raise HoldLost(self._name)
+        if answer != _WAITS:
+            # Counted from before the call: the server counts from later.
+            self._held_until = asked_at + self._lease_ms / 1000
         return bool(answer != _WAITS)
 
     async def _renew(self) -> None:
         """Renew the place three times in its lease; if it is lost, cancel the block."""
         loop = asyncio.get_running_loop()
-        held_until = loop.time() + self._lease_ms / 1000
         while True:
             await asyncio.sleep(self._lease_ms / 3000)
-            asked_at = loop.time()
             try:
-                async with asyncio.timeout_at(held_until):
+                async with asyncio.timeout_at(self._held_until):
                     await self._asked(renews=True)
-                held_until = asked_at + self._lease_ms / 1000
             except (LeasequeueError, TimeoutError) as error:
-                if isinstance(error, HoldLost) or loop.time() >= held_until:
+                if isinstance(error, HoldLost) or loop.time() >= self._held_until:
                     self._is_lost = True
                     if self._task is not None:
                         self._task.cancel()

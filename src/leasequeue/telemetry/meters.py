@@ -190,14 +190,17 @@ class _Family:
         found = self._series.get(kind)
         if found is None:
             kind = kind._replace(queue=self._meters.name_queue(kind.queue))
+            found = self._series.get(kind)
+        if found is None:
             found = self._series.setdefault(kind, Series(kind, self._meters, self._histogram))
         return found
 
     def of_calls(self, queue: str, operation: str) -> Series:
         """Return the measurements of calls without an error, without making a `Kind` for each."""
-        found = self._of_calls.get((queue, operation))
+        known = self._meters.name_queue(queue), operation  # there may be any number of others
+        found = self._of_calls.get(known)
         if found is None:
-            found = self._of_calls[queue, operation] = self[Kind(queue, operation)]
+            found = self._of_calls[known] = self[Kind(*known)]
         return found
 
     def observe(self, _: CallbackOptions) -> Iterable[Observation]:
