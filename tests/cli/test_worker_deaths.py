@@ -154,7 +154,6 @@ async def test_no_worker_is_failed_when_the_server_restarts(
 async def test_no_worker_is_failed_through_a_minute_of_restarts(
     restarted: Restarted, tmp_path: Path, name: str
 ) -> None:
-    # A start beside other tests takes some of the 2.5 s after which runs are stopped.
     await no_false_alarm(restarted, tmp_path, name, seconds=60.0, away=0.0, environment=REAL)
 
 

@@ -58,6 +58,8 @@ if os.environ.get("PEERS") == "soon":  # they conclude soon that another worker 
 elif os.environ.get("PEERS") == "sooner":
     # A worker that has had no server for `GONE_SECONDS` stops its runs.
     ring.LOOK_SECONDS, ring.GONE_SECONDS, ring.STANDING_SECONDS = 0.2, 6.0, 1.0
+elif os.environ.get("PEERS") == "as they are":  # but that a busy machine may take long to start a server
+    ring.GONE_SECONDS = 20.0
 elif os.environ.get("PEERS") == "never":
     ring.LOOK_SECONDS = 3600.0
 

@@ -173,7 +173,11 @@ class Topology:
         if self.replicas:
             async with primary.redis.client() as one:  # WAIT counts the writes of its connection
                 await one.set(f"{TAG}:confirmed", 1)
-                assert await command(one, "WAIT", self.replicas, 5000) >= self.replicas
+
+                async def have_it() -> bool:
+                    return bool(await command(one, "WAIT", self.replicas, 500) >= self.replicas)
+
+                await until("all replicas have it", have_it, within=TIMEOUT)
 
     async def lock(self, node: Node, *users: str) -> None:
         """Cut a server off from Sentinels or replicas, and not from clients."""
@@ -282,7 +286,8 @@ class Watched(Topology):
             words += ["--repl-diskless-sync-delay", 0, "--repl-ping-replica-period", 1, *USERS, *self._words]
             words += ["--user", "default", "off"]
             words += ["--masteruser", PEERS[max(number, 1)], "--masterauth", "secret"]
-            words += ["--replica-priority", 1 if number == self._prefer else 100]
+            if self._prefer is not None:  # the others are never promoted, even if it answers later than they
+                words += ["--replica-priority", 1 if number == self._prefer else 0]
             words += ["--replicaof", f"127.0.0.1 {first}"] if number else []
             self.nodes.append(await self.run(Node(port, *words, **LOGIN)))
         for _ in range(SENTINELS):

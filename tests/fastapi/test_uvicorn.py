@@ -77,7 +77,9 @@ async def uvicorn(
 
 @pytest.mark.long
 async def test_several_processes_each_have_a_worker(tmp_path: Path, redis_url: str, name: str) -> None:
-    async with uvicorn(tmp_path, redis_url, name, "--workers", "2", "tests.fastapi.served:app") as served:
+    # The supervisor replaces a process that does not answer in time.
+    options = ("--workers", "2", "--timeout-worker-healthcheck", "120")
+    async with uvicorn(tmp_path, redis_url, name, *options, "tests.fastapi.served:app") as served:
         answered: set[int] = set()
         worked: set[int] = set()
 

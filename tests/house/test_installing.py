@@ -5,15 +5,19 @@ They need a package registry: `make test-pythons` and `make test-long` run them,
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.eventually import LIMIT_SECONDS
 from tests.house.environment import Environment, new_environment
 from tests.house.test_packaging import USERS
 from tests.ports import free_port
@@ -63,6 +67,12 @@ def install(environment: Environment, line: str) -> None:
     environment.run(program, *arguments, "--quiet")
 
 
+def accepts(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
 @contextmanager
 def running(environment: Environment, *arguments: str) -> Iterator[None]:
     """Run a command of the installed program inside the block."""
@@ -84,9 +94,14 @@ def test_the_first_program_of_the_readme_runs_where_its_first_line_was_installed
     install(environment, install_lines(root)[0])
     port = str(free_port())
     for name, code in programs(root).items():
-        (environment.elsewhere / name).write_text(code.replace("6379", port))
+        patient = code.replace("timeout=30", "timeout=120")  # three programs start beside other tests
+        (environment.elsewhere / name).write_text(patient.replace("6379", port))
     serve = ("serve", "--port", port)
     with running(environment, *serve), running(environment, "worker", "app:tasks"):
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not accepts(int(port)):
+            assert time.monotonic() < deadline, "the server does not start"
+            time.sleep(0.1)
         printed = environment.run("python", "add.py")
     assert printed == "Receipt(to='ann@example.org', characters=8)\n"
 

@@ -335,11 +335,14 @@ async def test_a_later_run_takes_over_the_output(place: Place, tmp_path: Path) -
 async def test_each_item_is_in_the_output_once_after_kills_at_any_time(
     place: Place, queue: AsyncWorkQueue, redis: Redis, redis_url: str, name: str, tmp_path: Path
 ) -> None:
-    expected = [row for row in await put(queue, 0, 90) if row[0][-1] not in OUTCOMES]
-    arguments = (redis_url, name, str(tmp_path), "20")
+    expected = [row for row in await put(queue, 0, 200) if row[0][-1] not in OUTCOMES]
+    arguments, jvm = (redis_url, name, str(tmp_path), "20"), tmp_path / "jvm"
 
     def is_there(*signs: str) -> bool:
         return any(any((tmp_path / "output").glob(f"{sign}*")) for sign in signs)
+
+    def is_reached(*signs: str) -> bool:
+        return is_there(*signs) and jvm.exists() and bool(jvm.read_text())
 
     # While a batch is written, or just after it; between the output and Spark's log; and again as before.
     for signs in (
@@ -347,18 +350,19 @@ async def test_each_item_is_in_the_output_once_after_kills_at_any_time(
         ["batch=00000001"],
         ["_batch-00000003", "batch=00000003"],
     ):
+        jvm.unlink(missing_ok=True)  # that of the program before, which may have come further
         async with started(*arguments) as running:
-            await eventually(f"{signs} is there", partial(is_there, *signs), within=900)
-            os.kill(int((tmp_path / "jvm").read_text()), signal.SIGKILL)
+            await eventually(f"{signs} is there", partial(is_reached, *signs), within=900)
+            os.kill(int(jvm.read_text()), signal.SIGKILL)
             running.kill()
         unfinished = {key.rpartition(b":")[2].decode() async for key in redis.scan_iter(f"{name}:item:*")}
         assert unfinished
         there = {id_ for id_, _ in place.rows()} if is_there("batch=") else set()
         assert {id_ for id_, _ in expected} - there <= unfinished, "completed items are in the output"
     done = place.process(measure_some, batch=20)
-    assert 0 < done.items < 90
+    assert 0 < done.items < 200
     assert place.rows() == expected
-    assert await queue.counts() == (0, 0, 9, 9)
+    assert await queue.counts() == (0, 0, 20, 20)
     dead, delayed = await queue.dead_letters.list(), await queue.inspect("scheduled")
     assert {one.id[-1] for one in dead} == {"7"}
     assert {one.id[-1] for one in delayed} == {"3"}

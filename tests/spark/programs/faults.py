@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,12 @@ def inject(step: str, batch: int) -> None:
     victim = os.environ["FAULT_VICTIM"]
     if victim == "worker":
         os.kill(os.getpid(), signal.SIGKILL)
-    os.kill(pid_of(victim), signal.SIGKILL)
+    killed = False
+    while not killed:  # a server that has just been started again is noted soon
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid_of(victim), signal.SIGKILL)
+            killed = True
+        time.sleep(0.0 if killed else 0.05)
     if victim != "server":
         os._exit(1)  # at once: a later reply might still be accepted
 

@@ -95,7 +95,9 @@ class Runs:
             )
 
     def _note_server(self) -> None:
-        (self.notes / "pid-server").write_text(str(self.server.pid))
+        draft = self.notes / "pid-server.draft"
+        draft.write_text(str(self.server.pid))
+        draft.rename(self.notes / "pid-server")  # the program may read it at any time
 
 
 def names_of(faults: Sequence[str]) -> list[str]:
