@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from leasequeue.views import Event
     from tests.conftest import MakeServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.server]
+pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(3600)]
 
 #: How many workers there are, of a queue with how many shards (0: none). Each is registered on each shard, so
 #: that two cores run a tenth of the workers with 16 of them.

@@ -57,7 +57,7 @@ def container(started: DockerContainer) -> Container:
 @pytest.fixture
 async def queue(started: DockerContainer, name: str) -> AsyncIterator[AsyncWorkQueue]:
     """Return a queue on the server in the container."""
-    async with AsyncWorkQueue.from_url(servers.container_url(started), name, reply_timeout=1) as queue:
+    async with AsyncWorkQueue.from_url(servers.container_url(started), name, reply_timeout=5) as queue:
         yield queue
 
 
@@ -77,7 +77,7 @@ def pause(container: Container) -> None:
     """Freeze the server for longer than a client waits for a reply."""
     container.pause()
     try:
-        time.sleep(1.5)
+        time.sleep(6)
     finally:
         container.unpause()
 

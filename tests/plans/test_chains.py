@@ -265,9 +265,9 @@ async def test_large_groups_and_fan_outs(tasks: TaskQueue, total: Task[[list[int
     chains = range(min(size, 990))
     of_chains = await group(same.call(number).then(same) for number in chains).then(total).add()
     async with working(new_worker(tasks, concurrency=100)):
-        assert [await run.result(timeout=120) for run in runs] == [size * (size - 1) // 2] * 3
-        assert await listed.result(timeout=120) == [*range(size)]
-        assert await of_chains.result(timeout=120) == sum(chains)
+        assert [await run.result(timeout=600) for run in runs] == [size * (size - 1) // 2] * 3
+        assert await listed.result(timeout=600) == [*range(size)]
+        assert await of_chains.result(timeout=600) == sum(chains)
 
 
 async def test_one_of_many_starts_of_an_id_counts(tasks: TaskQueue, total: Task[[list[int]], int]) -> None:

@@ -250,7 +250,8 @@ class Load:
             await queue.fail(lease, "an error", retry_in=0.05)
             return
         try:
-            self.completed[lease.id] += await queue.complete(lease)
+            completed = await queue.complete(lease)  # others may complete meanwhile
+            self.completed[lease.id] += completed
         except LeasequeueError:
             self.uncertain.add(lease.id)
 
