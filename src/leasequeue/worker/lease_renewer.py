@@ -208,6 +208,8 @@ class LeaseRenewer:
                 log.warning("the leases of %s cannot be renewed: %s", queue.name, error)
             since, _ = self.failing.get(handler, (time.monotonic(), error))
             self.failing[handler] = (since, error)
+            if error.transient:
+                self.renew_soon()  # it may have been to learn at once of what was cancelled
             return
         finally:
             self._renewing.discard(handler)
