@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.asyncio import Redis
 
-from leasequeue import Item
+from leasequeue import ConnectionLost, Item
 from leasequeue.queue.lease import Lease
 from leasequeue.queue.queue import engines_of
 from leasequeue.worker import Worker
@@ -363,3 +363,28 @@ async def test_no_run_starts_under_an_expired_lease_unless_it_was_renewed(
     assert not starts(queue, leases)
     assert await queue.renew(leases[1], 30)
     assert starts(queue, leases)
+
+
+async def test_a_renewal_that_was_asked_for_and_fails_is_made_again_before_leases_are_due(
+    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been to learn of a cancellation, on a connection that was cut as well."""
+    worker = new_worker(lease_time=600)
+    gate = Gate(worker, queue)
+    await add(queue, b"x")
+    async with working(worker):
+        await gate.reached(1)
+        renew_many, tries = type(queue).renew_many, list[int]()
+
+        async def fails_once(queue: AsyncWorkQueue, leases: list[Lease], lease_time: float) -> list[bool]:
+            tries.append(len(leases))
+            if len(tries) == 1:
+                raise ConnectionLost("it was cut", maybe_applied=False)
+            return await renew_many(queue, leases, lease_time)
+
+        monkeypatch.setattr(type(queue), "renew_many", fails_once)
+        assert worker._runtime is not None
+        worker._runtime.renewer.renew_soon()
+        await eventually("it is renewed again", lambda: len(tries) > 1, within=30)
+        gate.opened.set()
+        await finished(queue)
