@@ -15,7 +15,7 @@ from leasequeue import AsyncWorkQueue, Lease, RetryPolicy, Worker
 RECORD = Path(os.environ["RECORD"])
 RELEASE = RECORD.with_name("release")
 
-worker = Worker(concurrency=1, lease_time=10, dead_after=3, retry=RetryPolicy(attempts=10, first=0.05))
+worker = Worker(concurrency=1, lease_time=10, dead_after=10, retry=RetryPolicy(attempts=10, first=0.05))
 
 
 def write(*words: object) -> None:

@@ -91,8 +91,14 @@ async def failover(topology: Watched, _: Workload) -> None:
     Meanwhile the old one, to which they still lead, is separated from the new one for a moment.
     """
     primary = await topology.primary()
-    await command(primary.redis, "FAILOVER", "TIMEOUT", 5000)
-    await until("it is a replica", lambda: _is_replica(primary), within=TIMEOUT)
+
+    async def has_handed_over() -> bool:  # it gives up if the replica does not have all data in time
+        state = (await primary.redis.info("replication"))["master_failover_state"]
+        if await primary.role() == "master" and state == "no-failover":
+            await command(primary.redis, "FAILOVER", "TIMEOUT", 5000)
+        return await _is_replica(primary)
+
+    await until("it is a replica", has_handed_over, within=TIMEOUT)
     found: list[Node] = []
 
     async def is_followed() -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from leasequeue import AsyncWorkQueue
+from tests.eventually import eventually
 from tests.faults.test_killed_server import kill, start
 from tests.spark.programs.write_program import BATCH_ROWS
 from tests.spark.tables import names, waiting
@@ -71,13 +72,10 @@ class Driver:
                 os.kill(pid, signal.SIGKILL)
         self.process.communicate()
 
-    def kill_workers(self) -> int:
-        """Kill the Python workers of its executor; return how many there were."""
+    def workers(self) -> list[int]:
+        """Return the Python workers of its executor."""
         daemons = {pid for pid in descendants(self.process.pid) if b"pyspark.daemon" in command_of(pid)}
-        workers = [pid for pid in daemons if parent_of(pid) in daemons]
-        for pid in workers:
-            os.kill(pid, signal.SIGKILL)
-        return len(workers)
+        return [pid for pid in daemons if parent_of(pid) in daemons]
 
 
 def parent_of(pid: int) -> int:
@@ -157,7 +155,13 @@ async def test_killed_python_workers_are_replaced(queue: AsyncWorkQueue, drive: 
     driver = drive(queue, "wait")
     await half_way(queue)
     done = await complete_all(queue)
-    assert await asyncio.to_thread(driver.kill_workers) >= 2
+
+    def both_run() -> bool:
+        return len(driver.workers()) >= 2
+
+    await eventually("both tasks have a Python worker", both_run, within=TIMEOUT)
+    for pid in driver.workers():
+        os.kill(pid, signal.SIGKILL)
     report = await asyncio.to_thread(driver.report)
     done += await complete_all(queue)
     assert sorted(done) == sorted(names(ROWS))
