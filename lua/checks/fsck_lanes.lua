@@ -84,8 +84,8 @@ end
 -- Return until when a lane gathers, by its first member.
 local function gathers_till(name, first)
   local size, wait = gathering(string.sub(name, GROUP_AT, -2))
-  if not (size and first) or lanes().members_of(name, size - 1, 1)[1] then return now end
-  local _, place = lanes().split_member(first)
+  local _, place = lanes().split_member(first or '')
+  if not (size and tonumber(place)) or lanes().members_of(name, size - 1, 1)[1] then return now end
   return complete_at(place, wait)
 end
 
@@ -98,7 +98,6 @@ end
 
 -- A lane is put later because its group may not be served; leasing does so again, if that holds.
 local function check_turns(key)
-  local any_expired = redis.call('ZCOUNT', deadlines, '-inf', now) > 0
   local digits = string.sub(key, -2)
   local any_held = digits == PLAIN_LEVEL and redis.call('EXISTS', held_key) == 1
   local groups, turns = page_of('ZSCAN', key)
@@ -110,9 +109,7 @@ local function check_turns(key)
       redis.call('ZREM', key, group) -- no damage: leasing drops it, too
     elseif waits_too_long(tonumber(turns[i]), gates[i], gathers_till(name, first)) then
       redis.call('ZADD', key, now, group)
-      if not any_expired then
-        repaired('late_turn', group) -- else the slot is that of a lease that is to be reclaimed
-      end
+      repaired('late_turn', group)
     end
   end
 end
@@ -162,12 +159,11 @@ local function check_control()
   end
 end
 
--- A leased item of a group uses a slot of it, unless it was leased before the queue was controlled. Once its
--- lease has expired, the slot may have been freed.
+-- A leased item of a group uses a slot of it, unless it was leased before the queue was controlled.
 local function check_slots()
   local ids, ends = page_of('ZSCAN', deadlines)
   for i, found in ipairs(controlled and options_of(ids) or {}) do
-    if found.group and is_ours(ends[i]) and tonumber(ends[i]) > now and has_data(ids[i]) then
+    if found.group and is_ours(ends[i]) and has_data(ids[i]) then
       local key = prefix .. ':running:' .. found.group
       if redis.call('ZADD', key, 'NX', ends[i], ids[i]) == 1 then repaired('lost_slot', ids[i]) end
     end

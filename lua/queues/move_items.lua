@@ -185,11 +185,14 @@ local function leave_there()
 end
 
 local earlier = find_earlier(moving)
+local is_new = redis.call('EXISTS', fence, ledger, prefix .. ':dead') == 0
 if any_options() or next(text_of) then write_options(moving, text_of, started) end
 enter_waiting(waiting, false)
 enter_scheduled(delayed)
 if earlier then forget_earlier(moving, earlier) end
 note_errors(notes)
+-- Where leases are recorded and there is no counter, tokens would continue from the time: see `read_fence`.
+if is_new and attempts[1] then redis.call('SET', fence, token) end
 in_chunks('HSET', ledger, attempts)
 for _, id in ipairs(moving) do
   redis.call('RENAMENX', theirs('item:') .. id, data_key(id))

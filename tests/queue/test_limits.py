@@ -269,7 +269,7 @@ async def test_what_another_client_has_written_and_cannot_be_read_is_no_limit(
 async def test_a_check_reports_nothing_while_an_expired_lease_is_to_be_reclaimed(
     queue: AsyncWorkQueue, clock: Clock, which: str
 ) -> None:
-    """A limit that is read then has the slot of the expired lease free already."""
+    """Its group has no slot free until then."""
     await queue.limits.set(concurrency=1, group="g")
     await queue.add_items([Item(b"", id=one) for one in "ab"], group="g")
     assert [lease.id for lease in await queue.lease_many(2, 10)] == ["a"]
@@ -290,6 +290,20 @@ async def test_a_completion_leaves_the_turn_of_a_group_that_waits_for_its_rate(
     before = await redis.zrange(f"{queue.name}:turns:50", 0, -1, withscores=True)
     assert await queue.complete(lease)
     assert await redis.zrange(f"{queue.name}:turns:50", 0, -1, withscores=True) == before
+
+
+async def test_an_expired_lease_that_may_be_renewed_uses_the_slot_of_its_group(
+    queue: AsyncWorkQueue, clock: Clock
+) -> None:
+    await queue.limits.set(concurrency=1, group="g")
+    await queue.add_items([Item(b"", id=one) for one in "ab"], group="g")
+    [late] = await queue.lease_many(2, 10)
+    clock.now += 11
+    await queue._engine().run("fsck_lanes", which=b"turns:50", cursor=b"0", count=100)
+    assert await queue.renew(late, 30)
+    assert await queue.lease_many(2, 10, block=False) == []
+    assert await queue.complete(late)
+    assert [lease.id for lease in await queue.lease_many(2, 10)] == ["b"]
 
 
 @pytest.mark.parametrize("by", ["renewed", "recovered"])

@@ -50,6 +50,17 @@ async def test_items_move_in_their_order_to_the_end(
     assert [lease.data for lease in await other.lease_many(3, 30)] == [b"data first", b"data 0", b"data 1"]
 
 
+async def test_a_queue_that_gets_what_was_leased_elsewhere_begins_with_the_first_token(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue
+) -> None:
+    await fill(queue, "released", "failed")
+    released, failed = await queue.lease_many(2, 30)
+    assert await queue.release(released)
+    assert await queue.fail(failed, "again", retry_in=0)
+    assert await queue.admin.move(other) == ["released", "failed"]
+    assert [lease.token for lease in await other.lease_many(2, 30)] == [1, 2]
+
+
 async def test_the_progress_of_an_item_does_not_stay_behind(
     queue: AsyncWorkQueue, other: AsyncWorkQueue, redis: Redis
 ) -> None:

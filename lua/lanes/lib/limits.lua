@@ -99,7 +99,8 @@ local function free_of(key, limit, shared)
     local there = cut and string.sub(member, 1, cut - 1) or prefix
     if not newer_format(there) then -- else its own workers check it
       local lease_end = redis.call('ZSCORE', there .. ':deadlines', string.sub(member, (cut or 0) + 1))
-      if lease_end and tonumber(lease_end) > read_clock() then
+      -- A lease of this queue may be renewed until it is reclaimed, which frees its slot.
+      if lease_end and (not cut or tonumber(lease_end) > read_clock()) then
         redis.call('ZADD', key, lease_end, member)
       else
         number = number - redis.call('ZREM', key, member)

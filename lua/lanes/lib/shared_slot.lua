@@ -4,8 +4,8 @@
 -- Gives: keep_shared_slot
 -- Uses: control_key (RARE_KEYS), QUEUE_END (encodings)
 
--- Have a lease that is renewed late use its shared slot again: it was free since the lease had expired. Those
--- of groups are not, as the queue reclaims a lease before it leases to another.
+-- Have a lease that is renewed late use its shared slot again: it was free since the lease had expired. That
+-- of a group was not: see `free_of`.
 local function keep_shared_slot(id, ends)
   local pool = redis.pcall('HGET', control_key, 'shared')
   if type(pool) == 'string' then redis.call('ZADD', pool .. ':running', ends, prefix .. QUEUE_END .. id) end
