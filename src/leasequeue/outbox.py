@@ -403,6 +403,8 @@ class Relay:
                 await self._send(rows, **how)
             except Exception as error:
                 left, why = rows, error
+                if isinstance(error, PartlyApplied) and not error.replicated:
+                    raise  # the rows stay until replicas have them
                 if isinstance(error, PartlyApplied) and isinstance(error.__cause__, Exception):
                     added = [answer is not None for answer in error.answers]
                     done += [row.number for row, is_added in zip(rows, added, strict=True) if is_added]

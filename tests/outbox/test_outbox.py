@@ -17,7 +17,14 @@ from sqlalchemy.orm import Session
 
 from leasequeue import AsyncWorkQueue, FanOut, Item, TaskQueue, Worker, telemetry
 from leasequeue.codecs import Zstd
-from leasequeue.errors import ConnectionLost, ExtraMissing, InvalidArgument, InvalidCall, PartlyApplied
+from leasequeue.errors import (
+    ConnectionLost,
+    ExtraMissing,
+    InvalidArgument,
+    InvalidCall,
+    NotReplicated,
+    PartlyApplied,
+)
 from leasequeue.outbox import Outbox
 from tests.eventually import eventually
 from tests.outbox.conftest import Mails, send_mail
@@ -188,6 +195,33 @@ async def test_what_the_other_shards_have_added_is_settled_when_one_is_away(
         assert mails.rows() == theirs
         assert (await tasks.queue.counts()).waiting == 20 - len(theirs)
         assert await mails.drain() == len(theirs)
+        assert ((await tasks.queue.counts()).waiting, mails.rows()) == (20, [])
+
+
+async def test_nothing_is_settled_that_replicas_lack_when_another_shard_is_away(
+    redis_url: str, name: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with TaskQueue.from_url(redis_url, name, shards=4) as tasks:
+        mails = Mails(tasks, database)
+        mails.insert(*(mails.send.options(id=f"{number}").call("ann") for number in range(20)))
+        away, late = tasks.queue.shard_of("0"), tasks.queue.shard_of("1")
+        assert late is not away
+        add_items = late.add_items
+
+        async def fail_to_add(*_: Any, **__: Any) -> list[bool]:
+            raise ConnectionLost("the node is away", maybe_applied=False)
+
+        async def not_replicated(*given: Any, **options: Any) -> list[bool]:
+            added = await add_items(*given, **options)
+            raise NotReplicated(added, replicas=1, confirmed=0, connected=0, waited=1)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(away, "add_items", fail_to_add)
+            patched.setattr(late, "add_items", not_replicated)
+            with pytest.raises(PartlyApplied):
+                await mails.drain()
+        assert len(mails.rows()) == 20
+        assert await mails.drain() == 20
         assert ((await tasks.queue.counts()).waiting, mails.rows()) == (20, [])
 
 

@@ -590,13 +590,14 @@ class PartlyApplied(ServerError):
 
     Attributes:
         answers: What the call would have returned for each of its arguments; None where it may have failed.
-            Replicas may lack what was applied, if others have raised NotReplicated.
+        replicated: False if other shards have raised NotReplicated: replicas may lack what was applied.
     """
 
     transient = True
 
-    def __init__(self, answers: Sequence[object]) -> None:
+    def __init__(self, answers: Sequence[object], *, replicated: bool = True) -> None:
         self.answers = (*answers,)
+        self.replicated = replicated
         missing = sum(one is None for one in self.answers)
         super().__init__(
             f"{len(self.answers) - missing} of {len(self.answers)} were applied; the other {missing} may not "

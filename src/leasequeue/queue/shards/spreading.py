@@ -196,7 +196,7 @@ class Shards:
             if len(errors) == len(places) or not isinstance(error, LeasequeueError):
                 raise error
         if errors:
-            raise PartlyApplied(answers) from errors[0]
+            raise PartlyApplied(answers, replicated=late is None) from errors[0]
         if late is not None:
             late.answers = tuple(cast("list[bool]", answers))
             raise late
@@ -230,7 +230,8 @@ class Shards:
                 asked, lambda pair: pair[1], lambda shard, some: call(shard, [one for one, _ in some])
             )
         except PartlyApplied as error:
-            raise PartlyApplied(joined(cast("tuple[bool | None, ...]", error.answers))) from error.__cause__
+            found = joined(cast("tuple[bool | None, ...]", error.answers))
+            raise PartlyApplied(found, replicated=error.replicated) from error.__cause__
         return cast("list[bool]", joined(answers))
 
 
