@@ -19,8 +19,9 @@ from leasequeue.worker.acknowledger import Acknowledger
 from leasequeue.worker.background import BackgroundThread
 from leasequeue.worker.health import Monitor
 from leasequeue.worker.lease_renewer import LeaseRenewer
+from tests.alive.members import the_worker
 from tests.eventually import eventually
-from tests.worker.working import Gate, add, counted, finished, new_worker
+from tests.worker.working import Gate, add, counted, finished, new_worker, working
 
 if TYPE_CHECKING:
     from leasequeue import AsyncWorkQueue
@@ -155,6 +156,33 @@ async def test_a_background_task_that_fails_begins_again_and_the_worker_is_unhea
     await finished(queue)
     worker.stop()
     await running
+
+
+async def test_leases_of_a_queue_that_was_started_later_are_renewed_after_the_renewals_have_failed(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "RESTART_SECONDS", 0.05)
+    monkeypatch.setattr(background, "HEALED_SECONDS", 0.2)
+    worker = new_worker()
+    Gate(worker, queue)
+    new = make_queue(name=f"{queue.name}-new")
+    await add(new, b"x")
+    async with working(worker):
+        await the_worker(queue)
+        gate = Gate(worker, new, lease_time=6)
+        await worker.start_queue(new.name)
+        await gate.reached(1)
+        runtime = worker._runtime
+        assert runtime is not None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LeaseRenewer, "_release_stale", fail_when_called)
+            await unhealthy(worker, "a background task has failed")
+        await eventually("it is healthy again", lambda: worker.health().ok)
+        [run] = [*runtime.renewer.held]
+        before = run.lease.deadline
+        await eventually("its lease is renewed", lambda: run.lease.deadline > before)
+        gate.opened.set()
+        await finished(new)
 
 
 async def test_a_background_task_that_fails_again_and_again_begins_ever_later(

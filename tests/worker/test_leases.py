@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -366,25 +367,34 @@ async def test_no_run_starts_under_an_expired_lease_unless_it_was_renewed(
 
 
 async def test_a_renewal_that_was_asked_for_and_fails_is_made_again_before_leases_are_due(
-    queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+    make_queue: MakeQueue, queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have been to learn of a cancellation, on a connection that was cut as well."""
+    """It may have been to learn of a cancellation, on a connection that was cut as well.
+
+    Those of other queues, which may be on other servers, are not made again.
+    """
     worker = new_worker(lease_time=600)
-    gate = Gate(worker, queue)
-    await add(queue, b"x")
+    other = make_queue(name=f"{queue.name}-other")
+    gates = [Gate(worker, one) for one in (queue, other)]
+    for one in (queue, other):
+        await add(one, b"x")
     async with working(worker):
-        await gate.reached(1)
-        renew_many, tries = type(queue).renew_many, list[int]()
+        for gate in gates:
+            await gate.reached(1)
+        renew_many, tries = type(queue).renew_many, Counter[str]()
 
-        async def fails_once(queue: AsyncWorkQueue, leases: list[Lease], lease_time: float) -> list[bool]:
-            tries.append(len(leases))
-            if len(tries) == 1:
+        async def fails_twice(one: AsyncWorkQueue, leases: list[Lease], lease_time: float) -> list[bool]:
+            tries[one.name] += 1
+            if one is queue and tries[one.name] <= 2:
                 raise ConnectionLost("it was cut", maybe_applied=False)
-            return await renew_many(queue, leases, lease_time)
+            return await renew_many(one, leases, lease_time)
 
-        monkeypatch.setattr(type(queue), "renew_many", fails_once)
+        monkeypatch.setattr(type(queue), "renew_many", fails_twice)
         assert worker._runtime is not None
         worker._runtime.renewer.renew_soon()
-        await eventually("it is renewed again", lambda: len(tries) > 1, within=30)
-        gate.opened.set()
-        await finished(queue)
+        await eventually("it is renewed again", lambda: tries[queue.name] > 2, within=30)
+        assert tries[other.name] == 1
+        for gate in gates:
+            gate.opened.set()
+        for one in (queue, other):
+            await finished(one)

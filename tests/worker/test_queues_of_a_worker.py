@@ -255,6 +255,49 @@ async def test_a_queue_with_a_new_handler_is_started_while_the_worker_runs(
         await the_worker(queue, new)
 
 
+async def test_a_caller_that_is_cancelled_leaves_no_queue_started_or_stopped_by_half(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = new_worker()
+    Gate(worker, queue)
+    new = make_queue(name=f"{queue.name}-new")
+    async with working(worker):
+        await the_worker(queue)
+        gate = Gate(worker, new)
+        runtime = worker._runtime
+        assert runtime is not None
+        registered, begins, goes_on = runtime.queues.registered, asyncio.Event(), asyncio.Event()
+
+        async def wait_and_register(*consumers: Consumer) -> None:
+            begins.set()
+            await goes_on.wait()
+            await registered(*consumers)
+
+        monkeypatch.setattr(runtime.queues, "registered", wait_and_register)
+        starting = asyncio.create_task(worker.start_queue(new.name))
+        await begins.wait()
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+        goes_on.set()
+        await new.add_item(Item(b"x", id="a"))
+        await gate.reached(1)
+        stopping = asyncio.create_task(worker.stop_queue(new.name, grace=HOUR))
+        await eventually("it is being stopped", lambda: new not in runtime.queues.served)
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        assert stopping.cancelled()
+        again = asyncio.create_task(worker.stop_queue(new.name))
+        for _ in range(20):  # it would return by then
+            await queue.counts()
+        assert not again.done()
+        gate.opened.set()
+        await again
+        assert gate.done == ["a"]
+        await the_worker(queue)
+        assert not runtime.queues._pushes.keys() - {runtime.queues.consumers[0]}
+
+
 async def test_a_queue_whose_handler_is_refused_is_refused_each_time(
     make_queue: MakeQueue, queue: AsyncWorkQueue
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -58,6 +59,8 @@ class LeaseRenewer:
         self._woken = asyncio.Event()
         #: The handlers whose leases are being renewed.
         self._renewing: set[Handler] = set()
+        #: Those whose leases are renewed at the next tick, as they could not be.
+        self._again: set[Handler] = set()
         #: How often `renew_soon` was called, and for each tick how often that was so when it last looked.
         self._asked = 0
         self._looked: dict[float, int] = {}
@@ -178,6 +181,7 @@ class LeaseRenewer:
                 # A task for each handler: a server that is away must not delay renewals on another.
                 if handler not in self._renewing:
                     self._renewing.add(handler)
+                    self._again.discard(handler)
                     tasks.create_task(self._renew(handler, entries))
 
     def _due(self, tick: float) -> dict[Handler, list[tuple[ActiveRun, Lease]]]:
@@ -191,9 +195,10 @@ class LeaseRenewer:
             handler = run.handler
             if _tick(handler) != tick or (run.deadline is not None and now >= run.deadline):
                 continue
-            latest = handler.lease_time * (1 - RENEW_AFTER)
+            is_asked = everything or handler in self._again
+            latest = math.inf if is_asked else handler.lease_time * (1 - RENEW_AFTER)
             for lease in run.leases:
-                if (everything or lease.remaining() < latest) and not (run.lost and lease.token in run.lost):
+                if lease.remaining() < latest and not (run.lost and lease.token in run.lost):
                     found.setdefault(handler, []).append((run, lease))
         return found
 
@@ -209,7 +214,7 @@ class LeaseRenewer:
             since, _ = self.failing.get(handler, (time.monotonic(), error))
             self.failing[handler] = (since, error)
             if error.transient:
-                self.renew_soon()  # it may have been to learn at once of what was cancelled
+                self._again.add(handler)  # it may have been to learn at once of what was cancelled
             return
         finally:
             self._renewing.discard(handler)

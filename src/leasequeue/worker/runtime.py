@@ -18,6 +18,7 @@ from leasequeue.errors import LeasequeueError, QueueClosed, WorkerNotRunning
 from leasequeue.errors.log import Log
 from leasequeue.keys import FORMAT
 from leasequeue.queue.queue import engine_of, engines_of, lease_level
+from leasequeue.wire.subscriptions import joined
 from leasequeue.worker.acknowledger import Acknowledger, Backlog, drain, release_held
 from leasequeue.worker.background import BackgroundThread, Task
 from leasequeue.worker.cancellations import Cancellations, cancel
@@ -140,7 +141,7 @@ class WorkerRuntime:
     def _background_tasks(self, clean_every: float | None, keep_dead: float | None) -> list[Task]:
         queues, consumers = self.queues.served.keys(), self.queues.consumers
         tasks: list[Task] = [
-            partial(self.renewer.run, [handler for one in consumers for handler in one.all_handlers]),
+            lambda: self.renewer.run([handler for one in consumers for handler in one.all_handlers]),
             partial(self.monitor.watch, queues),
             partial(self.monitor.release_arrivals, queues),
             *self.queues.membership.tasks(queues),
@@ -501,6 +502,8 @@ class ServedQueues:
         self._pushes: dict[Consumer, list[Callable[[], None]]] = {}
         #: The tasks that begin again, or declare limits again.
         self._renewing: set[asyncio.Task[None]] = set()
+        #: The tasks that start or stop a queue.
+        self._changes: set[asyncio.Task[None]] = set()
         #: Held to start a queue, to stop it, or to begin it again.
         self._changing: defaultdict[Consumer, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ending = False
@@ -566,6 +569,23 @@ class ServedQueues:
         Raises:
             WorkerNotRunning: If the worker ends.
         """
+        await self._changed(self._start_queue(consumer), "leasequeue start a queue")
+
+    async def stop_queue(self, consumer: Consumer, *, grace: float) -> None:
+        """Fetch nothing more from a queue, and return when nothing of it is held here.
+
+        Release what has not started. Give its runs this time to finish, in seconds; then interrupt them.
+        """
+        await self._changed(self._stop_queue(consumer, grace), "leasequeue stop a queue")
+
+    async def _changed(self, change: Coroutine[Any, Any, None], name: str) -> None:
+        """Make a change, which goes on if its caller is cancelled: a queue is not served by half."""
+        task = asyncio.create_task(change, name=name)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        await joined(task)
+
+    async def _start_queue(self, consumer: Consumer) -> None:
         async with self._changing[consumer]:
             if consumer.queue in self.served:
                 return
@@ -578,9 +598,11 @@ class ServedQueues:
                 self._parts.background.call_soon(
                     partial(self._parts.renewer.add_handlers, consumer.all_handlers)
                 )
-            self.served[consumer.queue] = consumer
             new = set(foreign_queues(self.consumers)).difference(self.foreign)
             await self._parts.background.assist(consumer, *new)
+            if self._ending:
+                raise WorkerNotRunning
+            self.served[consumer.queue] = consumer
             assisted = new.union(self.foreign)
             self.foreign[:] = [one for one in foreign_queues(self.consumers) if one in assisted]
             await self._join_and_fetch(consumer)
@@ -597,11 +619,7 @@ class ServedQueues:
             near = (one for one in self.consumers if one.queue.url == queue.url)
             engines_of(queue).feeds.limit(pair for one in near for pair in one.feeds)
 
-    async def stop_queue(self, consumer: Consumer, *, grace: float) -> None:
-        """Fetch nothing more from a queue, and return when nothing of it is held here.
-
-        Release what has not started. Give its runs this time to finish, in seconds; then interrupt them.
-        """
+    async def _stop_queue(self, consumer: Consumer, grace: float) -> None:
         async with self._changing[consumer]:
             if self.served.pop(consumer.queue, None) is None:
                 return

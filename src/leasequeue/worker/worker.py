@@ -352,7 +352,8 @@ class Worker:
         """Serve a queue from now on, while the worker runs. Call it in the worker's event loop.
 
         Its handler may be older than the worker's start, or have been defined since. A queue that is served
-        already is left alone; one that is being stopped is started after that.
+        already is left alone; one that is being stopped is started after that. It is started also if the
+        caller is cancelled meanwhile.
 
         Args:
             queue: The queue's name.
@@ -372,7 +373,8 @@ class Worker:
     async def stop_queue(self, queue: str, *, grace: Duration | None = None) -> None:
         """Serve a queue no more, while the worker runs. Call it in the worker's event loop.
 
-        What has not started is released. This returns when no item of the queue is held any more.
+        What has not started is released. This returns when no item of the queue is held any more. It is
+        stopped also if the caller is cancelled meanwhile.
 
         Args:
             queue: The queue's name.
