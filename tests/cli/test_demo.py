@@ -70,7 +70,8 @@ async def test_each_file_is_in_the_output_once_although_one_worker_is_killed_and
     # More on a slow machine, where a lease may expire while its worker waits for a processor.
     assert report["leased_again"] >= 2
     assert report["late_lines"] >= 1
-    assert 0 <= report["recovery_seconds"] < 10
+    # An item that was sent to the stopped worker waits until that is known to be dead, for 10 s and more.
+    assert 0 <= report["recovery_seconds"] < 30
 
     lines = lines_of(tmp_path / "leasequeue-demo.jsonl")
     content = (folder / "2" / "5.txt").read_bytes()

@@ -103,8 +103,8 @@ async def test_others_may_call_a_queue_like_a_shard(redis: Redis, name: str) -> 
     await add(redis, name, shards=4)
     assert theirs not in shard_names(name, 4)
     assert await names_with(redis, name) == [name, theirs]
-    await add(redis, f"{name}/1.7", shards=1)  # and a queue with one shard like a shard
-    assert await names_with(redis, name) == [name, f"{name}/1.7", theirs]
+    await add(redis, f"{name}/1.9998", shards=1)  # and a queue with one shard like a shard
+    assert await names_with(redis, name) == [name, f"{name}/1.9998", theirs]
 
 
 async def test_a_queue_of_the_same_name_without_shards_is_hidden(redis: Redis, name: str) -> None:
