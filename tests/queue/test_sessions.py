@@ -21,7 +21,7 @@ from leasequeue.keys import session_origin
 from leasequeue.queue.queue import engines_of
 from leasequeue.wire.endpoints import same_server
 from leasequeue.wire.session import SESSIONS
-from leasequeue.wire.subscriptions import Subscriptions
+from leasequeue.wire.subscriptions import Subscription, Subscriptions
 from tests.eventually import eventually
 from tests.queue.asking import alone, blocked, engine_of, names_of, session, until
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
+    from leasequeue.errors import LeasequeueError
     from leasequeue.queue.engine import Engine
     from leasequeue.testing import Proxy
     from leasequeue.views import Event
     from leasequeue.wire.connection import Connection
-    from leasequeue.wire.subscriptions import Subscription
     from tests.queue.fixtures import MakeQueue
 
 pytestmark = pytest.mark.core
@@ -271,18 +271,26 @@ async def test_a_session_that_is_replaced_is_kept_for_what_lasts(
     await eventually("it is closed", lambda: engine.closed)
 
 
+@pytest.mark.parametrize("first", ["confirmed", "asked for"])
 async def test_a_follower_of_kept_events_goes_to_the_next_session(
-    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Without its channel, it would ask only now and then."""
+    """Without its channel, it would ask only now and then. The first one may not be confirmed yet."""
     monkeypatch.setattr("leasequeue.queue.engine.UNUSED_SECONDS", 3600)
     monkeypatch.setattr("leasequeue.queue.events.LONGEST_SLEEP", 3600)
     queue = make_queue()
     await queue.events.keep(count=10)
-    engine = engine_of(queue)
+    engine, settle = engine_of(queue), Subscription._settle
+
+    def settle_others(one: Subscription, error: LeasequeueError | None) -> None:
+        if error is not None or one not in engine._subscriptions:
+            settle(one, error)
+
+    if first == "asked for":
+        monkeypatch.setattr(Subscription, "_settle", settle_others)
     async with contextlib.aclosing(cast("AsyncGenerator[Event]", queue.events())) as events:
         reading = asyncio.ensure_future(anext(events))
-        await eventually("it follows", lambda: bool(engine._subscriptions))
+        await eventually("it follows", lambda: any(one.ready for one in engine._subscriptions))
         await engines_of(queue).replace_session()
         assert any(look(engine) for _ in range(3))
         await eventually("it follows again", lambda: bool(engine_of(queue)._subscriptions))

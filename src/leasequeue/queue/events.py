@@ -9,7 +9,14 @@ import secrets
 from typing import TYPE_CHECKING, Literal
 
 from leasequeue.durations import LONGEST_KEPT_SECONDS, Duration, check_int, to_ms
-from leasequeue.errors import ConnectionLost, EventsLost, InvalidArgument, NoEventsKept, NoEventsPublished
+from leasequeue.errors import (
+    ConnectionLost,
+    EventsLost,
+    InvalidArgument,
+    NoEventsKept,
+    NoEventsPublished,
+    QueueClosed,
+)
 from leasequeue.queue.event import event_of
 from leasequeue.states import EVENTS
 
@@ -309,7 +316,8 @@ class _Follower:
         engine = self._find_engine()
         if self._at is None or self._at[0] is not engine:
             self.close()
-            self._at = engine, await engine.subscribe("events", self._woken.set)
+            with contextlib.suppress(QueueClosed):  # the session was replaced, or the next call raises it
+                self._at = engine, await engine.subscribe("events", self._woken.set)
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_SLEEP):
