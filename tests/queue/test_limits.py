@@ -306,6 +306,16 @@ async def test_an_expired_lease_that_may_be_renewed_uses_the_slot_of_its_group(
     assert [lease.id for lease in await queue.lease_many(2, 10)] == ["b"]
 
 
+async def test_a_check_passes_what_is_no_member_of_a_lane_that_gathers(
+    queue: AsyncWorkQueue, redis: Redis
+) -> None:
+    group = "batch:3:5000:x"
+    await redis.zadd(f"{queue.name}:lanes", {f"50{group}\0zz": 0})
+    await redis.zadd(f"{queue.name}:levels", {"50": 1})
+    await redis.zadd(f"{queue.name}:turns:50", {group: 1})
+    await queue._engine().run("fsck_lanes", which=b"turns:50", cursor=b"0", count=100)
+
+
 @pytest.mark.parametrize("by", ["renewed", "recovered"])
 async def test_a_lease_that_goes_on_late_uses_its_shared_slot_again(
     make_queue: MakeQueue, clock: Clock, by: str

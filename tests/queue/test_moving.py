@@ -61,6 +61,18 @@ async def test_a_queue_that_gets_what_was_leased_elsewhere_begins_with_the_first
     assert [lease.token for lease in await other.lease_many(2, 30)] == [1, 2]
 
 
+async def test_a_queue_that_has_lost_its_counter_gives_no_token_again_after_a_move(
+    queue: AsyncWorkQueue, other: AsyncWorkQueue, redis: Redis
+) -> None:
+    await fill(other, "theirs")
+    before = await take(other)
+    await redis.delete(f"{other.name}:fence")
+    await fill(queue, "a")
+    assert await queue.release(await take(queue))
+    assert await queue.admin.move(other) == ["a"]
+    assert (await take(other)).token > before.token
+
+
 async def test_the_progress_of_an_item_does_not_stay_behind(
     queue: AsyncWorkQueue, other: AsyncWorkQueue, redis: Redis
 ) -> None:
