@@ -173,6 +173,7 @@ async def test_a_call_on_several_shards_has_the_answers_of_all(pair: Pair) -> No
             await queue.add_items(others := [Item(b"x", id=f"other {n}") for n in range(20)])
         failed = [queue.shard_of(item.id).name == broken for item in others]
         assert partly.value.answers == tuple(None if one else True for one in failed)
+        assert not partly.value.replicated
 
 
 @pytest.mark.usefixtures("hasty")

@@ -298,6 +298,34 @@ async def test_a_caller_that_is_cancelled_leaves_no_queue_started_or_stopped_by_
         assert not runtime.queues._pushes.keys() - {runtime.queues.consumers[0]}
 
 
+async def test_a_queue_that_is_being_started_as_the_worker_ends_is_refused(
+    make_queue: MakeQueue, queue: AsyncWorkQueue, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = new_worker()
+    Gate(worker, queue)
+    new = make_queue(name=f"{queue.name}-new")
+    async with working(worker):
+        await the_worker(queue)
+        Gate(worker, new)
+        runtime = worker._runtime
+        assert runtime is not None
+        begins, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def wait_to_assist(*_: object) -> None:
+            begins.set()
+            await goes_on.wait()
+
+        monkeypatch.setattr(runtime.background, "assist", wait_to_assist)
+        starting = asyncio.create_task(worker.start_queue(new.name))
+        await begins.wait()
+        worker.stop()
+        await eventually("it ends", lambda: runtime.queues._ending)
+        goes_on.set()
+        with pytest.raises(WorkerNotRunning):
+            await starting
+    assert await no_keys(redis, new)
+
+
 async def test_a_queue_whose_handler_is_refused_is_refused_each_time(
     make_queue: MakeQueue, queue: AsyncWorkQueue
 ) -> None:

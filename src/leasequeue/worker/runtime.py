@@ -579,7 +579,7 @@ class ServedQueues:
         await self._changed(self._stop_queue(consumer, grace), "leasequeue stop a queue")
 
     async def _changed(self, change: Coroutine[Any, Any, None], name: str) -> None:
-        """Make a change, which goes on if its caller is cancelled: a queue is not served by half."""
+        """Make a change, which continues if its caller is cancelled: a queue is not served by half."""
         task = asyncio.create_task(change, name=name)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)

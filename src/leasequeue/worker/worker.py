@@ -353,7 +353,7 @@ class Worker:
 
         Its handler may be older than the worker's start, or have been defined since. A queue that is served
         already is left alone; one that is being stopped is started after that. It is started also if the
-        caller is cancelled meanwhile.
+        caller is cancelled.
 
         Args:
             queue: The queue's name.
@@ -374,7 +374,7 @@ class Worker:
         """Serve a queue no more, while the worker runs. Call it in the worker's event loop.
 
         What has not started is released. This returns when no item of the queue is held any more. It is
-        stopped also if the caller is cancelled meanwhile.
+        stopped also if the caller is cancelled.
 
         Args:
             queue: The queue's name.
