@@ -66,8 +66,8 @@ async def audit(redis: Redis, name: str) -> Places:
     data = {key.removeprefix(prefix + b":item:") for key in await keys_like(redis, glob(name) + b":item:*")}
     assert found.all == Counter(data), f"each item in one place: {found} are the places, {data} the items"
 
+    noted = await redis.zrange(prefix + b":gone", 0, -1)  # first: in the background, entries leave both
     listed = await redis.lrange(prefix + b":processing", 0, -1)
-    noted = await redis.zrange(prefix + b":gone", 0, -1)
     assert set(found.leased) <= set(listed), (
         f"the family's list shows the leased ones: {listed}, {found.leased}"
     )
